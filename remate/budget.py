@@ -9,7 +9,7 @@ import msgspec
 
 from remate_runtime.errors import RemateError
 
-DEFAULT_SHARE = "60%"  # where there is no curve of peak and time to choose from
+DEFAULT_SHARE = "60%"  # without a curve of peak and time to choose from
 _UNITS = {"": 1, "b": 1} | {
     f"{letter}{suffix}": base**power
     for power, letter in enumerate("kmgt", start=1)
@@ -20,17 +20,17 @@ _HINT = '\n  hint: write "4GiB", "512MB", a number of bytes, or "60%" of the pea
 
 
 class BudgetError(RemateError):
-    """A budget that cannot be understood."""
+    """Raised for a budget that cannot be parsed."""
 
 
 class Budget(msgspec.Struct, frozen=True):
-    """Either `size` in bytes, or `share` of the baseline peak (3/5 for 60%); the other one is None."""
+    """A budget: `size` in bytes, or `share` of the baseline peak (3/5 for 60%); the other one is None."""
 
     size: int | None
     share: Fraction | None
 
     def resolve(self, baseline_peak: int) -> int:
-        """The budget in bytes, given the peak (bytes) of the schedule that keeps everything."""
+        """Return the budget in bytes. baseline_peak: bytes of the schedule without recomputation."""
         if self.size is not None:
             return self.size
         assert self.share is not None
@@ -41,45 +41,45 @@ class Budget(msgspec.Struct, frozen=True):
 
 
 class RequestedBudget(msgspec.Struct, frozen=True):
-    """A budget as it was written, and in bytes."""
+    """A budget as written, and in bytes."""
 
     text: str
     budget: int
 
 
-def parse_budget(given: str | int) -> Budget:
-    """Read a budget. An int is bytes. Raises BudgetError for anything else than a positive size or share."""
-    if isinstance(given, bool) or not isinstance(given, str | int):
-        raise BudgetError(f"the budget {given!r} is a {type(given).__name__}{_HINT}")
-    if isinstance(given, int):
-        return _positive(Budget(given, None), given)
-    if given.strip().isdecimal() and 0 < int(given.strip()[:9]) <= 100:
+def parse_budget(text: str | int) -> Budget:
+    """Parse a budget. An int is bytes. Raises BudgetError for anything but a positive size or share."""
+    if isinstance(text, bool) or not isinstance(text, str | int):
+        raise BudgetError(f"the budget {text!r} is a {type(text).__name__}{_HINT}")
+    if isinstance(text, int):
+        return _positive(Budget(text, None), text)
+    if text.strip().isdecimal() and 0 < int(text.strip()[:9]) <= 100:
         raise BudgetError(
-            f"the budget {given!r} is {given.strip()} bytes\n  hint: is {given.strip()}% of the peak without "
+            f"the budget {text!r} is {text.strip()} bytes\n  hint: is {text.strip()}% of the peak without "
             "recomputation meant? "
-            f'write "{given.strip()}%", or "{given.strip()}B" for bytes'
+            f'write "{text.strip()}%", or "{text.strip()}B" for bytes'
         )
-    found = _BUDGET.fullmatch(given)
-    if found is None:
-        raise BudgetError(f"the budget {given!r} cannot be read{_HINT}")
-    number = Fraction(found[1].replace("_", ""))
-    if found[2] == "%":
-        return _positive(Budget(None, number / 100), given)
-    if found[2].lower() not in _UNITS:
-        raise BudgetError(f"the budget {given!r} has the unknown unit {found[2]!r}{_HINT}")
-    return _positive(Budget(int(number * _UNITS[found[2].lower()]), None), given)
+    match = _BUDGET.fullmatch(text)
+    if match is None:
+        raise BudgetError(f"the budget {text!r} cannot be read{_HINT}")
+    number = Fraction(match[1].replace("_", ""))
+    if match[2] == "%":
+        return _positive(Budget(None, number / 100), text)
+    if match[2].lower() not in _UNITS:
+        raise BudgetError(f"the budget {text!r} has the unknown unit {match[2]!r}{_HINT}")
+    return _positive(Budget(int(number * _UNITS[match[2].lower()]), None), text)
 
 
-def parse_speed(given: str) -> int:
-    """Read a bandwidth, in bytes per second: `50GB/s`. Raises BudgetError."""
-    size = given.strip().removesuffix("/s")
+def parse_speed(text: str) -> int:
+    """Parse a bandwidth in bytes per second: `50GB/s`. Raises BudgetError."""
+    size = text.strip().removesuffix("/s")
     try:
-        found = parse_budget(size).size if size != given.strip() else None
+        nbytes = parse_budget(size).size if size != text.strip() else None
     except BudgetError:
-        found = None
-    if not found:
-        raise BudgetError(f"the bandwidth {given!r} cannot be read\n  hint: write measured, or 50GB/s")
-    return found
+        nbytes = None
+    if not nbytes:
+        raise BudgetError(f"the bandwidth {text!r} cannot be read\n  hint: write measured, or 50GB/s")
+    return nbytes
 
 
 def _positive(budget: Budget, given: str | int) -> Budget:

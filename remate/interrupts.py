@@ -9,9 +9,11 @@ from typing import Any
 
 
 class Finishing:
-    """Inside, the first Ctrl-C only sets `pressed`, because what took long is found and needs but to be written, or
-    looks at `pressed` itself; the second one does what it does outside. Where Ctrl-C is ignored (what a script starts
-    in the background), it stays ignored."""
+    """Within this context, the first Ctrl-C only sets `pressed`; the second one has its usual effect.
+
+    It is for code that polls `pressed`, or only has to write a finished result. If Ctrl-C is ignored (in processes that
+    a script starts in the background), it stays ignored.
+    """
 
     def __init__(self) -> None:
         self.pressed = False

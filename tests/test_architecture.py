@@ -158,12 +158,26 @@ CLEAN = {
         "live_attributes",
         "partition",
         "present",
+        "profile",
         "schedule_tools",
         "standalone_graphs",
         "step_measurement",
         "strategy",
     ),
-    "remate_runtime": ("addresses", "engine/compiled"),
+    "remate_runtime": (
+        "addresses",
+        "applied",
+        "bind",
+        "devices",
+        "engine",
+        "flat_step",
+        "link",
+        "operator_calls",
+        "operators",
+        "self_check",
+        "staleness",
+        "support",
+    ),
 }
 
 

@@ -1,5 +1,4 @@
-"""From a flat step and its recomputations to the blocks, the program and the plans of a schedule file: the inverse of
-expand."""
+"""Folds a flat step and its recomputations to blocks, program and plans of a schedule file: the inverse of expand."""
 
 from __future__ import annotations
 
@@ -21,15 +20,19 @@ def fold(
     menu: Sequence[Sequence[FlatRecompute]] = (),
     pages: Sequence[FlatPage] = (),
 ) -> Folded:
-    """Blocks, program, top-level recomputations and model signature of a schedule file.
+    """Return blocks, program, top-level recomputations and model signature of a schedule file. Equal blocks share a
+    template.
 
-    captured: the step in the hierarchy's order (`hierarchy.captured`, perhaps with costs filled in). recomputes: over
-    the same operations. Equal blocks become one template. menu: plans that their block offers to those who edit the
-    file, each given as recomputations within one instance. pages: over the same operations and values.
+    Args:
+        captured: The step in the hierarchy's order (`hierarchy.captured`, possibly with costs).
+        recomputes: Recomputations of these operations.
+        hierarchy: The hierarchy.
+        menu: Plans that a block offers to those who edit the file, each as recomputations within an instance.
+        pages: Pages of these values.
     """
     return write(captured, tuple(recomputes), hierarchy.parts, menu, pages)
 
 
 def fold_flat(captured: Captured, recomputes: Sequence[FlatRecompute]) -> Folded:
-    """The same for a step without hierarchy: one block, one instance named `model`."""
+    """Fold a step without hierarchy: one block, one instance named `model`."""
     return fold(captured, recomputes, whole(captured))

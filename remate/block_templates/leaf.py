@@ -1,4 +1,4 @@
-"""A leaf of the hierarchy written as a block of the file: local names, arguments as JSON, declarations."""
+"""Writes a leaf of the hierarchy as a block of the file: local names, arguments as JSON, declarations."""
 
 from __future__ import annotations
 
@@ -16,9 +16,15 @@ from .names import NameAllocator, joined, packet, relative
 
 
 class Written(msgspec.Struct, frozen=True):
-    """block: the template, without plans. ids: local id of each operation, in the order of the form's operations.
-    names: local name of each source, in the order of the form's sources. values: local name of each value. costs: ns of
-    each operation that takes time, by local id."""
+    """A written leaf.
+
+    Attributes:
+        block: The template, without plans.
+        ids: Local id of each operation, in the order of the form's operations.
+        names: Local name of each source, in the order of the form's sources.
+        values: Local name of each value.
+        costs: ns of each operation that takes time, by local id.
+    """
 
     block: Block
     ids: tuple[str, ...]
@@ -28,7 +34,7 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def write_leaf(captured: Captured, part: BlockSpan, form: CanonicalForm) -> Written:
-    """The block of a leaf, with names relative to its prefix."""
+    """Return the block of a leaf, with names relative to its prefix."""
     graph, taken = captured.graph, NameAllocator()
     names = _source_names(graph, part, form, taken)
     values = dict(zip(form.sources, names, strict=True))
@@ -83,10 +89,10 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
 
 
 def _source_names(graph: Graph, part: BlockSpan, form: CanonicalForm, taken: NameAllocator) -> tuple[str, ...]:
-    """Parameters, buffers and live attributes by their own name below the prefix; others by role: `x` from forward,
-    `grad` from backward.
+    """Name parameters, buffers and live attributes relative to the prefix, others by role: `x` (forward), `grad`
+    (backward).
 
-    Names of parameters are settled first, since they must not be renamed.
+    Names of parameters come first, because they must not be renamed.
     """
     names: dict[int, str] = {}
     for v in form.sources:

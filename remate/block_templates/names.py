@@ -1,4 +1,4 @@
-"""Names in a schedule file: the local ids of a block's operations, unique and in the format's alphabet."""
+"""Names in a schedule file: unique local ids of a block's operations in the format's alphabet."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _OTHER = re.compile(r"[^A-Za-z0-9_.~-]")
 
 
 class NameAllocator:
-    """Hands out names; a name that is taken gets `_2`, `_3`, … in order of demand."""
+    """Assigns names; a name in use gets `_2`, `_3`, … in order of requests."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
@@ -25,12 +25,12 @@ class NameAllocator:
 
 
 def clean(text: str) -> str:
-    """`text` with every character outside the format's alphabet replaced."""
+    """Return `text` with every character outside the format's alphabet replaced."""
     return _OTHER.sub("_", text) or "_"
 
 
 def relative(path: str, prefix: str) -> str:
-    """`path` as seen from the module `prefix`: what is left of it after the components that both share."""
+    """Return `path` relative to the module `prefix`: without the components that both share."""
     ours, theirs = path.split("."), prefix.split(".") if prefix else []
     shared = 0
     while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
@@ -39,7 +39,7 @@ def relative(path: str, prefix: str) -> str:
 
 
 def packet(op: str) -> str:
-    """The operator's own name: `aten.add.Tensor` -> `add`."""
+    """Return the operator's own name: `aten.add.Tensor` -> `add`."""
     return op.split(".")[1] if "." in op else op
 
 

@@ -1,4 +1,4 @@
-"""Readable names for plans, from what they are recomputed."""
+"""Readable names for plans from what they recompute."""
 
 from __future__ import annotations
 
@@ -13,9 +13,16 @@ from remate_runtime.format import BASELINE, Page, Statement
 def fresh_name(
     plan: Sequence[Statement], operations: Sequence[str], recompute: Sequence[str], taken: Collection[str]
 ) -> str:
-    """A name for a plan of a block that has none, which means the same in every file: it says what is recomputed; where
-    that is not all that it names, or the name is taken, it ends in a hash of the plan. taken: names of other plans of
-    the block; the rest as of `plan_name`."""
+    """Return a name for an unnamed plan of a block, with the same meaning in every file: what it recomputes.
+
+    If the name is in use or does not cover everything, it ends in a hash of the plan.
+
+    Args:
+        plan: The plan.
+        operations: As in `plan_name`.
+        recompute: As in `plan_name`.
+        taken: Names of other plans of the block.
+    """
     base, exact = _named(operations, recompute)
     if paged := any(isinstance(statement, Page) for statement in plan):
         base = f"page-{base}" if recompute else "page"
@@ -28,13 +35,17 @@ def fresh_name(
 
 
 def plan_name(operations: Sequence[str], recompute: Sequence[str]) -> str:
-    """A name from what is recomputed. operations: local ids of a block's forward operations, views left out; recompute:
-    those (of them) that run again."""
+    """Return a name from what is recomputed.
+
+    Args:
+        operations: Local ids of a block's forward operations without views.
+        recompute: Those of them that run again.
+    """
     return _named(operations, recompute)[0]
 
 
 def _named(operations: Sequence[str], recompute: Sequence[str]) -> tuple[str, bool]:
-    """The name, and whether all operations that it names recompute."""
+    """Return the name, and whether all operations that it names are recomputed."""
     if not recompute:
         return BASELINE, True
     again = set(recompute)
@@ -56,8 +67,8 @@ def _is_norm(op: str) -> bool:
 
 
 _DIGITS = 4  # of a hash
-_LONG = 30  # characters of parts, from which on kinds say more
-# What an operation is for, by words in its id: the first that fits. A block's plan of many parts is named by kinds.
+_LONG = 30  # length of parts, in characters, from which on kinds are used
+# The purpose of an operation by words in its id; the first match counts. Plans of many parts are named by kinds.
 _KINDS = (
     ("norms", ("norm", "rsqrt")),
     ("attention", ("attn.", "attention.", "softmax", "bmm", "scaled_dot")),
@@ -72,7 +83,7 @@ def _kind(op: str) -> str:
 
 
 def _common(paths: list[list[str]]) -> int:
-    """How many leading components all paths share, their last component aside."""
+    """Return how many leading components all paths share, without the last component."""
     shared = 0
     while all(len(p) > shared + 1 for p in paths) and len({p[shared] for p in paths}) == 1:
         shared += 1
@@ -80,5 +91,5 @@ def _common(paths: list[list[str]]) -> int:
 
 
 def _group(path: list[str]) -> str:
-    """The submodule of a block that an operation belongs to: the first component that is not a number."""
+    """Return the submodule of a block that an operation belongs to: the first component that is not a number."""
     return next((p for p in path if not p.isdigit()), path[0])

@@ -1,8 +1,8 @@
-"""From flat recomputations to plans of blocks and to recomputations of the top level, and readable names for the plans.
+"""Divides flat recomputations into plans of blocks and recomputations of the top level, with readable names.
 
-Recomputations before one point run in a stated order. The file states outer levels first (the top level's, then the
-block's plan), which suits what happens: a block first gets its boundary values back and then recomputes its own
-operations. Where the flat order is another one, all recomputations before that point are written at the top level.
+Recomputations before a point run in a stated order. The file states outer levels first (the top level, then the block's
+plan), which fits the usual case: a block first gets its boundary values back and then recomputes its own operations. If
+the flat order differs, all recomputations before that point are at the top level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ _Plan = tuple[Statement, ...]
 
 
 class Plans(msgspec.Struct, frozen=True):
-    """of_part: the plan that each top-level instance names. of_template: the plans that each template defines."""
+    """Plans of a file.
+
+    Attributes:
+        of_part: The plan that each top-level instance names.
+        of_template: The plans that each template defines.
+    """
 
     of_part: tuple[str, ...]
     of_template: dict[str, dict[str, _Plan]]
@@ -35,8 +40,16 @@ def split(
     ids: dict[int, str],
     menu: Sequence[Sequence[FlatRecompute]] = (),
 ) -> tuple[Plans, _Plan]:
-    """Divide the recomputations into plans and what remains for the top level. templates: one name per part. menu:
-    further plans that templates define, each given as recomputations of one of their instances."""
+    """Divide the recomputations into plans and the remainder for the top level.
+
+    Args:
+        graph: The step.
+        recomputes: The recomputations.
+        parts: The top-level parts.
+        templates: One name per part.
+        ids: Full ids of operations.
+        menu: Further plans of templates, each as recomputations of one of their instances.
+    """
     owner = {i: k for k, part in enumerate(parts) for i in (*range(*part.forward), *range(*part.backward))}
     inner: list[dict[int, list[int]]] = [{} for _ in parts]
     outer: dict[int, list[int]] = {}
@@ -70,7 +83,7 @@ def _by_point(recomputes: Sequence[FlatRecompute]) -> dict[int, list[int]]:
 
 
 def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan], ids: dict[int, str]) -> str:
-    """The name of `plan` in its template, where it is added if it is new."""
+    """Return the name of `plan` in its template, and add the plan if it is new."""
     if not plan:
         return BASELINE
     for name, known in defined.items():
@@ -86,7 +99,7 @@ def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan
 def _spell(
     graph: Graph, points: dict[int, list[int]], scope: Sequence[BlockSpan], ids: dict[int, str], enclosing: str
 ) -> _Plan:
-    """Recompute entries, with the path of an instance in `scope` for all of its operations, or for its backward's
+    """Return recompute entries. An instance in `scope` stands for all of its operations, or for its backward's
     start."""
     instances = [part for top in scope for part in _below(top)]
     begins: dict[int, str] = {}
@@ -121,16 +134,21 @@ def _recomputable(graph: Graph, part: BlockSpan) -> list[int]:
 
 
 def _within(op: str, named: set[str]) -> bool:
-    """Whether an id, or an instance that holds it, is among `named`."""
+    """Return whether an id, or an instance that contains it, is among `named`."""
     pieces = op.split(".")
     return any(".".join(pieces[:k]) in named for k in range(1, len(pieces) + 1))
 
 
 def page_statements(pages: Sequence[FlatPage], names: Sequence[str], ids: Mapping[int, str]) -> _Plan:
-    """Statements of the top level, one for those that leave and come back at the same points. names: of values; ids: of
-    operations."""
+    """Return statements of the top level, one for values that leave and return at the same points.
+
+    Args:
+        pages: The pages.
+        names: Names of values.
+        ids: Ids of operations.
+    """
     grouped: dict[tuple[PageMemory, str, str, str], list[str]] = {}
-    for one in pages:
-        out, gone, back = ("" if point is None else ids[point] for point in (one.out, one.gone, one.back))
-        grouped.setdefault((one.to, out, gone, back), []).append(names[one.value])
+    for page in pages:
+        out, gone, back = ("" if point is None else ids[point] for point in (page.out, page.gone, page.back))
+        grouped.setdefault((page.to, out, gone, back), []).append(names[page.value])
     return tuple(Page(tuple(values), *points) for points, values in grouped.items())

@@ -1,4 +1,4 @@
-"""The whole file below the model signature: templates, instances, plans, and the names that go between them."""
+"""The contents of the file below the model signature: templates, instances, plans, and the names between them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from .templates import Templates, Use
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a schedule file says about a step. model: the signature, its values renamed to the instances' ids. costs: ns
-    of operations, by block and local id."""
+    """What a schedule file says about a step.
+
+    Attributes:
+        model: The signature, its values renamed to the instances' ids.
+        costs: ns of operations, by block and local id.
+    """
 
     blocks: dict[str, Block]
     program: tuple[Instance, ...]
@@ -34,7 +38,7 @@ def write(
     menu: Sequence[Sequence[FlatRecompute]] = (),
     pages: Sequence[FlatPage] = (),
 ) -> Folded:
-    """Fold the step along `parts`, which hold every operation once. menu: see `fold`."""
+    """Fold the step along `parts`, which contain every operation once. menu: see `fold`."""
     graph, templates = captured.graph, Templates(captured)
     uses = [templates.use(part) for part in parts]
     full = _full_names(graph, parts, templates)
@@ -58,7 +62,7 @@ def write(
 
 
 def _full_names(graph: Graph, parts: tuple[BlockSpan, ...], templates: Templates) -> list[str]:
-    """The name of every value at the top level."""
+    """Return the name of every value at the top level."""
     full = [templates.constants.get(v, value.name) for v, value in enumerate(graph.values)]
     for part in parts:
         for leaf in part.leaves():
@@ -71,7 +75,7 @@ def _full_names(graph: Graph, parts: tuple[BlockSpan, ...], templates: Templates
 
 
 def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
-    """The signature with its outputs under their new names, and the gradients that no block states."""
+    """Return the signature with renamed outputs, and the gradients that no block states."""
     graph = captured.graph
     renamed = {value.name: name for value, name in zip(graph.values, full, strict=True)}
     stated = {parameter for use in uses for parameter in use.gradients}
@@ -80,7 +84,7 @@ def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
 
 
 def _rename(tree: Any, renamed: dict[str, str]) -> Any:
-    """An output tree with its `{"value": "%name"}` leaves renamed."""
+    """Return an output tree with its `{"value": "%name"}` leaves renamed."""
     if isinstance(tree, dict):
         reference = tree.get("value")
         if isinstance(reference, str):

@@ -1,4 +1,4 @@
-"""Templates: every leaf and composite of the tree as a block of the file, equal ones once."""
+"""Templates: every leaf and composite of the tree as a block of the file; equal ones share a block."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ _OWN = ("parameter", "buffer", LIVE)  # kinds that a prefix can bind
 
 
 class Use(msgspec.Struct, frozen=True):
-    """How one part uses its template. bindings: local name -> graph value, for everything that the prefix does not
-    bind. gradients: parameters (graph values) whose gradient the template states."""
+    """How a part uses its template.
+
+    Attributes:
+        bindings: Local name -> graph value, for everything that the prefix does not bind.
+        gradients: Parameters (graph values) whose gradient the template states.
+    """
 
     template: str
     bindings: dict[str, int]
@@ -26,9 +30,13 @@ class Use(msgspec.Struct, frozen=True):
 
 
 class Templates:
-    """Collects the blocks of a file. costs: of the operations of each leaf block, by their local ids. ids: full id of
-    every operation that has been placed, by graph index. constants: full name of every constant, in the first block
-    that declares it."""
+    """Collects the blocks of a file.
+
+    Attributes:
+        costs: Costs of the operations of each leaf block, by local ids.
+        ids: Full id of every placed operation, by graph index.
+        constants: Full name of every constant, in the first block that declares it.
+    """
 
     def __init__(self, captured: Captured) -> None:
         self.blocks: dict[str, Block] = {}
@@ -41,7 +49,7 @@ class Templates:
         self._composites: dict[bytes, str] = {}
 
     def use(self, part: BlockSpan) -> Use:
-        """InstanceSpan a part: find or make its template, and say what an instance of it must bind."""
+        """Return or create the template of a part, and what an instance of it must bind."""
         return self._composite(part) if part.parts else self._leaf(part)
 
     def _leaf(self, part: BlockSpan) -> Use:
@@ -126,12 +134,12 @@ class Templates:
 
 
 def relative_id(full: str, enclosing: str) -> str:
-    """The id `full` as seen from inside the instance `enclosing`."""
+    """Return the id `full` relative to the instance `enclosing`."""
     return full.removeprefix(enclosing + ".")
 
 
 def _nested_prefix(child: BlockSpan, part: BlockSpan) -> str | None:
-    """What the nested instance must say so that its parameters are found below the child's prefix."""
+    """Return the prefix that a nested instance must state to resolve its parameters."""
     if not part.prefix:
         own = child.prefix
     elif child.prefix == part.prefix:
@@ -142,7 +150,7 @@ def _nested_prefix(child: BlockSpan, part: BlockSpan) -> str | None:
 
 
 def _by_prefix(graph: Graph, part: BlockSpan, local: str, v: int) -> bool:
-    """Whether the prefix of `part` finds the parameter or buffer v under the name `local`."""
+    """Return whether the prefix of `part` resolves the parameter or buffer v under the name `local`."""
     about = graph.values[v]
     return about.kind in _OWN and about.name == (f"{part.prefix}.{local}" if part.prefix else local)
 

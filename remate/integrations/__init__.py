@@ -1,2 +1,2 @@
-"""`remate.auto` where libraries write the loop: `.transformers`, `.lightning`, `.accelerate`. Each imports its library,
-and no other."""
+"""`remate.auto` for libraries with their own loop: `.transformers`, `.lightning`, `.accelerate`. Each imports only
+its own."""

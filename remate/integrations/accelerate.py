@@ -16,10 +16,16 @@ def prepare(
     file: str | Path | None = None,
     **options: Any,
 ) -> Any:
-    """What `accelerator.prepare(model, *others)` gives, with `remate.auto` inside of the autocast that it puts around
-    forward.
+    """Return `accelerator.prepare(model, *others)` with `remate.auto` inside the autocast that it puts around forward.
 
-    budget, file, options: as of `remate.auto`. A script that has `accelerator.prepare` may as well call
-    `remate.auto(model)` before.
+    A script with `accelerator.prepare` may also call `remate.auto(model)` before.
+
+    Args:
+        accelerator: The Accelerator.
+        model: The live model.
+        others: Other arguments of `prepare`.
+        budget: As in `remate.auto`.
+        file: As in `remate.auto`.
+        options: As in `remate.auto`.
     """
     return accelerator.prepare(auto(model, budget, file, **options), *others)

@@ -12,11 +12,15 @@ from ..training.watch import Watch
 
 
 class RemateCallback(Callback):
-    """Plans what `training_step` calls: the outermost modules in train mode, each at its second training call: by the
-    first one it is known.
+    """Plans the modules that `training_step` calls: the outermost ones in train mode.
 
-    budget, file, options: as of `remate.auto`; of further modules the file has their class in its name. A module that
-    cannot be planned trains by its own forward, with a warning.
+    Each is planned at its second training call, because the first one identifies it. A module that cannot be planned
+    trains by its own forward, with a warning. For further modules the file name contains their class.
+
+    Args:
+        budget: As in `remate.auto`.
+        file: As in `remate.auto`.
+        options: As in `remate.auto`.
     """
 
     def __init__(self, budget: str | int | None = None, file: str | Path | None = None, **options: Any) -> None:
@@ -26,7 +30,7 @@ class RemateCallback(Callback):
 
     @property
     def reports(self) -> list[Report]:
-        """What became of each module."""
+        """Return the outcome for each module."""
         return self._trained.reports
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:

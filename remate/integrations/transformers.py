@@ -11,10 +11,14 @@ from ..training import auto, is_taken_over
 
 
 class RemateCallback(TrainerCallback):
-    """Plans the first training call of the Trainer's model, and trains by the schedule from there on.
+    """Plans the first training call of the Trainer's model, and trains by the schedule afterwards.
 
-    budget, file, options: as of `remate.auto`; a model that cannot be planned trains by its own forward, with a
-    warning.
+    A model that cannot be planned trains by its own forward, with a warning.
+
+    Args:
+        budget: As in `remate.auto`.
+        file: As in `remate.auto`.
+        options: As in `remate.auto`.
     """
 
     def __init__(self, budget: str | int | None = None, file: str | Path | None = None, **options: Any) -> None:
@@ -22,12 +26,15 @@ class RemateCallback(TrainerCallback):
         self._options = {"on_refused": "original", **options}
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Before the Trainer wraps the model's forward in autocast."""
+        """Take over the model before the Trainer wraps its forward in autocast."""
         self._take(model)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Of a Trainer that got this callback by `add_callback`. Raises CaptureError where it has wrapped the
-        forward."""
+        """Take over the model of a Trainer that got this callback by `add_callback`.
+
+        Raises:
+            CaptureError: The Trainer has wrapped the forward already.
+        """
         self._take(model)
 
     def _take(self, model: Any) -> None:

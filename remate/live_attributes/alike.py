@@ -1,5 +1,5 @@
-"""Two captures of a step at different values of live attributes: the numbers in which they differ, and any other
-difference."""
+"""Compares captures of a step at different values of live attributes: the numbers that differ, and other
+differences."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from remate_runtime.flat_step import Graph, Op
 
 from ..capture.captured import Captured
 
-At = tuple[int, tuple[Any, ...]]  # an operation, and the way through its arguments: ("args", 1)
+At = tuple[int, tuple[Any, ...]]  # an operation, and the path through its arguments: ("args", 1)
 
 
 class Leak(msgspec.Struct, frozen=True):
-    """What else differs: in words; module and source of the operation, where there is one."""
+    """Another difference as text, with module and source of the operation, if there is one."""
 
     what: str
     module: str = ""
@@ -24,7 +24,7 @@ class Leak(msgspec.Struct, frozen=True):
 
 
 def leak(left: Captured, right: Captured) -> Leak | None:
-    """How the second step is another one than the first, the floats among arguments apart; None: it is not."""
+    """Return how the second step differs from the first except in floats among arguments; None if it does not."""
     first, second = left.graph, right.graph
     for at, (a, b) in enumerate(zip(first.operations, second.operations, strict=False)):
         if what := _differs(first, a, second, b):
@@ -49,7 +49,7 @@ def leak(left: Captured, right: Captured) -> Leak | None:
 
 
 def floats(graph: Graph) -> Iterator[tuple[At, float]]:
-    """All numbers among the arguments of operations that can be floats, by their places."""
+    """Yield all numbers in arguments of operations that can be floats, with their places."""
     for at, op in enumerate(graph.operations):
         for where, value in _leaves({"args": op.args, "kwargs": op.kwargs}, ()):
             if type(value) in (int, float):
@@ -80,7 +80,7 @@ def _leaves(value: Any, where: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...
 
 
 def _bare(value: Any) -> Any:
-    """An argument without its numbers."""
+    """Return an argument without its numbers."""
     if isinstance(value, tuple):
         return tuple(map(_bare, value))
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""`capture` of a model whose attributes may be declared live."""
+"""`capture` of a model with live attributes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,23 @@ def captured(
     digested: bool = True,
     say: Say = lambda text: None,
 ) -> Captured:
-    """The step of `capture`, with the attributes that `live` names as its inputs. probing: find out the ranges over
-    which it is the step; that takes some captures more. stepwise, digested: as of `capture`. say: told what is traced.
-    Raises CaptureError."""
+    """Capture the step with the attributes in `live` as its inputs.
+
+    Args:
+        model: The live model.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        differentiate: As in `capture`.
+        live: Names of live attributes.
+        sizes: As in `capture`.
+        probing: Determine the ranges over which the step is valid, with some more captures.
+        stepwise: As in `capture`.
+        digested: As in `capture`.
+        say: Receives what is traced, as text.
+
+    Raises:
+        CaptureError: The step cannot be captured.
+    """
     if not live:
         return capture(model, args, kwargs, differentiate, sizes, stepwise=stepwise, digested=digested)
     requested = live_attributes(model, live)
@@ -41,7 +55,7 @@ def captured(
     taken = [sizes]
 
     def trace(values: Mapping[str, Any]) -> Captured:
-        log = taken.pop() if taken else None  # what forward decides by sizes is asked of the first trace
+        log = taken.pop() if taken else None  # the first trace records what forward decides by sizes
         return capture(model, args, kwargs, differentiate, log, values, stepwise)
 
     return LiveStep(requested, planned, trace, say).written(probing)

@@ -1,5 +1,4 @@
-"""Numbers that an operator takes for granted where it is not given any: capture leaves an argument out that is the
-default."""
+"""Default numbers of operators: capture leaves out an argument that equals its default."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from remate_runtime.flat_step import Graph, Number, Op
 
 
 def explicit(graph: Graph) -> Graph:
-    """The step with the defaults of all numbers written down, so that steps at several values have the same
+    """Return the step with the defaults of all numbers written out, so that steps at several values have equal
     arguments."""
     return replace(graph, operations=tuple(map(_explicit, graph.operations)))
 
 
 def implicit(op: Op) -> Op:
-    """An operation without the defaults behind its last argument that is none."""
+    """Return an operation without trailing arguments that equal their defaults."""
     defaults = _defaults(op.op)
     args = list(op.args)
     while args and len(args) <= len(defaults) and _is_default(args[-1], defaults[len(args) - 1]):
@@ -29,7 +28,7 @@ def implicit(op: Op) -> Op:
     return replace(op, args=tuple(args), kwargs=kwargs)
 
 
-_Argument = tuple[str, Any, bool]  # name, default (_NONE: it has none), whether it is a number that may be left out
+_Argument = tuple[str, Any, bool]  # name, default (_NONE: no default), whether it is a number that may be omitted
 _NONE: Any = object()
 
 
@@ -62,7 +61,7 @@ def _defaults(name: str) -> list[_Argument]:
 
 @lru_cache(maxsize=1024)
 def _split(name: str) -> tuple[tuple[_Argument, ...], tuple[_Argument, ...]]:
-    """The arguments of an operator by position, and those by name alone."""
+    """Return the positional and the keyword-only arguments of an operator."""
     space, packet, *overload = name.split(".")
     overloads = getattr(getattr(torch.ops, space), packet)
     schema = getattr(overloads, overload[0] if overload else "default")._schema

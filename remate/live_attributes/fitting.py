@@ -1,7 +1,7 @@
-"""Expressions of live attributes that give known numbers at known values of them, to the bit.
+"""Finds expressions of live attributes that are bitwise equal to known numbers at known values.
 
-Tried are the expressions that forward computed in Python; then what operators make of one in C++: `1 - p`, `1/(1 - p)`,
-and such with a number that the step has (`alpha/4`), which is solved for.
+It tries the expressions that forward computed in Python, then those that operators build in C++ (`1 - p`, `1/(1 - p)`),
+and these with a constant of the step (`alpha/4`), which it solves for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from remate_runtime.format import Tree, computed, names_of, written_number
 from .tracked import bits
 
 Values = Mapping[str, float]  # of live attributes, by path
-_LARGEST = 1 << 31  # of numbers that are solved for
-_DIGITS = (6, 9, 12, 15)  # of those that are no integers
+_LARGEST = 1 << 31  # largest constant to solve for
+_DIGITS = (6, 9, 12, 15)  # digits of non-integer constants
 
 
 def at_values(tree: Tree, values: Values) -> float | None:
-    """The number that an expression gives; None where it gives none."""
+    """Return the number that an expression gives; None if it gives none."""
     try:
         return _function(tree)([values[name] for name in names_of(tree)])
     except (ArithmeticError, ValueError):
@@ -31,13 +31,17 @@ _function = lru_cache(maxsize=4096)(computed)
 
 
 def equal(left: float | None, right: float) -> bool:
-    """To the bit."""
+    """Return whether two numbers are bitwise equal."""
     return left is not None and bits(left) == bits(float(right))
 
 
 class NumberFitter:
-    """known: expressions to start from. shots: the values at which numbers are known; the last of them are far from
-    special."""
+    """Fits expressions.
+
+    Attributes:
+        known: Expressions to start from.
+        shots: The values at which numbers are known; the last ones are far from special values.
+    """
 
     def __init__(self, known: Sequence[Tree], trace_samples: Sequence[Values]) -> None:
         self._trace_samples = trace_samples
@@ -46,7 +50,7 @@ class NumberFitter:
         self._found: dict[tuple[int, ...], Tree | None] = {}
 
     def expression(self, row: Sequence[float]) -> Tree | None:
-        """The simplest one that gives these numbers, one for each shot; None if there is none."""
+        """Return the simplest expression that gives these numbers, one for each trace sample; None if there is none."""
         key = tuple(bits(float(number)) for number in row)
         if key not in self._found:
             fitting = (tree for tree in self._candidates(row) if self._fits(tree, row))
@@ -75,7 +79,7 @@ def _usual(tree: Tree) -> Iterator[Tree]:
 
 
 def _with_constant(tree: Tree, at: float, wanted: float) -> Iterator[Tree]:
-    """Expressions with one more number, which is such that they give `wanted` where `tree` gives `at`."""
+    """Yield expressions with a further constant that give `wanted` where `tree` gives `at`."""
     if not (math.isfinite(at) and math.isfinite(wanted)) or not wanted:
         return
     for number in _plain(at / wanted):
@@ -91,7 +95,7 @@ def _with_constant(tree: Tree, at: float, wanted: float) -> Iterator[Tree]:
 
 
 def _plain(number: float) -> Iterator[float]:
-    """Numbers of few digits that a computed one may be."""
+    """Yield numbers of few digits that a computed number may stand for."""
     if not math.isfinite(number) or abs(number) > _LARGEST or not number:
         return
     if abs(number - round(number)) <= 1e-9 * abs(number):

@@ -1,5 +1,5 @@
-"""The step of a model whose live attributes are inputs: traced where they were planned and beside that, written as
-one."""
+"""The step of a model whose live attributes are inputs: traced at and near their planned values, written as one
+step."""
 
 from __future__ import annotations
 
@@ -21,18 +21,26 @@ from .fitting import NumberFitter, Values, at_values, equal
 from .ranges import Interval, interval
 from .tracked import NumberComparison, Tracking
 
-Trace = Callable[[Mapping[str, Any]], Captured]  # the step with these numbers (or tracked ones) in attributes, by path
-Groups = Mapping[str, tuple[str, ...]]  # paths by what was requested
-_SPECIAL = (-1.0, 0.0, 0.5, 1.0, 2.0)  # where operators may do something else
+# Captures the step with these numbers (or tracked ones) in attributes, by path.
+Trace = Callable[[Mapping[str, Any]], Captured]
+Groups = Mapping[str, tuple[str, ...]]  # paths by requested name
+_SPECIAL = (-1.0, 0.0, 0.5, 1.0, 2.0)  # values at which operators may behave differently
 _GOLDEN = (math.sqrt(5) - 1) / 2
-_STEPS = 8  # captures to find where that begins
+_STEPS = 8  # captures to locate the end of a range
 _REFUSED = "compute with it by + - * / ** alone and give it to operators as a number, or do not declare it live"
 
 
 class LiveStep:
-    """asked: the attributes, by what was requested. planned: what each is now. trace: captures the step; it leaves the
-    model as it was. Raises CaptureError, with module and line, for a step that depends on one in a way that a file
-    cannot say."""
+    """Writes the step.
+
+    Raises CaptureError, with module and line, for a step that depends on an attribute in a way that a file cannot
+    express.
+
+    Attributes:
+        asked: The attributes by requested name.
+        planned: Their current values.
+        trace: Captures the step and leaves the model unchanged.
+    """
 
     def __init__(
         self, requested: Groups, planned: Mapping[str, int | float], trace: Trace, say: Callable[[str], None]
@@ -57,8 +65,11 @@ class LiveStep:
         self._trees = {at: self._tree(at, numbers) for at, numbers in self._rows.items()}
 
     def written(self, probing: bool = True) -> Captured:
-        """The planned step with numbers that follow from the attributes, and the ranges over which it is that. probing:
-        find them out; else they are what forward decides."""
+        """Return the planned step with numbers that follow from the attributes, and the ranges over which it is valid.
+
+        Args:
+            probing: Determine the ranges by captures; otherwise they follow from forward's comparisons.
+        """
         ranges = {path: interval(self._decisions, path, self._planned) for path in self._planned}
         if not probing:
             return self._as(ranges)
@@ -84,7 +95,7 @@ class LiveStep:
         self._say(f"tracing with {_spelled(values)}")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # said of the first trace
+                warnings.simplefilter("ignore")  # the first trace emits them
                 return self._plain(self._trace(overridden_attributes))
         except CaptureError as error:
             message = f"live attributes: with {_spelled(values)}, {error.message}"
@@ -95,7 +106,7 @@ class LiveStep:
         return replace(captured, graph=explicit(captured.graph))
 
     def _refusal(self, leaked: Leak, values: Values) -> CaptureError:
-        """Of the first of what was requested that alone makes a difference, if one does."""
+        """Return the error for the first requested attribute that causes the difference alone, if one does."""
         for requested, paths in self._requested.items() if len(self._requested) > 1 else ():
             alone = {**self._planned, **{path: values[path] for path in paths}}
             differs = leak(self._first, self._traced(alone, alone))
@@ -130,7 +141,7 @@ class LiveStep:
     # Ranges
 
     def _probed(self, requested: str, paths: Sequence[str], ranges: Mapping[str, Interval]) -> Interval:
-        """The numbers around what is planned at which the step was found to be as it is written."""
+        """Return the interval around the planned value in which all tried values give the written step."""
         around = Interval()
         for path in paths:
             around = around.within(ranges[path])
@@ -154,7 +165,7 @@ class LiveStep:
         return Interval(low, high)
 
     def _end(self, holds: Callable[[float], bool], start: float, limit: float, special: Sequence[float]) -> float:
-        """How far from `start` towards `limit` it holds at all numbers that were tried."""
+        """Return how far from `start` towards `limit` `holds` is true at all tried numbers."""
         up = limit > start
         towards = [n for n in special if (start < n < limit if up else limit < n < start)]
         last = start
@@ -165,7 +176,7 @@ class LiveStep:
         return limit
 
     def _as_written(self, values: Values) -> bool:
-        """Whether the step with these numbers is the written one."""
+        """Return whether the step with these numbers is the written one."""
         try:
             captured = self._traced(values, {**self._planned, **values})
         except CaptureError:
@@ -206,7 +217,7 @@ class LiveStep:
 
 
 def _put(value: Any, where: tuple[Any, ...], number: Number) -> Any:
-    """The arguments with a number at one place."""
+    """Replace the number at one place of the arguments."""
     if not where:
         return number
     head, *rest = where
@@ -216,7 +227,7 @@ def _put(value: Any, where: tuple[Any, ...], number: Number) -> Any:
 
 
 def _beside(planned: float, trace_sample: int, at: int) -> float:
-    """A number of many digits near what is planned, on the same side of what is often special; another one for each
+    """Return a number of many digits near the planned one, on the same side of special values, different for each
     attribute."""
     share = 0.05 + 0.2 * math.modf((2 * at + trace_sample + 1) * _GOLDEN)[0]
     if planned == 0:
@@ -226,7 +237,7 @@ def _beside(planned: float, trace_sample: int, at: int) -> float:
 
 
 def _last_holding(holds: Callable[[float], bool], inside: float, outside: float) -> float:
-    """The last number before `outside` at which it is known to hold; `inside` is one."""
+    """Return the last number before `outside` at which `holds` is known to be true, as it is at `inside`."""
     if not holds(math.nextafter(inside, outside)):
         return inside
     for number in (math.nextafter(outside, inside), outside + (inside - outside) * 2.0**-20):
@@ -251,6 +262,6 @@ def _leaking(leaked: Leak, requested: Sequence[str], planned: Values, values: Va
 
 
 def _spelled(values: Values) -> str:
-    """`alpha=0.5, drop.p=0.1`."""
+    """Format values: `alpha=0.5, drop.p=0.1`."""
     listed = [f"{path}={value:.6g}" for path, value in values.items()]
     return ", ".join(listed[:3]) + (f" and {len(listed) - 3} more" if len(listed) > 3 else "")

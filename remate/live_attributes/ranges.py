@@ -1,4 +1,4 @@
-"""Over which numbers a live attribute may range, so that what forward decided by it stays as it was traced."""
+"""The ranges of live attributes within which forward's decisions stay as traced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Holds = Callable[[float], bool]
 
 
 class Interval(msgspec.Struct, frozen=True):
-    """The doubles from low to high, both included."""
+    """The doubles from low to high, inclusive."""
 
     low: float = -_LARGEST
     high: float = _LARGEST
@@ -31,8 +31,8 @@ class Interval(msgspec.Struct, frozen=True):
         return Interval(max(self.low, other.low), min(self.high, other.high))
 
     def live(self, planned: float) -> Live:
-        """As the file writes it: an end is left out where there is none, and the shorter of two numbers says where it
-        is."""
+        """Return the interval as in the file: open ends are omitted, and each end is the shorter of two equivalent
+        numbers."""
         ends: dict[str, Any] = {}
         for inside, outside, outer in ((self.low, "above", -math.inf), (self.high, "below", math.inf)):
             closed = "min" if outside == "above" else "max"
@@ -47,8 +47,11 @@ def _short(number: float) -> int | float:
 
 
 def interval(decisions: Iterable[NumberComparison], path: str, planned: Values) -> Interval:
-    """Where all of them come out as they did, around what is planned. Raises CaptureError for one that cannot be
-    reported from the attribute on its own, and where what is planned stands apart from the numbers beside it."""
+    """Return where all decisions have the same result, around the planned value.
+
+    Raises:
+        CaptureError: A decision does not follow from the attribute alone, or the planned value is isolated.
+    """
     allowed = Interval()
     for decision in decisions:
         names = {*names_of(decision.left), *names_of(decision.right)}
@@ -80,7 +83,7 @@ def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
         compared = sides(value)
         if compared is None:
             return False
-        if decision.comparison in ("eq", "ne"):  # not equal: on the side where what is planned is
+        if decision.comparison in ("eq", "ne"):  # not equal: the side that contains the planned value
             return was is not None and (compared[0] > compared[1]) == (was[0] > was[1]) and compared[0] != compared[1]
         return COMPARISONS[decision.comparison](*compared) == decision.held
 
@@ -96,8 +99,7 @@ def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
 
 
 def edge(holds: Holds, inside: float, outside: float) -> float:
-    """The last number from `inside`, where `holds` is true, towards `outside` for which it is; it becomes false
-    once."""
+    """Return the last number from `inside` towards `outside` for which `holds` is true; it becomes false once."""
     if holds(outside):
         return outside
     low, high = _rank(inside), _rank(outside)
@@ -111,7 +113,7 @@ def edge(holds: Holds, inside: float, outside: float) -> float:
 
 
 def _rank(number: float) -> int:
-    """Doubles counted in order: -0.0 and 0.0 are both 0."""
+    """Return the rank of a double in order; -0.0 and 0.0 have the same rank."""
     pattern = bits(number)
     return pattern if pattern >= 0 else -(pattern & ((1 << 63) - 1))
 
@@ -122,7 +124,7 @@ def _of_rank(rank: int) -> float:
 
 
 def _rises(tree: Tree) -> bool:
-    """Whether the number of an expression never turns round while its attribute grows."""
+    """Return whether an expression is monotonic in its attribute."""
     if not isinstance(tree, tuple):
         return True
     name, *below = tree

@@ -1,4 +1,4 @@
-"""Which attributes `live=` of `remate.plan` names."""
+"""Resolves the attributes in `live=` of `remate.plan`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ _MANY = 1 << 12
 
 
 def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The paths of the attributes that each of `requested` stands for; `*` stands for what is between two dots:
-    `h.*.drop.p`. Of modules, and of configs that they hold. Raises CaptureError for one that names no number."""
+    """Return the paths of attributes for each requested name, in modules and in their configs.
+
+    `*` matches a part between two dots: `h.*.drop.p`.
+
+    Raises:
+        CaptureError: A name matches no number.
+    """
     if isinstance(requested, str):
         raise CaptureError(f"live is the text {requested!r}", hint=f"name attributes in a list: live=[{requested!r}]")
     paths_of: dict[str, tuple[str, ...]] = {}
@@ -42,7 +47,7 @@ def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tup
 
 
 def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
-    """All attributes that are numbers, of modules and of the configs that they hold."""
+    """Yield all attributes of modules and of their configs that are numbers."""
     for path, module in model.named_modules():
         names = dict.fromkeys([*vars(module), *(name for base in type(module).__mro__ for name in vars(base))])
         for name in names:

@@ -1,5 +1,6 @@
-"""While tracing: a float that remembers how it was computed and notes every comparison that it takes part in, with its
-line; so what was traced is known to hold for other values, or not. What it cannot follow, it refuses.
+"""Tracked floats: during a trace they record their computation and every comparison, with its line.
+
+So it is known for which other values the trace holds. Operations that cannot be tracked are refused.
 """
 
 from __future__ import annotations
@@ -34,7 +35,12 @@ _EXACT = 1 << 53
 
 
 class NumberComparison(msgspec.Struct, frozen=True):
-    """`left` compared with `right` was `held`. place: `file.py:12`. comparison: a key of COMPARISONS."""
+    """The comparison of `left` and `right` with result `held`.
+
+    Attributes:
+        place: `file.py:12`.
+        comparison: A key of COMPARISONS.
+    """
 
     place: str
     comparison: str
@@ -44,15 +50,14 @@ class NumberComparison(msgspec.Struct, frozen=True):
 
 
 class Tracking:
-    """What one trace did with live attributes: its decisions, and everything that it computed from them, by its
-    bits."""
+    """The decisions of a trace on live attributes, and all numbers computed from them, by bits."""
 
     def __init__(self) -> None:
         self.decisions: dict[NumberComparison, None] = {}
         self.computed: dict[int, Tree] = {}
 
     def plant(self, values: Mapping[str, float]) -> dict[str, Any]:
-        """Tracked floats in place of values, by path."""
+        """Return tracked floats in place of values, by path."""
         return {path: self.track(value, path) for path, value in values.items()}
 
     def track(self, value: float, tree: Tree) -> Tracked:
@@ -61,17 +66,22 @@ class Tracking:
         self.computed.setdefault(bits(value), tree)
         return tracked
 
-    def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
-        self.decisions.setdefault(NumberComparison(user_place(frame).line, comparison, left, right, held))
+    def note(self, comparison: str, left: Tree, right: Tree, result: bool, frame: Any) -> None:
+        self.decisions.setdefault(NumberComparison(user_place(frame).line, comparison, left, right, result))
 
 
 def bits(value: float) -> int:
-    """Of the double: equal for equal numbers alone, with -0.0 another than 0.0."""
+    """Return the bits of a double: equal for equal numbers only, and different for -0.0 and 0.0."""
     return struct.unpack("<q", struct.pack("<d", value))[0]
 
 
 class Tracked(float):
-    """A float in all other respects. tracking: where comparisons go. tree: how it was computed."""
+    """A float that is tracked.
+
+    Attributes:
+        tracking: Records comparisons.
+        tree: Its computation.
+    """
 
     tracking: Tracking
     tree: Tree
@@ -82,9 +92,9 @@ class Tracked(float):
         return float, (float.__pos__(self),)
 
     def __bool__(self) -> bool:
-        held = float.__ne__(self, 0.0)
-        self.tracking.note("ne", self.tree, 0.0, held, sys._getframe(1))
-        return held
+        nonzero = float.__ne__(self, 0.0)
+        self.tracking.note("ne", self.tree, 0.0, nonzero, sys._getframe(1))
+        return nonzero
 
     def __neg__(self) -> Tracked:
         return self.tracking.track(float.__neg__(self), ("neg", self.tree))
@@ -93,13 +103,13 @@ class Tracked(float):
         return self
 
     def __abs__(self) -> Tracked:
-        held = float.__ge__(self, 0.0)
-        self.tracking.note("ge", self.tree, 0.0, held, sys._getframe(1))
-        return self if held else -self
+        nonnegative = float.__ge__(self, 0.0)
+        self.tracking.note("ge", self.tree, 0.0, nonnegative, sys._getframe(1))
+        return self if nonnegative else -self
 
 
 def _operand(other: Any) -> Tree | None:
-    """An operand of arithmetic; None for what is no number that a double is equal to."""
+    """Return an operand of arithmetic; None for a value that no double equals."""
     if isinstance(other, Tracked):
         return other.tree
     if type(other) is bool or not isinstance(other, int | float):
@@ -126,13 +136,13 @@ def _comparison(name: str) -> Callable[..., Any]:
     plain = getattr(float, f"__{name}__")
 
     def compare(self: Tracked, other: Any) -> Any:
-        held = plain(self, other)
+        result = plain(self, other)
         tree = _operand(other)
-        if held is not NotImplemented and tree is not None:
-            self.tracking.note(name, self.tree, tree, held, sys._getframe(1))
+        if result is not NotImplemented and tree is not None:
+            self.tracking.note(name, self.tree, tree, result, sys._getframe(1))
         elif isinstance(other, int | float):
             return _lost("comparison")(self)
-        return held
+        return result
 
     return compare
 

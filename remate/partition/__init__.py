@@ -1,1 +1,1 @@
-"""From a flat step to a hierarchy of blocks, in which equal blocks are recognized."""
+"""Divides a flat step into a hierarchy of blocks, in which equal blocks are recognized."""

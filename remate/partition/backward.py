@@ -1,7 +1,7 @@
-"""Backward operations go with the forward block that they differentiate, and backward runs block by block in reverse.
+"""Assigns backward operations to the forward block that they differentiate; backward runs by block in reverse.
 
-An operation's block can be no higher than the lowest block of the backward operations that it depends on; within a
-block the captured order stays. Both together make the new order topological whatever the guess of the block was.
+An operation's block is at most the lowest block of the backward operations that it depends on; within a block the
+captured order stays. Together this makes the new order topological for any guess of the block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..capture.captured import Captured
 
 
 def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
-    """The block of every operation, backward ones included. block_of: the block of each forward operation."""
+    """Return the block of every operation, including backward. block_of: the block of each forward operation."""
     graph, blocks = (
         captured.graph,
         [*block_of, *[-1] * (len(captured.graph.operations) - captured.graph.backward_start)],
@@ -30,7 +30,7 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
             seen.append(block_of[i])
     last = max(block_of, default=0)
     free = [False] * len(graph.operations)  # depends on no gradient: may run at any time
-    current = last  # where the latest operation was whose block is certain: autograd goes back through forward
+    current = last  # block of the latest operation whose block is certain: autograd goes back through forward
     draw = -1  # the latest random backward operation: their order is that of the generator
     for i in range(graph.backward_start, len(graph.operations)):
         op = graph.operations[i]
@@ -54,7 +54,7 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
 
 
 def reorder(captured: Captured, blocks: Sequence[int]) -> tuple[Captured, tuple[int, ...]]:
-    """The step with backward in reverse block order, and the old index of every operation."""
+    """Return the step with backward in reverse block order, and the old index of every operation."""
     graph = captured.graph
     backward = sorted(range(graph.backward_start, len(graph.operations)), key=lambda i: (-blocks[i], i))
     order = (*range(graph.backward_start), *backward)
@@ -66,7 +66,7 @@ def reorder(captured: Captured, blocks: Sequence[int]) -> tuple[Captured, tuple[
 
 
 def _touched(graph: Graph, block_of: Sequence[int]) -> dict[int, set[int]]:
-    """For every forward value (by storage): the blocks that make it or read it."""
+    """Return for every forward value (by storage) the blocks that produce or read it."""
     touched: dict[int, set[int]] = {}
     for i in range(graph.backward_start):
         for v in (*graph.operations[i].reads, *graph.operations[i].writes):
@@ -76,8 +76,10 @@ def _touched(graph: Graph, block_of: Sequence[int]) -> dict[int, set[int]]:
 
 
 def _candidates(graph: Graph, i: int, high: int, modules: Sequence[int], touched: dict[int, set[int]]) -> list[int]:
-    """Blocks, at most `high`, that may hold the forward operation of backward operation i: they make or read all the
-    forward values that it reads, and run its module."""
+    """Return the blocks, at most `high`, that may contain the forward operation of backward operation i.
+
+    They produce or read all forward values that it reads, and run its module.
+    """
     saved = [touched[graph.root[v]] for v in graph.operations[i].reads if graph.root[v] in touched]
     by_module = modules[: bisect_right(modules, high)]
     if not saved:
@@ -87,7 +89,7 @@ def _candidates(graph: Graph, i: int, high: int, modules: Sequence[int], touched
 
 
 def _delay(graph: Graph, blocks: list[int], free: Sequence[bool]) -> None:
-    """Operations that depend on no gradient move down to the first block that reads them."""
+    """Move operations that depend on no gradient down to the first block that reads them."""
     wanted = [-1] * len(blocks)
     for i in range(len(blocks) - 1, graph.backward_start - 1, -1):
         if free[i] and wanted[i] >= 0:

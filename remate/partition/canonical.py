@@ -1,8 +1,8 @@
-"""The canonical form of a leaf: what is left of its operations once names and numbers are taken away.
+"""The canonical form of a leaf: its operations without names and numbers.
 
-Two leaves with the same form do the same work on different values, so they become one template of the file and are
-solved once. The form holds operators, literals, wiring, types, costs, and which parameters get their gradient here; it
-says nothing of who reads the results outside (`exports` does, for those who plan with it).
+Leaves with the same form do the same work on different values, so they become one template of the file and are solved
+once. The form contains operators, literals, wiring, types, costs, and the parameters whose gradient is computed here.
+It does not contain who reads the results outside (`exports` does, for planning).
 """
 
 from __future__ import annotations
@@ -17,8 +17,15 @@ from .hierarchy import BlockSpan
 
 
 class CanonicalForm(msgspec.Struct, frozen=True):
-    """key: equal for equal leaves. operations: graph indices, forward then backward. sources: the values that come from
-    outside, by first appearance. gradients: (parameter, its gradient) made here; updates: (buffer, its next value)."""
+    """A canonical form.
+
+    Attributes:
+        key: Equal for equal leaves.
+        operations: Graph indices, forward then backward.
+        sources: Values from outside, by first appearance.
+        gradients: (parameter, its gradient) computed here.
+        updates: (buffer, its next value).
+    """
 
     key: bytes
     operations: tuple[int, ...]
@@ -28,7 +35,7 @@ class CanonicalForm(msgspec.Struct, frozen=True):
 
 
 def form(graph: Graph, part: BlockSpan) -> CanonicalForm:
-    """The canonical form of a leaf."""
+    """Return the canonical form of a leaf."""
     operations = (*range(*part.forward), *range(*part.backward))
     computed = {v for i in operations for v in graph.operations[i].writes if v is not None}
     number: dict[int, int] = {}
@@ -46,7 +53,7 @@ def form(graph: Graph, part: BlockSpan) -> CanonicalForm:
     gradients = tuple(
         (p, g) for p, g in graph.gradients if g in computed and p in inside and graph.values[p].kind == "parameter"
     )
-    first = part.forward[0] == 0  # the first leaf also states what no operation makes or reads
+    first = part.forward[0] == 0  # the first leaf also declares values that no operation produces or reads
     updates = tuple((b, v) for b, v in graph.updates if v in computed or (first and graph.values[v].kind != "op"))
     ends = [
         sorted((numbered(p), number[g]) for p, g in gradients),
@@ -59,34 +66,39 @@ def form(graph: Graph, part: BlockSpan) -> CanonicalForm:
 
 
 def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[int, ...]:
-    """Positions, among the values that the leaf makes, of those that are read outside or leave the step.
+    """Return positions, among the values that the leaf produces, of those that are read outside or leave the step.
 
-    readers: for each value, the operations that read it.
+    Args:
+        graph: The step.
+        part: The leaf.
+        readers: For each value, the operations that read it.
     """
     operations = (*range(*part.forward), *range(*part.backward))
     inside, leaving = set(operations), {*graph.outputs, *(g for _, g in graph.gradients)}
-    made = [v for i in operations for v in graph.operations[i].writes if v is not None]
-    return tuple(k for k, v in enumerate(made) if v in leaving or any(i not in inside for i in readers[v]))
+    produced = [v for i in operations for v in graph.operations[i].writes if v is not None]
+    return tuple(k for k, v in enumerate(produced) if v in leaving or any(i not in inside for i in readers[v]))
 
 
 def storages(graph: Graph, shape: CanonicalForm) -> tuple[tuple[int, int], ...]:
-    """For each source: the first source on the same storage, and the bytes of that storage. Leaves of one form can
-    still differ here, and so in memory, when an input of one is a view of something larger."""
+    """Return for each source the first source on the same storage, and the bytes of that storage.
+
+    Leaves of one form can differ here, and so in memory, if an input of one is a view of a larger tensor.
+    """
     first: dict[int, int] = {}
     return tuple((first.setdefault(graph.root[v], k), graph.nbytes(v)) for k, v in enumerate(shape.sources))
 
 
 def readers_of(graph: Graph) -> list[list[int]]:
-    """For each value, the operations that read it, in step order."""
-    found: list[list[int]] = [[] for _ in graph.values]
+    """Return for each value the operations that read it, in step order."""
+    readers: list[list[int]] = [[] for _ in graph.values]
     for i, op in enumerate(graph.operations):
         for value in op.reads:
-            found[value].append(i)
-    return found
+            readers[value].append(i)
+    return readers
 
 
 def _unread_constants(graph: Graph) -> tuple[int, ...]:
-    """Constants that leave the step although no operation reads them."""
+    """Return constants that leave the step although no operation reads them."""
     read = {v for op in graph.operations for v in op.reads}
     leaving = dict.fromkeys((*graph.outputs, *(g for _, g in graph.gradients), *(v for _, v in graph.updates)))
     return tuple(v for v in leaving if graph.values[v].kind == "constant" and v not in read)
@@ -110,7 +122,7 @@ def _argument(argument: Any, numbered: Any) -> Any:
 
 
 def _source(graph: Graph, value: int) -> list[Any]:
-    """Kind, type and (for a constant) elements: what a template declares about a value from outside."""
+    """Return kind, type and (for a constant) elements: a template's declaration of an outside value."""
     about = graph.values[value]
     kind = about.kind if about.kind in ("parameter", "buffer", "constant", LIVE) else "value"
     return [kind, str(about.type), about.data if kind == "constant" else None]

@@ -1,9 +1,8 @@
-"""CutModel that the graph itself offers: positions of the forward where few bytes cross, for spans without module
-structure.
+"""Cuts from the graph itself, for spans without module structure: forward positions that few bytes cross.
 
-A span that repeats itself (an unrolled recurrence, layers written without modules) is cut once per repetition, always
-at the same place of the period; what does not repeat is cut by a shortest path over the positions, which weighs the
-bytes that cross against uneven sizes.
+A span that repeats (an unrolled recurrence, layers without modules) is cut once per repetition, always at the same
+place of the period. Other spans are cut by a shortest path over the positions, which weighs crossing bytes against
+uneven sizes.
 """
 
 from __future__ import annotations
@@ -15,13 +14,18 @@ import numpy as np
 
 from remate_runtime.flat_step import Graph, Number, Ref
 
-SMALL, LARGE, TARGET = 6, 96, 32  # forward operations, views aside: least and most of a leaf, and the size aimed at
-_LONGEST = 2000  # operations of the longest period that is looked for
+SMALL, LARGE, TARGET = 6, 96, 32  # forward operations without views: least and most of a leaf, and the target size
+_LONGEST = 2000  # operations of the longest period to search for
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """crossing: bytes of forward values needed on both sides of each position. weight: operations that are no views
-    before each position. signs: a number per operation, equal where operator, literals and types are equal."""
+    """The costs of cuts.
+
+    Attributes:
+        crossing: Bytes of forward values needed on both sides of each position.
+        weight: Operations that are no views before each position.
+        signs: A number per operation, equal for equal operator, literals and types.
+    """
 
     crossing: tuple[int, ...]
     weight: tuple[int, ...]
@@ -32,7 +36,7 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 def costs(graph: Graph) -> Costs:
-    """What cutting the forward costs, at each of its positions."""
+    """Return the cost of cutting the forward at each position."""
     backward_start = graph.backward_start
     last: dict[int, int] = {}
     born: dict[int, int] = {}
@@ -53,22 +57,23 @@ def costs(graph: Graph) -> Costs:
     return Costs(tuple(accumulate(change)), weight, signs)
 
 
-def cut(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, int]]:
-    """Divide the span [start, stop) of the forward into spans that are small enough for leaves."""
-    if found.size(start, stop) <= LARGE and found.size(start, stop) < 2 * TARGET:
+def cut(graph: Graph, costs_at: Costs, start: int, stop: int) -> list[tuple[int, int]]:
+    """Divide the span [start, stop) of the forward into spans small enough for leaves."""
+    if costs_at.size(start, stop) <= LARGE and costs_at.size(start, stop) < 2 * TARGET:
         return [(start, stop)]
-    repeats = _repeats(found, start, stop)
+    repeats = _repeats(costs_at, start, stop)
     if not repeats:
-        return _shortest(graph, found, start, stop)
-    spans = cut(graph, found, start, repeats[0]) if repeats[0] > start else []
+        return _shortest(graph, costs_at, start, stop)
+    spans = cut(graph, costs_at, start, repeats[0]) if repeats[0] > start else []
     for a, b in pairwise(repeats):
-        spans += [(a, b)] if found.size(a, b) <= LARGE else _shortest(graph, found, a, b)
-    return spans + (cut(graph, found, repeats[-1], stop) if repeats[-1] < stop else [])
+        spans += [(a, b)] if costs_at.size(a, b) <= LARGE else _shortest(graph, costs_at, a, b)
+    return spans + (cut(graph, costs_at, repeats[-1], stop) if repeats[-1] < stop else [])
 
 
-def _repeats(found: Costs, start: int, stop: int) -> list[int]:
-    """Boundaries of at least three repetitions that make up a good part of the span; [] if it does not repeat."""
-    signs = np.array(found.signs[start:stop])
+def _repeats(costs_at: Costs, start: int, stop: int) -> list[int]:
+    """Return the boundaries of at least three repetitions that form a good part of the span; [] if it does not
+    repeat."""
+    signs = np.array(costs_at.signs[start:stop])
     best = (0, 0, 0)  # covered operations, first, period
     for period in range(1, min(len(signs) // 3, _LONGEST) + 1):
         first, length = _longest_run(signs[:-period] == signs[period:])
@@ -79,14 +84,14 @@ def _repeats(found: Costs, start: int, stop: int) -> list[int]:
     if covered < (stop - start) // 4 or len(signs) < 3:
         return []
     begin, end = start + first, start + first + covered
-    per_leaf = max(1, round(TARGET / max(1, found.size(begin, begin + period))))
+    per_leaf = max(1, round(TARGET / max(1, costs_at.size(begin, begin + period))))
     stride = period * (per_leaf if covered >= 2 * period * per_leaf else 1)
-    phase = min(range(period), key=lambda k: (sum(found.crossing[begin + k : end + 1 : stride]) * stride, k))
+    phase = min(range(period), key=lambda k: (sum(costs_at.crossing[begin + k : end + 1 : stride]) * stride, k))
     return list(range(begin + phase, end + 1, stride))
 
 
 def _longest_run(equal: np.ndarray) -> tuple[int, int]:
-    """(start, length) of the longest run of True."""
+    """Return (start, length) of the longest run of True."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], equal.astype(np.int8), [0]))))
     if len(edges) == 0:
         return 0, 0
@@ -95,19 +100,20 @@ def _longest_run(equal: np.ndarray) -> tuple[int, int]:
     return int(edges[2 * k]), int(lengths[k])
 
 
-def _shortest(graph: Graph, found: Costs, start: int, stop: int) -> list[tuple[int, int]]:
-    """Cut positions of least total cost: bytes that cross, against the mean, plus squared deviation from the target."""
+def _shortest(graph: Graph, costs_at: Costs, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return the cuts of least total cost: crossing bytes relative to the mean, plus squared deviation from the
+    target."""
     places = [start, *(p for p in range(start + 1, stop) if not graph.operations[p - 1].view), stop]
-    typical = max(1.0, sum(found.crossing[p] for p in places) / len(places))
+    typical = max(1.0, sum(costs_at.crossing[p] for p in places) / len(places))
     best = [0.0] + [float("inf")] * (len(places) - 1)
     before = [0] * len(places)
     for b in range(1, len(places)):
         for a in range(b - 1, -1, -1):
-            size = found.size(places[a], places[b])
+            size = costs_at.size(places[a], places[b])
             if size > LARGE and a < b - 1:
                 break
             uneven = ((size - TARGET) / TARGET) ** 2
-            crossing = found.crossing[places[b]] / typical if b < len(places) - 1 else 0.0
+            crossing = costs_at.crossing[places[b]] / typical if b < len(places) - 1 else 0.0
             if best[a] + uneven + crossing < best[b]:
                 best[b], before[b] = best[a] + uneven + crossing, a
     marks = [len(places) - 1]

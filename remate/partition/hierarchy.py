@@ -1,4 +1,5 @@
-"""The hierarchy of a training step: a tree of parts, each a contiguous range of the forward and one of the backward."""
+"""The hierarchy of a training step: a tree of parts, each with a contiguous range of the forward and of the
+backward."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from ..capture.captured import Captured
 
 
 class BlockSpan(msgspec.Struct, frozen=True):
-    """One node of the tree: a leaf holds operations, a composite holds parts (in forward order).
+    """A node of the tree: a leaf contains operations, a composite contains parts (in forward order).
 
-    id: full id of the instance, as the schedule file will name it. prefix: module path against which parameters and
-    operations are named ("" = the model itself). label: what the file calls its template (a class name, mostly).
-    forward, backward: index ranges [start, stop) in the reordered graph.
+    Attributes:
+        id: Full id of the instance in the schedule file.
+        prefix: Module path that parameters and operations are named relative to ("" = the model itself).
+        label: Name of its template in the file (mostly a class name).
+        forward: Index range [start, stop) in the reordered graph.
+        backward: Index range [start, stop) in the reordered graph.
     """
 
     id: str
@@ -28,7 +32,7 @@ class BlockSpan(msgspec.Struct, frozen=True):
     parts: tuple[BlockSpan, ...] = ()
 
     def leaves(self) -> Iterator[BlockSpan]:
-        """The leaves below (or the part itself), in forward order."""
+        """Yield the leaves below (or the part itself), in forward order."""
         if not self.parts:
             yield self
         for part in self.parts:
@@ -38,8 +42,10 @@ class BlockSpan(msgspec.Struct, frozen=True):
 class SizedStep(msgspec.Struct, frozen=True):
     """A step for a range of sizes, in block order.
 
-    generic: expressions of named sizes stand in its types and arguments, so it can be written down, and not be run.
-    shots: sizes at which the step was captured, with the graph there. said: how the range was narrowed, for people.
+    Attributes:
+        generic: Its types and arguments contain expressions of named sizes, so it can be written and not run.
+        shots: Sizes at which the step was captured, with their graphs.
+        said: How the range was narrowed, as text.
     """
 
     generic: Captured
@@ -50,8 +56,11 @@ class SizedStep(msgspec.Struct, frozen=True):
 class Hierarchy(msgspec.Struct, frozen=True):
     """A captured step in block order, and its tree of blocks.
 
-    captured: the step with its backward operations in block order. parts: the top level, in forward order. order: for
-    each operation of `captured`, its index in the step that was partitioned. sized: the same for other sizes.
+    Attributes:
+        captured: The step with its backward operations in block order.
+        parts: The top level, in forward order.
+        order: For each operation of `captured`, its index in the step that was partitioned.
+        sized: The same for other sizes.
     """
 
     captured: Captured
@@ -61,7 +70,7 @@ class Hierarchy(msgspec.Struct, frozen=True):
 
     @property
     def planned(self) -> str:
-        """The sizes that it is planned at, where it is for others, too: `b=4, t=64`; "" where it is for one."""
+        """Return the planned sizes of a step for several: `b=4, t=64`; "" for a step of one size."""
         dims = self.sized.generic.model.dims if self.sized else {}
         return spelled({name: dim.planned for name, dim in dims.items()})
 
@@ -71,7 +80,7 @@ class Hierarchy(msgspec.Struct, frozen=True):
 
 
 def whole(captured: Captured, name: str = "model") -> Hierarchy:
-    """The trivial hierarchy: one leaf that holds every operation, in captured order."""
+    """Return the trivial hierarchy: one leaf with every operation, in captured order."""
     graph, count = captured.graph, len(captured.graph.operations)
     label = captured.classes.get("", "") or captured.model.name or name
     leaf = BlockSpan(name, "", label, (0, graph.backward_start), (graph.backward_start, count))

@@ -1,4 +1,4 @@
-"""One leaf of the hierarchy as a training step of its own, so that it can be planned alone."""
+"""A leaf of the hierarchy as a separate training step that can be planned alone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from .hierarchy import BlockSpan
 
 
 class LeafGraph(msgspec.Struct, frozen=True):
-    """graph: the leaf's forward and backward; what comes from outside is an input, what others read leaves the step.
-    operations: for each of its operations, the index in the whole graph."""
+    """A leaf as a step.
+
+    Attributes:
+        graph: Forward and backward of the leaf; values from outside are inputs, values that others read leave the step.
+        operations: For each of its operations, the index in the whole graph.
+    """
 
     graph: Graph
     operations: tuple[int, ...]
 
 
 def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafGraph:
-    """readers: for each value of `graph`, the operations that read it."""
+    """Return a leaf as a step.
+
+    Args:
+        graph: The whole step.
+        part: The leaf.
+        readers: For each value of `graph`, the operations that read it.
+    """
     order = (*range(*part.forward), *range(*part.backward))
     inside = set(order)
     values: list[Value] = []

@@ -1,4 +1,4 @@
-"""Names of the parts: a module's path where a part is that module, else its neighbourhood and what it spans."""
+"""Names of the parts: the module's path if a part is that module, else its neighbours and what it spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .pieces import ModuleSpan
 
 
 def name_parts(captured: Captured, pieces: Sequence[ModuleSpan]) -> tuple[BlockSpan, ...]:
-    """Parts with unique ids, none of which lies inside another's, and empty backward ranges."""
+    """Return parts with unique ids, none of which is a prefix of another, and empty backward ranges."""
     return _Naming(captured).parts(pieces, "", "")
 
 
@@ -20,13 +20,19 @@ class _Naming:
         self._taken: set[str] = set()
 
     def parts(self, pieces: Sequence[ModuleSpan], enclosing: str, prefix: str) -> tuple[BlockSpan, ...]:
-        """enclosing: id of the composite around the pieces ("" at the top); prefix: its module path."""
+        """Return parts.
+
+        Args:
+            pieces: Spans of the forward.
+            enclosing: Id of the composite around the pieces ("" at the top).
+            prefix: Its module path.
+        """
         names = [self._name(piece) for piece in pieces]
         spans = []
         for piece, (module, rest) in zip(pieces, names, strict=True):
             path = _joined(module, rest)
             if enclosing:
-                # a loop inside a module's forward: its rounds are that module, too
+                # a loop inside a module's forward: its rounds belong to that module
                 path = _joined(enclosing, path[len(prefix) :].lstrip(".") or "part")
             full = self._unique(path, enclosing)
             empty = (self._captured.graph.backward_start, self._captured.graph.backward_start)
@@ -35,7 +41,7 @@ class _Naming:
         return tuple(spans)
 
     def _name(self, piece: ModuleSpan) -> tuple[str, str]:
-        """(module path, name below it): `("h.0", "")`, `("transformer", "wte~drop")`, `("", "part")`."""
+        """Return (module path, name below it): `("h.0", "")`, `("transformer", "wte~drop")`, `("", "part")`."""
         if piece.own and piece.path:
             return piece.path, ""
         modules = list(dict.fromkeys(self._captured.modules[piece.start : piece.stop]))
@@ -51,12 +57,12 @@ class _Naming:
         return _joined(name, rest)
 
     def _unique(self, wanted: str, enclosing: str) -> str:
-        """`wanted`, or `wanted~2`, …: different from every id, and no ancestor or descendant of one but `enclosing`."""
+        """Return `wanted`, or `wanted~2`, …: unequal to every id, and related to none but `enclosing`."""
         around = f"{enclosing}."
         others = [other for other in self._taken if not around.startswith(other + ".")]
         wanted = wanted or "model"
         for other in sorted(others, key=len):
-            if wanted.startswith(other + "."):  # no part lies inside a leaf
+            if wanted.startswith(other + "."):  # no part is inside a leaf
                 wanted = f"{other}~{wanted[len(other) + 1 :]}"
         name, k = wanted, 2
         while any(other == name or other.startswith(name + ".") for other in others):
@@ -80,6 +86,6 @@ def _joined(*parts: str) -> str:
 
 
 def _short(path: str) -> str:
-    """The last component of a path, and the list that it is in: `lm_head`, `up_0`."""
+    """Return the last component of a path with its list: `lm_head`, `up_0`."""
     head, _, last = path.rpartition(".")
     return f"{head.rpartition('.')[2]}_{last}" if last.isdigit() and head else last

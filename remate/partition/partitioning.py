@@ -1,6 +1,6 @@
-"""From a captured step to a hierarchy of blocks: module structure where the graph agrees with it, small cuts elsewhere.
+"""Divides a captured step into a hierarchy of blocks: by modules where the graph agrees with them, by cuts elsewhere.
 
-The forward keeps its order. Backward operations follow their forward block, block by block in reverse.
+The forward keeps its order. Backward operations follow their forward block, by block in reverse.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["BlockSpan", "Hierarchy", "partition", "whole"]
 
 
 def partition(captured: Captured) -> Hierarchy:
-    """The hierarchy of a captured step. The same step gives the same hierarchy."""
+    """Return the hierarchy of a captured step. The result is deterministic."""
     graph = captured.graph
     if graph.backward_start == 0:
         return whole(captured)
@@ -39,7 +39,7 @@ def partition(captured: Captured) -> Hierarchy:
 
 
 def _with_backward(part: BlockSpan, spans: dict[str, tuple[int, int]]) -> BlockSpan:
-    """The part with the ranges of its leaves' backward operations."""
+    """Return the part with the ranges of its leaves' backward operations."""
     if not part.parts:
         return msgspec.structs.replace(part, backward=spans[part.id])
     parts = tuple(_with_backward(child, spans) for child in part.parts)

@@ -1,5 +1,8 @@
-"""Spans of the forward from the module structure: a run of operations of one module is a piece if it has a good size,
-and is divided into the runs of its children if it is large or holds repeated modules."""
+"""Spans of the forward from the module structure.
+
+A run of operations of a module is a piece if its size is suitable. It is divided into the runs of its children if it is
+large or contains repeated modules.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,14 @@ _LISTS = ("ModuleList", "ModuleDict")  # modules that run nothing themselves
 
 
 class ModuleSpan(msgspec.Struct, frozen=True):
-    """A span [start, stop) of the forward. path: the module whose run it is. own: the whole run of that module, so that
-    its path can name it. cut: a cut of the graph made it, so it is not joined again. pieces: what a composite holds."""
+    """A span [start, stop) of the forward.
+
+    Attributes:
+        path: The module whose run it is.
+        own: It is the whole run of that module, so that its path can name it.
+        cut: A cut of the graph created it, so it is not joined again.
+        pieces: Contents of a composite.
+    """
 
     start: int
     stop: int
@@ -28,12 +37,12 @@ class ModuleSpan(msgspec.Struct, frozen=True):
 
 
 class Divider:
-    """Divides spans of one captured step."""
+    """Divides spans of a captured step."""
 
-    def __init__(self, captured: Captured, found: Costs) -> None:
-        self._captured, self._found = captured, found
-        self._uses: dict[str, int] = {}  # class -> how many of its modules run operations
-        self._extent: dict[str, tuple[int, int]] = {}  # module -> where its operations begin and end
+    def __init__(self, captured: Captured, costs_at: Costs) -> None:
+        self._captured, self._costs = captured, costs_at
+        self._uses: dict[str, int] = {}  # class -> number of its modules that run operations
+        self._extent: dict[str, tuple[int, int]] = {}  # module -> span of its operations
         for i in range(captured.graph.backward_start):
             for path in _ancestors(captured.modules[i]):
                 self._extent[path] = (self._extent.get(path, (i, i))[0], i + 1)
@@ -43,7 +52,7 @@ class Divider:
                 self._uses[name] = self._uses.get(name, 0) + 1
 
     def divide(self, start: int, stop: int, path: str) -> list[ModuleSpan]:
-        """The pieces of a span whose operations all belong to the module `path` or to modules below it."""
+        """Return the pieces of a span whose operations all belong to the module `path` or to modules below it."""
         runs = self._runs(start, stop, path)
         if len(runs) == 1 and runs[0].path != path:
             inner = self.divide(start, stop, runs[0].path)
@@ -59,7 +68,7 @@ class Divider:
         return self._join([piece for run in runs for piece in self._child(run, path)], path)
 
     def _whole(self, start: int, stop: int, path: str) -> bool:
-        """Whether the span is all that a module does, and the module more than a list of others."""
+        """Return whether the span is everything that a module does, and the module is not only a list."""
         return self._extent.get(path) == (start, stop) and self._captured.classes.get(path) not in (None, *_LISTS)
 
     def _child(self, run: ModuleSpan, path: str) -> list[ModuleSpan]:
@@ -72,7 +81,8 @@ class Divider:
         return pieces
 
     def _runs(self, start: int, stop: int, path: str) -> list[ModuleSpan]:
-        """Longest runs of operations under one child of `path`; operations of `path` itself form runs of their own."""
+        """Return longest runs of operations under one child of `path`; operations of `path` itself form separate
+        runs."""
         depth = len(path.split(".")) if path else 0
         runs: list[ModuleSpan] = []
         for i in range(start, stop):
@@ -84,15 +94,17 @@ class Divider:
         return runs
 
     def _repeats(self, start: int, stop: int, path: str) -> bool:
-        """Whether the span holds several modules of one class, each large enough for a leaf, that make up a stack: two
-        members of a list (`layers.0`, `layers.1`), three of any names, or two calls of one module."""
+        """Return whether the span contains a stack of modules of one class, each large enough for a leaf.
+
+        A stack is two members of a list (`layers.0`, `layers.1`), three modules of any names, or two calls of a module.
+        """
         members: dict[str, set[str]] = {}
         if self._collect(start, stop, path, members):
             return True
         return any(len(paths) >= 3 or len([p for p in paths if _numbered(p)]) >= 2 for paths in members.values())
 
     def _collect(self, start: int, stop: int, path: str, members: dict[str, set[str]]) -> bool:
-        """Gather the modules of a span by class; True if one of them is called several times in a row."""
+        """Collect the modules of a span by class. Return True if a module is called several times in a row."""
         for run in self._runs(start, stop, path):
             size = self._size(run.start, run.stop)
             if run.path == path or size < SMALL:
@@ -105,7 +117,8 @@ class Divider:
         return False
 
     def _calls(self, start: int, stop: int, path: str) -> list[tuple[int, int]]:
-        """The calls of a module that runs several times in a row: spans over the same modules in the same order."""
+        """Return the calls of a module that runs several times in a row: spans over the same modules in the same
+        order."""
         runs, modules = self._runs(start, stop, path), self._captured.modules
         for count in range(2, len(runs) // 2 + 1):
             if len(runs) % count or [r.path for r in runs] != [r.path for r in runs[:count]] * (len(runs) // count):
@@ -117,15 +130,15 @@ class Divider:
         return []
 
     def _by_graph(self, start: int, stop: int, path: str) -> list[ModuleSpan]:
-        spans = cut(self._captured.graph, self._found, start, stop)
+        spans = cut(self._captured.graph, self._costs, start, stop)
         return [ModuleSpan(a, b, path, len(spans) == 1, len(spans) > 1) for a, b in spans]
 
     def _join(self, pieces: list[ModuleSpan], path: str) -> list[ModuleSpan]:
-        """Neighbours that stand for themselves stay; what lies between them is joined up to the size aimed at."""
+        """Join the pieces between independent blocks up to the target size."""
         pieces = self._attach(pieces)
         uses = Counter(self._class(piece) for piece in pieces)
         joined: list[ModuleSpan] = []
-        room = -1  # operations that the last piece may still take in; -1: none, not even views
+        room = -1  # operations that the last piece may still take; -1: none, not even views
         for piece in pieces:
             size = self._size(piece.start, piece.stop)
             if self._stands(piece, uses):
@@ -140,12 +153,12 @@ class Divider:
         return self._absorb(joined, uses)
 
     def _absorb(self, pieces: list[ModuleSpan], uses: Counter[str]) -> list[ModuleSpan]:
-        """A little between two blocks (a pooling, a concatenation) goes to the next one, unless that has equals."""
-        signs = Counter(self._found.signs[piece.start : piece.stop] for piece in pieces)
+        """Add a small piece between two blocks (a pooling, a concatenation) to the next one, unless that has equals."""
+        signs = Counter(self._costs.signs[piece.start : piece.stop] for piece in pieces)
         done: list[ModuleSpan] = []
         for piece in pieces:
-            loose = done[-1] if len(done) > 1 else None  # what comes first is no rest of a block
-            alone = signs[self._found.signs[piece.start : piece.stop]] == 1 and not piece.pieces
+            loose = done[-1] if len(done) > 1 else None  # the first piece is no rest of a block
+            alone = signs[self._costs.signs[piece.start : piece.stop]] == 1 and not piece.pieces
             if loose is not None and alone and self._stands(piece, uses) and not self._stands(loose, uses):
                 size = self._size(loose.start, piece.stop)
                 if self._size(loose.start, loose.stop) < SMALL and size <= LARGE:
@@ -155,7 +168,8 @@ class Divider:
         return done
 
     def _stands(self, piece: ModuleSpan, uses: Counter[str]) -> bool:
-        """Whether a piece is a block of its own: cut by the graph, or a module of a class that occurs several times."""
+        """Return whether a piece is an independent block: from a cut, or a module of a class that occurs several
+        times."""
         if piece.pieces or piece.cut:
             return True
         inner = any(m != piece.path for m in self._captured.modules[piece.start : piece.stop])
@@ -163,7 +177,8 @@ class Divider:
         return uses[self._class(piece)] >= 2 and bool(self._class(piece)) and (inner or large or _numbered(piece.path))
 
     def _attach(self, pieces: list[ModuleSpan]) -> list[ModuleSpan]:
-        """Give what loosely follows each module of a class (a residual addition, say) to that module's piece."""
+        """Add the loose operations after each module of a class (for example a residual addition) to that module's
+        piece."""
         tails = [self._tail(pieces, k) for k in range(len(pieces))]
         votes: dict[tuple[str, tuple[int, ...]], int] = {}
         members: dict[str, int] = {}
@@ -195,28 +210,28 @@ class Divider:
         stop: int,
         end: int,
     ) -> int:
-        """How many operations after `stop` a module of this class takes in: those that all but one of them are followed
-        by."""
+        """Return how many operations after `stop` a module of this class takes: those that follow all but one of
+        them."""
         for (of, tail), count in votes.items():
-            fits = tail == self._found.signs[stop : min(stop + len(tail), end)]
+            fits = tail == self._costs.signs[stop : min(stop + len(tail), end)]
             if of == name and tail and fits and members[name] >= 3 and count >= members[name] - 1:
                 return len(tail)
         return 0
 
     def _tail(self, pieces: list[ModuleSpan], k: int) -> tuple[int, ...]:
-        """Signs of the small loose piece between two pieces of good size."""
+        """Return the signs of the small loose piece between two pieces of suitable size."""
         if k + 2 >= len(pieces) or not self._class(pieces[k]) or not self._class(pieces[k + 2]):
             return ()
         loose = pieces[k + 1]
         small = not loose.own and self._size(loose.start, loose.stop) < SMALL
-        return self._found.signs[loose.start : loose.stop] if small else ()
+        return self._costs.signs[loose.start : loose.stop] if small else ()
 
     def _class(self, piece: ModuleSpan) -> str:
         good = piece.own and (piece.pieces or self._size(piece.start, piece.stop) >= SMALL)
         return self._captured.classes.get(piece.path, "") if good else ""
 
     def _size(self, start: int, stop: int) -> int:
-        return self._found.size(start, stop)
+        return self._costs.size(start, stop)
 
 
 def _ancestors(path: str) -> list[str]:
@@ -225,5 +240,5 @@ def _ancestors(path: str) -> list[str]:
 
 
 def _numbered(path: str) -> bool:
-    """Whether a module is a member of a list."""
+    """Return whether a module is a member of a list."""
     return path.rpartition(".")[2].isdigit()

@@ -1,1 +1,1 @@
-"""The cost of each operation: measured on a device, or estimated for a named one."""
+"""The cost of each operation: measured on a device, or estimated for a named device."""

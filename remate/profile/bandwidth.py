@@ -1,4 +1,4 @@
-"""How fast values are paged to the scratch file here: measured with the copies that the runtime makes."""
+"""Measures the speed of paging values to the scratch file, with the copies that the runtime makes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,17 @@ from remate_runtime.engine import Pager, StepPages
 from remate_runtime.format import Lane
 
 _LARGE, _SMALL = 64 << 20, 4 << 10  # bytes
-_TIMES = 4  # the first one starts the threads
+_TIMES = 4  # the first copy starts the threads
 
 
 def measured_lane() -> Lane:
-    """The lane to the disk: bytes per second in each direction, and ns of a copy of next to nothing. The best of a few
-    times: what else the machine does is no property of the disk. Raises ExecutionError if there is no room."""
+    """Return the lane to the disk: bytes per second in each direction, and ns of a very small copy.
+
+    It is the best of a few measurements, because other load is no property of the disk.
+
+    Raises:
+        ExecutionError: The disk has no room.
+    """
     pager = Pager([("a large tensor", _LARGE), ("a small tensor", _SMALL)], 0)
     large, small = torch.zeros(_LARGE, dtype=torch.uint8), torch.zeros(_SMALL, dtype=torch.uint8)
     copied = [(_copied(pager.open(), 0, large), _copied(pager.open(), 1, small)) for _ in range(_TIMES)]
@@ -28,7 +33,7 @@ def measured_lane() -> Lane:
 
 
 def _copied(pages: StepPages, trip: int, tensor: torch.Tensor) -> tuple[int, int]:
-    """ns that a tensor takes to the scratch file, and back."""
+    """Return the ns to copy a tensor to the scratch file, and back."""
     began = time.perf_counter_ns()
     pages.out(trip, tensor)
     pages.wait(trip)

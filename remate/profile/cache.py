@@ -1,7 +1,7 @@
-"""The user's cache of measured costs: one profile for each device and version of torch, shared by all models.
+"""The user's cache of measured costs: a profile for each device and version of torch, shared by all models.
 
-What is cached first stays: a model that is planned again has the costs that it had, so its schedule has the same bytes.
-Losing the cache, or part of it, costs measuring again and nothing else; so nothing that is wrong with it is an error.
+The first measurement stays: a model that is planned again has the same costs, so its schedule has the same bytes.
+Losing the cache only means measuring again, so no fault in it is an error.
 """
 
 from __future__ import annotations
@@ -21,8 +21,13 @@ from .cost import Cost
 
 
 def folder() -> Path:
-    """Where the system keeps caches of the user: the XDG base directory ($XDG_CACHE_HOME, ~/.cache), ~/Library/Caches
-    on macOS, %LOCALAPPDATA% on Windows. Raises RuntimeError if the user has no home."""
+    """Return the system's folder for user caches.
+
+    It is the XDG base directory ($XDG_CACHE_HOME, ~/.cache), ~/Library/Caches on macOS, %LOCALAPPDATA% on Windows.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
     named = os.environ.get("LOCALAPPDATA" if sys.platform == "win32" else "XDG_CACHE_HOME", "")
     if os.path.isabs(named):
         base = Path(named)
@@ -34,14 +39,17 @@ def folder() -> Path:
 
 
 def path_for(device: str) -> Path:
-    """The profile of what was measured on `device` (its name) under the installed torch. Raises RuntimeError as
-    above."""
+    """Return the path of the profile for a device (by name) and the installed torch.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
     name = f"{device} torch {store.profile_of(device, {}).torch}"
     return folder() / f"{re.sub(r'[^A-Za-z0-9_.]+', '-', name)}.json"
 
 
 def read(device: str) -> dict[str, Cost]:
-    """The cached costs of `device` by signature; none, with a warning, if there is a file that cannot be used."""
+    """Return the cached costs of `device` by signature; none, with a warning, for an unusable file."""
     try:
         return _read(path_for(device), device)
     except (ProfileError, RuntimeError) as error:
@@ -50,8 +58,11 @@ def read(device: str) -> dict[str, Cost]:
 
 
 def add(device: str, measured: Mapping[str, Cost], again: bool = False) -> dict[str, Cost]:
-    """Add measured costs to the cache, and return its costs for their signatures: what another process cached meanwhile
-    stays, unless measured `again`. Warns if the file cannot be written; a damaged one is replaced."""
+    """Add measured costs to the cache, and return its costs for their signatures.
+
+    Costs that another process cached meanwhile stay, unless measured `again`. Warns if the file cannot be written; a
+    damaged file is replaced.
+    """
     try:
         path = path_for(device)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +70,7 @@ def add(device: str, measured: Mapping[str, Cost], again: bool = False) -> dict[
             try:
                 known = _read(path, device)
             except ProfileError:
-                known = {}  # `read` has said so
+                known = {}  # `read` has warned
             merged = {**known, **measured} if again else {**measured, **known}
             if merged != known:
                 store.write(path, store.profile_of(device, merged))
@@ -70,11 +81,11 @@ def add(device: str, measured: Mapping[str, Cost], again: bool = False) -> dict[
 
 
 def _read(path: Path, device: str) -> dict[str, Cost]:
-    found = store.read(path)
-    if found is None:
+    profile = store.read(path)
+    if profile is None:
         return {}
-    store.check_same_machine(found, device, path)
-    return found.costs
+    store.check_same_machine(profile, device, path)
+    return profile.costs
 
 
 def _warn(error: Exception, then: str) -> None:

@@ -1,4 +1,4 @@
-"""The cost of one operation."""
+"""The cost of an operation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """ns: time of one execution. workspace: bytes allocated and freed beyond the outputs. note: how it was come by, if
-    not as usual."""
+    """The cost of an operation.
+
+    Attributes:
+        ns: Time of an execution.
+        workspace: Bytes allocated and freed beyond the outputs.
+        note: How the cost was obtained, if not as usual.
+    """
 
     ns: Count
     workspace: Count = 0

@@ -1,4 +1,4 @@
-"""What every operation of a graph costs: time and workspace, measured on the device or from a roofline model."""
+"""The cost of every operation of a graph: time and workspace, measured on the device or from a roofline model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 MEASURED = "measured"  # the cost model that runs operations on the device
-COMPILED = "compiled"  # the same, for a plan that the engine of this name keeps the budget by
+COMPILED = "compiled"  # the same, for a plan whose budget the engine of this name keeps
 
 __all__ = ["COMPILED", "MEASURED", "Cost", "costed", "costs_digest", "signature"]
 
@@ -39,15 +39,19 @@ def costed(
     cached: bool = False,
     again: bool = False,
 ) -> Graph:
-    """The graph with `ns` and `workspace` (bytes) of every operation filled in; views cost nothing.
+    """Return the graph with `ns` and `workspace` (bytes) of every operation; views cost nothing.
 
-    cost: "measured" runs each distinct operation (operator, argument types with strides, constants) on the graph's
-    device; the name of a device ("h200", "h100", "a100", "cpu") estimates instead, without running anything. profile:
-    file of measured costs; what it holds is not measured again, what it lacks is measured and added to it. cached: use
-    the user's cache in the same way if there is no profile. again: measure what they hold, too, and replace it.
-    progress is reported how far measuring is, once that takes more than two seconds.
+    Args:
+        graph: The graph.
+        cost: "measured" runs each distinct operation (operator, argument types with strides, constants) on the graph's
+            device. The name of a device ("h200", "h100", "a100", "cpu") estimates without running anything.
+        profile: File of measured costs. Costs in it are not measured again; missing ones are measured and added.
+        progress: Receives the progress of measuring after two seconds.
+        cached: Use the user's cache in the same way if there is no profile.
+        again: Measure everything again and replace the contents.
 
-    Raises ProfileError: unknown device, no such device here, or a file that cannot be used.
+    Raises:
+        ProfileError: The device is unknown or absent, or a file cannot be used.
     """
     distinct = {signature(graph, op): op for op in graph.operations if not op.view}
     if cost == MEASURED:
@@ -68,14 +72,12 @@ def costed(
 
 
 def _warn_of_unknown(operations: Iterable[Op]) -> None:
-    """Of operators of other libraries no estimate knows what they need while they run: it counts their arguments and
-    results."""
+    """Warn about operators of other libraries. Estimates count their arguments and results, and no workspace."""
     names = sorted({op.op for op in operations if namespace(op.op) not in NAMESPACES})
     if names:
         warnings.warn(
-            f"estimated costs do not know what {', '.join(names[:4])} need beside their results, so that a step "
-            "may take more than "
-            "the budget: cost='measured' measures it on the device",
+            f"estimated costs do not know what {', '.join(names[:4])} need beside their results, so that a step may "
+            "take more than the budget: cost='measured' measures it on the device",
             UserWarning,
             stacklevel=2,
         )
@@ -84,8 +86,8 @@ def _warn_of_unknown(operations: Iterable[Op]) -> None:
 def _with_cost(graph: Graph, op: Op, costs: Mapping[str, Cost]) -> Op:
     if op.view:
         return replace(op, ns=0, workspace=0)
-    found = costs[signature(graph, op)]
-    return replace(op, ns=max(1, found.ns), workspace=found.workspace)
+    known = costs[signature(graph, op)]
+    return replace(op, ns=max(1, known.ns), workspace=known.workspace)
 
 
 def _named(cost: str) -> Device:
@@ -147,12 +149,11 @@ def _measure(
 
 
 def operator_costs(cost: str) -> str:
-    """The costs of operations that a plan for `cost` begins with, as `costed` takes them."""
+    """Return the costs that a plan for `cost` starts with, as `costed` takes them."""
     return MEASURED if cost == COMPILED else cost
 
 
 def costs_digest(graph: Graph) -> str:
-    """A hash of what the operations of a graph cost, by signature: two schedules with the same one were planned with
-    the same costs."""
+    """Return a hash of the costs of a graph's operations, by signature. Equal hashes mean equal costs."""
     costs = {signature(graph, op): [op.ns, op.workspace] for op in graph.operations if not op.view}
     return hashlib.sha256(msgspec.json.encode(costs, order="sorted")).hexdigest()[:16]

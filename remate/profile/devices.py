@@ -1,5 +1,4 @@
-"""The devices that the roofline model knows. Figures are the makers' peaks; `efficiency` is what kernels reach of
-them."""
+"""The devices of the roofline model. Figures are the makers' peaks; `efficiency` is the share that kernels reach."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ _Rates = tuple[dict[str, float], dict[str, float]]  # of matrix products, of ele
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    """What torch asks of a GPU before it chooses kernels. memory: bytes."""
+    """The properties of a GPU that torch reads to select kernels. memory: bytes."""
 
     name: str
     capability: tuple[int, int]
@@ -19,10 +18,16 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Device(msgspec.Struct, frozen=True):
-    """matrix, vector: peak FLOP/s by dtype, of matrix products and of elementwise arithmetic. bandwidth: bytes/s of
-    main memory. efficiency: share of these that well-shaped kernels reach (matrix, vector and bandwidth). launch_ns:
-    least time of an operation, from Python's call to the end of an empty kernel. kind: "cpu" or "cuda". gpu: None for a
-    CPU.
+    """A device.
+
+    Attributes:
+        matrix: Peak FLOP/s of matrix products, by dtype.
+        vector: Peak FLOP/s of elementwise arithmetic, by dtype.
+        bandwidth: Bytes/s of main memory.
+        efficiency: Share of these that well-shaped kernels reach (matrix, vector and bandwidth).
+        launch_ns: Least time of an operation, from Python's call to the end of an empty kernel.
+        kind: "cpu" or "cuda".
+        gpu: None for a CPU.
     """
 
     name: str
@@ -136,20 +141,21 @@ _PREFIX = "cuda:"
 
 
 def named_gpu(device: str | None) -> Device | None:
-    """The device that `cuda:h100` names; None for what names no GPU by its model (`cpu`, `cuda`, `cuda:1`, nothing).
+    """Return the device for `cuda:h100`; None for a name without a GPU model (`cpu`, `cuda`, `cuda:1`, nothing).
 
-    Raises ProfileError for a name that is not in the table.
+    Raises:
+        ProfileError: The table has no such name.
     """
     if device is None or not device.startswith(_PREFIX) or device.removeprefix(_PREFIX).isdecimal():
         return None
-    found = DEVICES.get(device.removeprefix(_PREFIX))
-    if found is None or found.gpu is None:
+    named = DEVICES.get(device.removeprefix(_PREFIX))
+    if named is None or named.gpu is None:
         names = ", ".join(_PREFIX + name for name, known in DEVICES.items() if known.gpu)
         raise ProfileError(f"{device[:80]!r} is no GPU that can be planned for\n  hint: one of {names}")
-    return found
+    return named
 
 
 def is_estimated(cost: str) -> bool:
-    """Whether times and workspaces of these costs are estimates, so that floors and bounds are proven for them
-    alone."""
+    """Return whether times and workspaces of these costs are estimates. Floors and bounds then hold for the
+    estimates only."""
     return cost in DEVICES

@@ -1,4 +1,4 @@
-"""Arithmetic of an operation, from the shapes of its arguments. Needs no torch."""
+"""Arithmetic of an operation, from the shapes of its arguments. Does not require torch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _TRANSCENDENTAL_NAMES = frozenset(
 )
 
 
-# Of their first argument these touch only as much as they write.
+# These read only as much of their first argument as they write.
 GATHERING = frozenset("embedding index _unsafe_index gather index_select masked_select take".split())
 
 
 def matrix_flops(graph: Graph, op: Op) -> float:
-    """Floating-point operations of matrix products, convolutions, fused attention and Fourier transforms; else 0."""
+    """Return the floating-point operations of matrix products, convolutions, fused attention and Fourier transforms;
+    else 0."""
     count = _MATRIX.get(op.op)
     return float(count(graph, op)) if count is not None else 0.0
 
 
 def vector_flops(graph: Graph, op: Op) -> float:
-    """Elementwise and reduction arithmetic."""
+    """Return the floating-point operations of elementwise and reduction arithmetic."""
     if op.op in _MATRIX:
         return 0.0
     name = op.op.split(".")[1]
@@ -42,17 +43,17 @@ def vector_flops(graph: Graph, op: Op) -> float:
 
 
 def _types(graph: Graph, op: Op) -> list[TensorType | None]:
-    """The types of the positional arguments; None for those that are no tensor."""
+    """Return the types of the positional arguments; None for those that are no tensor."""
     return [graph.values[a.value].type if isinstance(a, Ref) else None for a in op.args]
 
 
 def _complex(*types: TensorType | None) -> int:
-    """A complex product takes four real ones."""
+    """Return 4 for complex types, because a complex product takes four real ones; else 1."""
     return 4 if any(t is not None and t.dtype.startswith("c") for t in types) else 1
 
 
 def _product(first: int) -> Callable[[Graph, Op], float]:
-    """2·(rows of a)·(columns of b)·(inner), for operators whose factors stand at `first` and after it."""
+    """Return 2·(rows of a)·(columns of b)·(inner) for operators with factors at `first` and the next position."""
 
     def count(graph: Graph, op: Op) -> float:
         types = _types(graph, op)
@@ -77,7 +78,7 @@ def _convolution(graph: Graph, op: Op) -> float:
 
 
 def _convolution_backward(graph: Graph, op: Op) -> float:
-    """Each of the gradients of input and weight takes what the forward takes."""
+    """Each of the gradients of input and weight takes as much as the forward."""
     types = _types(graph, op)
     wanted = sum(map(bool, op.args[10][:2]))
     return wanted * _one_convolution(types[0], types[1], types[2], bool(op.args[7]))
@@ -93,8 +94,13 @@ def _one_convolution(
 
 
 def _attention(query: int, causal: int, products: float) -> Callable[[Graph, Op], float]:
-    """`products` matrix products of (length × length × head width); a causal mask halves them. query: position of the
-    query, before key and value; causal: position of `is_causal`."""
+    """Count `products` matrix products of (length × length × head width); a causal mask halves them.
+
+    Args:
+        query: Position of the query, before key and value.
+        causal: Position of `is_causal`.
+        products: Number of products.
+    """
 
     def count(graph: Graph, op: Op) -> float:
         types = _types(graph, op)
@@ -108,7 +114,7 @@ def _attention(query: int, causal: int, products: float) -> Callable[[Graph, Op]
 
 
 def _fourier(graph: Graph, op: Op) -> float:
-    """5·n·log2(n) per transform of n complex points, half of that for real ones."""
+    """Count 5·n·log2(n) per transform of n complex points, half of that for real ones."""
     types = _types(graph, op)
     output = graph.values[_first_output(op)].type
     if types[0] is None:
@@ -120,7 +126,7 @@ def _fourier(graph: Graph, op: Op) -> float:
 
 
 def _lstm(products: int) -> Callable[[Graph, Op], float]:
-    """The weights' products with inputs and hidden states of all time steps, as often as it says."""
+    """Count the weights' products with inputs and hidden states of all time steps, `products` times."""
 
     def count(graph: Graph, op: Op) -> float:
         types = _types(graph, op)
@@ -151,7 +157,7 @@ _MATRIX: dict[str, Callable[[Graph, Op], float]] = {
     "aten.linear": _linear,
     "aten.convolution": _convolution,
     "aten.convolution_backward": _convolution_backward,
-    # forward: query·key and weights·value; backward: those gradients' four, and query·key again
+    # forward: query·key and weights·value; backward: four for the gradients of those, and query·key again
     "aten._scaled_dot_product_flash_attention": _attention(0, 4, 2),
     "aten._scaled_dot_product_flash_attention_for_cpu": _attention(0, 4, 2),
     "aten._scaled_dot_product_efficient_attention": _attention(0, 6, 2),

@@ -1,4 +1,4 @@
-"""Costs measured by running one operation at a time on the graph's device."""
+"""Measures costs by running each operation individually on the graph's device."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .devices import DEVICES
 from .roofline import estimate
 from .synthetic import arguments
 
-# One operation is run until `ENOUGH` ns have gone by, within these numbers of timings; a timing is of as many runs as
-# fill `GRAIN` ns, so that the clock's own cost does not show and a GPU's queue stays full.
+# An operation runs until `ENOUGH` ns have passed, within these numbers of timings. A timing covers as many runs as fill
+# `GRAIN` ns, so that the clock's own cost is negligible and a GPU's queue stays full.
 ENOUGH = 15_000_000
 FEWEST, MOST = 3, 31
 GRAIN = {"cpu": 20_000, "cuda": 200_000}
@@ -30,7 +30,7 @@ SLOW = 300_000_000  # ns: an operation this slow is timed once
 
 
 def device_of(graph: Graph) -> torch.device:
-    """Where the graph's operations run. Raises ProfileError if there is no such device here."""
+    """Return the device of the graph's operations. Raises ProfileError if it is absent."""
     if graph.device == "cuda" and not torch.cuda.is_available():
         raise ProfileError(
             "the model was captured for CUDA, and there is no CUDA device to measure on\n"
@@ -48,7 +48,7 @@ def device_name(device: torch.device) -> str:
 
 @contextmanager
 def generators_kept(device: torch.device) -> Iterator[None]:
-    """Generator states after it are as before it; what is drawn inside is the same every time."""
+    """Restore generator states afterwards; inside, random numbers are the same every time."""
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(0)
@@ -56,8 +56,8 @@ def generators_kept(device: torch.device) -> Iterator[None]:
 
 
 def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
-    """Median time and workspace of one operation; where it does not run on made-up arguments, the roofline's estimate,
-    with a note that says so."""
+    """Return the median time and workspace of an operation; the roofline's estimate, with a note, if it does not
+    run."""
     try:
         call = kernel(op.op, overload(op.op, namespaces=(permission(op.op),)))
         args, kwargs = arguments(graph, op, device)
@@ -66,10 +66,10 @@ def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
             return call(*args, **kwargs)
 
         ns = _time(run, device)
-        # what the outputs ask for, as peak_bytes counts it; the simulator rounds them up where the allocator does
+        # requested bytes, as in peak_bytes; the simulator rounds them up if the allocator does
         outputs = sum(graph.values[graph.root[value]].type.nbytes for value in op.writes if value is not None)
         return Cost(ns=ns, workspace=max(0, peak_bytes(run, device) - outputs))
-    except Exception as error:  # whatever a kernel raises on made-up data: the plan can do with an estimate
+    except Exception as error:  # kernels may raise any error for synthetic data; an estimate suffices
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         return _estimated(graph, op, device, reason)
 
@@ -81,7 +81,7 @@ def _estimated(graph: Graph, op: Op, device: torch.device, reason: str) -> Cost:
 
 
 def _nearest(device: torch.device) -> str:
-    """The roofline device that is most like this one."""
+    """Return the roofline device that is most similar to this one."""
     if device.type != "cuda":
         return "cpu"
     name = torch.cuda.get_device_name(device).lower()
@@ -89,7 +89,7 @@ def _nearest(device: torch.device) -> str:
 
 
 def _time(run: Callable[[], Any], device: torch.device) -> int:
-    """Median ns of one run, warm."""
+    """Return the median ns of a warm run."""
     run()
     once = ns_taken(run, device)
     if once >= SLOW:

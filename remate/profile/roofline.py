@@ -1,5 +1,6 @@
-"""The roofline model: an operation takes as long as its arithmetic or its memory traffic, whichever is longer, plus a
-launch. Deterministic, from types alone, so that a plan for a device can be made without one. Needs no torch.
+"""The roofline model: an operation takes the longer of its arithmetic and its memory traffic, plus a launch.
+
+It is deterministic and needs types only, so that a plan for a device can be made without it. Does not require torch.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model", CACM 52(4), 2009.
 """
@@ -19,7 +20,7 @@ _READ_NOTHING = frozenset(
     """zeros_like ones_like full_like empty_like rand_like randn_like randint_like new_zeros new_ones new_full new_empty
     new_empty_strided""".split()
 )
-# Statistics first, then the elements again.
+# These read the elements twice, first for statistics.
 _READ_TWICE = frozenset(
     """native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional _batch_norm_with_update_functional
     native_batch_norm_backward batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_group_norm
@@ -28,7 +29,7 @@ _READ_TWICE = frozenset(
 
 
 def estimate(graph: Graph, op: Op, device: Device) -> Cost:
-    """Time (at least 1 ns) and workspace of one operation on `device`."""
+    """Return time (at least 1 ns) and workspace of an operation on `device`."""
     matrix, vector, bandwidth = device.efficiency
     dtype = _arithmetic_dtype(graph, op)
     fast = "tf32" if dtype == "f32" and op.op.startswith("aten.convolution") else dtype
@@ -41,8 +42,10 @@ def estimate(graph: Graph, op: Op, device: Device) -> Cost:
 
 
 def _arithmetic_dtype(graph: Graph, op: Op) -> str:
-    """That of the largest floating-point tensor read (written, if none is read). Complex numbers count as real
-    pairs."""
+    """Return the dtype of the largest floating-point tensor read (or written, if none is read).
+
+    Complex numbers count as real pairs.
+    """
     values = [v for v in (*op.reads, *op.writes) if v is not None]
     types = [t for t in (graph.values[v].type for v in values) if t.dtype[0] in "fbc" and t.dtype != "bool"]
     if not types:
@@ -63,6 +66,6 @@ def _bytes_moved(graph: Graph, op: Op) -> int:
 
 
 def _extent(type_: TensorType) -> int:
-    """Bytes touched: an expanded tensor touches its storage only, a strided one only its elements."""
+    """Return the bytes that are accessed: the storage of an expanded tensor, the elements of a strided one."""
     contiguous = TensorType(type_.dtype, type_.shape).nbytes
     return min(contiguous, type_.nbytes)

@@ -1,4 +1,4 @@
-"""What makes two operations cost the same, as text that a person can read: operator, argument types, constants."""
+"""The signature of an operation's cost as readable text: operator, argument types, constants."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
 
 
 def signature(graph: Graph, op: Op) -> str:
-    """`aten.addmm(f32[192], f32[512,64], f32[64,192]{1,64}, beta=1)`.
+    """Return a signature like `aten.addmm(f32[192], f32[512,64], f32[64,192]{1,64}, beta=1)`.
 
-    A value read twice is written `&0` the second time, after the position at which it was first read. A view that is
-    conjugated or negated only when it is read (which some operators do by a copy) ends in `.conj` or `.neg`.
+    A value that is read again is written `&0`, after the position of its first read. A view that is conjugated or
+    negated when read (some operators then copy it) ends in `.conj` or `.neg`.
     """
     seen: dict[int, int] = {}
 
@@ -39,11 +39,11 @@ _PENDING = {"aten._conj": "conj", "aten._neg_view": "neg"}
 
 
 def pending_of(graph: Graph, value: int) -> tuple[str, ...]:
-    """What is still to be done to the elements of a view when it is read: "conj", "neg", both or nothing."""
-    found: set[str] = set()
+    """Return what remains to be done to a view's elements when it is read: "conj", "neg", both or nothing."""
+    pending: set[str] = set()
     while (producer := graph.values[value].producer) >= 0 and graph.operations[producer].view:
         op = graph.operations[producer]
         if op.op in _PENDING:
-            found ^= {_PENDING[op.op]}
+            pending ^= {_PENDING[op.op]}
         value = op.reads[0]
-    return tuple(sorted(found))
+    return tuple(sorted(pending))

@@ -1,4 +1,4 @@
-"""Profile files: measured costs by operation, JSON, canonical (same costs, same bytes), written atomically."""
+"""Profile files: measured costs by operation as canonical JSON (same costs, same bytes), written atomically."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ VERSION = 1
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """device and torch: where the costs were measured. costs: by signature of the operation."""
+    """A profile.
+
+    Attributes:
+        device: Where the costs were measured.
+        torch: Version of torch at the measurement.
+        costs: Costs by signature of the operation.
+    """
 
     format: str
     version: int
@@ -34,7 +40,7 @@ def profile_of(device: str, costs: Mapping[str, Cost]) -> Profile:
 
 
 def read(path: Path) -> Profile | None:
-    """The profile at `path`, or None if there is no such file. Raises ProfileError if it cannot be used."""
+    """Return the profile at `path`; None if there is no such file. Raises ProfileError if it cannot be used."""
     try:
         with open_regular(path) as file:
             text = file.read()
@@ -43,23 +49,22 @@ def read(path: Path) -> Profile | None:
     except OSError as error:
         raise ProfileError(f"the profile {plain(str(path))} cannot be read: {error.strerror}") from None
     try:
-        found = msgspec.json.decode(text, type=Profile)
+        profile = msgspec.json.decode(text, type=Profile)
     except (msgspec.DecodeError, RecursionError) as error:
         raise ProfileError(
             f"{plain(str(path))} is not a profile: {plain(str(error))}\n  hint: delete it, or give another path; "
             "it will be measured again"
         ) from None
-    if found.format != FORMAT or found.version != VERSION:
+    if profile.format != FORMAT or profile.version != VERSION:
         raise ProfileError(
-            f"{plain(str(path))} is {found.format!r} version {found.version}; this program reads {FORMAT!r} "
-            f"version {VERSION}\n"
-            "  hint: delete it, or give another path; it will be measured again"
+            f"{plain(str(path))} is {profile.format!r} version {profile.version}; this program reads {FORMAT!r} "
+            f"version {VERSION}\n  hint: delete it, or give another path; it will be measured again"
         )
-    return found
+    return profile
 
 
 def check_same_machine(profile: Profile, device: str, path: Path) -> None:
-    """Raise ProfileError unless what `profile` lacks can be measured here and added to it."""
+    """Raise ProfileError unless missing costs can be measured on this machine and added to `profile`."""
     import torch
 
     here = (device, str(torch.__version__))
@@ -72,7 +77,7 @@ def check_same_machine(profile: Profile, device: str, path: Path) -> None:
 
 
 def encode(profile: Profile) -> bytes:
-    """Canonical text: one operation per line, sorted by signature."""
+    """Return the canonical text: one operation per line, sorted by signature."""
     head = {key: getattr(profile, key) for key in ("format", "version", "device", "torch")}
     lines = [f'  "{key}": {_json(value)},' for key, value in head.items()]
     costs = [f"    {_json(key)}: {_json(profile.costs[key])}" for key in sorted(profile.costs)]
@@ -81,7 +86,7 @@ def encode(profile: Profile) -> bytes:
 
 
 def write(path: Path, profile: Profile) -> None:
-    """Write the file, whole or not at all. Raises ProfileError if that fails."""
+    """Write the file atomically. Raises ProfileError on failure."""
     try:
         write_atomically(path, encode(profile))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Made-up arguments for one operation: real tensors of the recorded types, on which it runs and costs what it would."""
+"""Synthetic arguments for an operation: real tensors of the recorded types with realistic values."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from .signature import pending_of
 
 
 def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments. Floats lie in (0.05, 0.95), indices spread over what they point into, masks are
-    mostly true. A view is rebuilt with its recorded strides. Draws from the ambient generators."""
+    """Return positional and keyword arguments.
+
+    Floats are in (0.05, 0.95), indices are spread over their range, masks are mostly true. A view is rebuilt with its
+    recorded strides. Random numbers come from the ambient generators.
+    """
     bounds = _bounds(graph, op)
     on_cpu = {op.args[at].value for at in _ON_CPU.get(op.op, ()) if isinstance(op.args[at], Ref)}
-    made = {
+    tensors = {
         value: _value(graph, value, bounds.get(value, 1), torch.device("cpu") if value in on_cpu else device)
         for value in op.reads
     }
 
     def live(argument: Any) -> Any:
         if isinstance(argument, Ref):
-            return made[argument.value]
+            return tensors[argument.value]
         if isinstance(argument, Number):
             return planned_number(graph, argument)
         if isinstance(argument, tuple | list):
@@ -37,14 +40,14 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
 
 
 def _value(graph: Graph, value: int, bound: int, device: torch.device) -> torch.Tensor:
-    made = _tensor(graph.values[value].type, bound, device)
+    tensor = _tensor(graph.values[value].type, bound, device)
     for pending in pending_of(graph, value):
-        made = torch.ops.aten._conj(made) if pending == "conj" else torch.ops.aten._neg_view(made)
-    return made
+        tensor = torch.ops.aten._conj(tensor) if pending == "conj" else torch.ops.aten._neg_view(tensor)
+    return tensor
 
 
 def _tensor(type_: TensorType, bound: int, device: torch.device) -> torch.Tensor:
-    """bound: integers are less than this."""
+    """Return a tensor. bound: integers are below this."""
     where = torch.device("cpu") if type_.cpu else device
     dtype = TORCH_DTYPES[type_.dtype]
     length = type_.nbytes // dtype.itemsize
@@ -67,8 +70,8 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
 
 
-# operator -> positions of arguments that are on the CPU whatever device tracing says, because the kernel reads them
-# there: the generator's seed and offset. A pointer into a GPU's memory in their place ends the process.
+# operator -> positions of arguments that are on the CPU whatever device the trace records, because the kernel reads
+# them there: the generator's seed and offset. A GPU pointer in their place crashes the process.
 _ON_CPU = {"aten._scaled_dot_product_efficient_attention_backward": (7, 8)}
 _BY_DIMENSION = frozenset(
     """aten.gather aten.scatter.src aten.scatter.value aten.scatter_add aten.scatter_reduce.two aten.index_select
@@ -78,7 +81,7 @@ _BY_POSITION = frozenset(
     """aten.index.Tensor aten._unsafe_index.Tensor aten.index_put aten._unsafe_index_put aten.index_put.hacked_twin
     aten._unsafe_masked_index aten._index_put_impl""".split()
 )
-# operator -> position of the class indices; the scores stand just before them
+# operator -> position of the class indices; the scores are just before them
 _LABELS = {
     "aten.nll_loss_forward": 1,
     "aten.nll_loss2d_forward": 1,
@@ -95,7 +98,7 @@ _PLANES = {
 
 
 def _bounds(graph: Graph, op: Op) -> dict[int, int]:
-    """For the index tensors among the arguments: what the indices must stay below."""
+    """Return the upper bounds of index tensors among the arguments."""
     args, name = op.args, op.op
     if name == "aten.embedding":
         return _bound(args[1], _shape(graph, args[0])[0])
@@ -105,15 +108,15 @@ def _bounds(graph: Graph, op: Op) -> dict[int, int]:
         shape = _shape(graph, args[0])
         return _bound(args[2], shape[args[1]] if shape else 1)
     if name in _BY_POSITION:
-        found: dict[int, int] = {}
+        bounds: dict[int, int] = {}
         at = 0
         for argument in args[1]:
             if isinstance(argument, Ref) and graph.values[argument.value].type.dtype in ("bool", "u8"):
-                at += len(_shape(graph, argument))  # a mask stands for as many dimensions as it has
+                at += len(_shape(graph, argument))  # a mask covers as many dimensions as it has
                 continue
-            found |= _bound(argument, _shape(graph, args[0])[at])
+            bounds |= _bound(argument, _shape(graph, args[0])[at])
             at += 1
-        return found
+        return bounds
     if name in _LABELS:
         shape = _shape(graph, args[_LABELS[name] - 1])
         return _bound(args[_LABELS[name]], shape[min(1, len(shape) - 1)])

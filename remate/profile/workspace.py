@@ -1,7 +1,8 @@
-"""Bytes that an operation allocates and frees beyond its outputs, where no device is there to measure. Needs no torch.
+"""Estimates the bytes that an operation allocates and frees beyond its outputs without a device. Does not require
+torch.
 
-The rules are upper bounds of what was measured (with one thread on the CPU): a plan made with them should not run out
-of memory on the device. What is not listed needs none.
+The rules are upper bounds of measurements (with one thread on the CPU), so that a plan should not run out of memory on
+the device. Operators without a rule need none.
 """
 
 from __future__ import annotations
@@ -12,31 +13,31 @@ from remate_runtime.devices.onednn_rows import row_elements
 from remate_runtime.flat_step import Graph, Number, Op, Ref
 from remate_runtime.format import DTYPES, TensorType, contiguous
 
-_SORT_BYTES = 48  # per index: keys and positions of a radix sort, each twice, and the segments found in them
-# These take contiguous arguments and copy others first (on CPU).
+_SORT_BYTES = 48  # per index: keys and positions of a radix sort, twice each, and the resulting segments
+# These copy non-contiguous arguments first (on CPU).
 _CONTIGUOUS = frozenset(
     """native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward embedding _softmax
     _log_softmax
     _softmax_backward_data _log_softmax_backward_data embedding_dense_backward cumsum max_pool2d_with_indices
     max_pool2d_with_indices_backward""".split()
 )
-_BLOCK = 16  # channels that oneDNN keeps together
+_BLOCK = 16  # block of channels in oneDNN
 _PARTIAL_SUMS = 258  # of a depthwise weight's gradient
 _CONVOLUTION_SCRATCH = 1 << 16
-_SCALARS = 16  # numbers that become tensors of one element
-_INTERMEDIATE = frozenset("roll repeat histc sort cumsum floor_divide".split())  # made up of others, or cast first
-_LSTM_SCRATCH = 5 * 4096  # beginnings of pages, and what is small
-_LSTM_MANY = 128  # rows, from which on the products of a forward are by time steps
+_SCALARS = 16  # numbers that become one-element tensors
+_INTERMEDIATE = frozenset("roll repeat histc sort cumsum floor_divide".split())  # composed of others, or cast first
+_LSTM_SCRATCH = 5 * 4096  # page alignment, and small buffers
+_LSTM_MANY = 128  # rows from which on a forward computes products by time step
 _LSTM_TRANSPOSED = 3 * 2048  # of a backward in bfloat16
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "addbmm": (1, 2)}
-_ROWS, _COLUMNS, _DEPTH = 256, 64, 256  # of a block of a product of bfloat16 (oneDNN)
+_ROWS, _COLUMNS, _DEPTH = 256, 64, 256  # blocks of a bfloat16 product (oneDNN)
 _PROMOTING = frozenset("add sub rsub mul div pow maximum minimum fmax fmin where atan2 fmod remainder xlogy".split())
 _COMPARING = frozenset("eq ne lt le gt ge".split())
 _BY_RANGE = ("bool", "u8", "i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64", "c64", "c128")
 
 
 def workspace(graph: Graph, op: Op, kind: str) -> int:
-    """kind: of the device, "cpu" or "cuda"."""
+    """Return the workspace in bytes. kind: of the device, "cpu" or "cuda"."""
     name = op.op.split(".")[1]
     if name in _PRODUCTS:
         factors = [_argument(graph, op, at) for at in _PRODUCTS[name]]
@@ -44,7 +45,7 @@ def workspace(graph: Graph, op: Op, kind: str) -> int:
     if name in ("convolution", "convolution_backward") and kind == "cuda":
         return _total(graph, op)  # channels-last copies of strided tensors for cuDNN's tensor-core kernels
     if name in ("_fft_r2c", "_fft_c2c", "_fft_c2r") and kind == "cuda":
-        return _total(graph, op)  # cuFFT's scratch, and a copy of what the transform overwrites
+        return _total(graph, op)  # cuFFT's scratch memory, and a copy of what the transform overwrites
     if kind == "cuda":
         return _cuda(graph, op, name)
     return _cpu(graph, op, name) + (_SCALARS if name == "mean" or _has_number(op) else 0)
@@ -60,7 +61,7 @@ def _cuda(graph: Graph, op: Op, name: str) -> int:
         return 2 * 4 * 128 * read[0].shape[-1]
     if name.startswith("_scaled_dot_product") and name.endswith("_backward"):
         # gradient of the query in float32 with its length rounded up to 128, and the row sums; key and value gradients
-        # per query head where heads share them
+        # per query head if heads share them
         query, key = _argument(graph, op, 1), _argument(graph, op, 2)
         if query is None or key is None:
             return 0
@@ -80,7 +81,7 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
         return _cpu_convolution(graph, op, name == "convolution_backward")
     if name.startswith("mkldnn_rnn_layer"):
         return _cpu_lstm(graph, op, name.endswith("_backward"))
-    if name == "mean" or op.op == "aten.sum.dim_IntList":  # of low precision: of single precision first
+    if name == "mean" or op.op == "aten.sum.dim_IntList":  # low precision is first converted to single precision
         low = read[0].numel if DTYPES[read[0].dtype][1] == 2 else 0
         return 4 * (low + sum(graph.values[v].type.numel for v in op.writes if v is not None)) if low else 0
     if name in ("native_dropout", "native_dropout_backward"):  # the mask as floats
@@ -96,7 +97,7 @@ def _cpu(graph: Graph, op: Op, name: str) -> int:
         return 2 * _bytes(read[0]) + 8
     if name == "binary_cross_entropy_with_logits":
         return 4 * _bytes(read[0]) + 16
-    if name == "_safe_softmax":  # which rows are masked altogether
+    if name == "_safe_softmax":  # a mask of fully masked rows
         return 2 * read[0].numel
     if name in _PROMOTING or name in _COMPARING:
         return _casts(graph, op, name) + (_total(graph, op) if name in _INTERMEDIATE else 0)
@@ -114,12 +115,12 @@ def _contiguous_copies(read: list[TensorType]) -> int:
 
 
 def _has_number(op: Op) -> bool:
-    """Numbers among tensors become tensors of one element."""
+    """Numbers among tensors become one-element tensors."""
     return any(isinstance(argument, int | float | Number) for argument in (*op.args, *op.kwargs.values()))
 
 
 def _casts(graph: Graph, op: Op, name: str) -> int:
-    """Copies of arguments in the type that all are brought to."""
+    """Return the bytes of arguments' copies in their common type."""
     read = [graph.values[v].type for v in (op.reads[1:] if name == "where" else op.reads)]
     written = [graph.values[v].type.dtype for v in op.writes if v is not None]
     kinds = [t.dtype for t in read] if name in _COMPARING else written
@@ -128,9 +129,11 @@ def _casts(graph: Graph, op: Op, name: str) -> int:
 
 
 def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
-    """Of bfloat16, where the CPU has instructions for it: sums of a block in single precision, and a copy of the second
-    factor's part of it; of the first's, too, where its rows do not lie in one piece, three times where they are
-    long."""
+    """Return the workspace of a bfloat16 product if the CPU has instructions for it.
+
+    It consists of sums of a block in single precision, and a copy of the corresponding part of the second factor; also
+    of the first factor if its rows are not adjacent, three times if they are long.
+    """
     if first is None or second is None or first.dtype != "bf16" or len(first.shape) < 2:
         return 0
     height, depth = first.shape[-2:]
@@ -143,26 +146,29 @@ def _cpu_product(first: TensorType | None, second: TensorType | None) -> int:
 
 
 def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN: copies of images in blocks of 16 channels, and the results once more in the layout requested; copies of
-    the weights, padded too; partial sums of the weights' gradient, many where each channel is on its own. PyTorch's own
-    kernel, which runs single images and some groups, and in low precision all on processors without instructions for
-    it: the patches of an image side by side, there of all images."""
+    """Return the workspace of a convolution.
+
+    oneDNN: copies of images in blocks of 16 channels, and the results in the requested layout; padded copies of the
+    weights; partial sums of the weights' gradient, many for depthwise weights. PyTorch's own kernel, for single images
+    and some groups, and for low precision on processors without instructions for it: the patches of an image side by
+    side, in the latter case of all images.
+    """
     images = [_argument(graph, op, at) for at in ((0, 1) if backward else (0,))]
     weight = _argument(graph, op, 2 if backward else 1)
     if weight is None or None in images:
         return 2 * _total(graph, op)
-    made = [graph.values[v].type for v in op.writes if v is not None]
-    blocked = sum(_blocked(t) for t in (*images, *made) if t is not None and len(t.shape) == len(weight.shape) > 2)
+    results = [graph.values[v].type for v in op.writes if v is not None]
+    blocked = sum(_blocked(t) for t in (*images, *results) if t is not None and len(t.shape) == len(weight.shape) > 2)
     groups = op.args[9 if backward else 8]
     alone = backward and weight.shape[1] == 1 and groups == weight.shape[0]
     copies = 2 * _padded_weight(weight) + (_PARTIAL_SUMS * _channelwise(weight) if alone else _padded_weight(weight))
     if backward and DTYPES[weight.dtype][1] == 2 and op.args[6] != (1,) * (len(weight.shape) - 2):
         copies += 4 * _padded_weight(weight)  # gradients of dilated weights in single precision
-    found = 2 * blocked + copies + _CONVOLUTION_SCRATCH
+    nbytes = 2 * blocked + copies + _CONVOLUTION_SCRATCH
     if len(weight.shape) == 5:
-        found += found // 4
-    return found + _patches(
-        images[-1], images[0] if backward else made[0], weight, groups, op.args[7 if backward else 6]
+        nbytes += nbytes // 4
+    return nbytes + _patches(
+        images[-1], images[0] if backward else results[0], weight, groups, op.args[7 if backward else 6]
     )
 
 
@@ -180,13 +186,16 @@ def _patches(
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
-    """oneDNN (`src/cpu/rnn/rnn_utils.hpp`): the sum of the biases, copies of the weights where they have a different
-    memory layout in memory, states, and gates: of one time step, or of all where those are one product. The backward
-    pass: gradients of weights as oneDNN lays them out, and in bfloat16 those of results in single precision."""
-    found = [_argument(graph, op, at) for at in (0, 1, 2, 5)]
-    if None in found or any(len(t.shape) < 2 for t in found if t is not None):
+    """Return the workspace of an LSTM in oneDNN (`src/cpu/rnn/rnn_utils.hpp`).
+
+    It consists of the sum of the biases, copies of the weights if their memory layout differs, states, and gates of a
+    time step, or of all if they are a single product. Backward adds the gradients of weights in oneDNN's layout, and in
+    bfloat16 those of results in single precision.
+    """
+    operands = [_argument(graph, op, at) for at in (0, 1, 2, 5)]
+    if None in operands or any(len(t.shape) < 2 for t in operands if t is not None):
         return 2 * _total(graph, op)
-    layer_input, *weights, state = (t for t in found if t is not None)
+    layer_input, *weights, state = (t for t in operands if t is not None)
     (time, batch), hidden, size = layer_input.shape[:2], state.shape[-1], DTYPES[layer_input.dtype][1]
     widths, gates, low = [weight.shape[1] for weight in weights], weights[0].shape[0], size < 4
     steps = time if (batch == 1 if low else backward or batch < _LSTM_MANY) else 1
@@ -213,24 +222,26 @@ def _blocks(elements: int) -> int:
 
 
 def _blocked(type_: TensorType) -> int:
-    """Bytes of images with their channels rounded up to a block."""
+    """Return the bytes of images with their channels rounded up to a block."""
     channels = type_.shape[1]
     return _bytes(type_) // max(1, channels) * (-(-channels // _BLOCK) * _BLOCK)
 
 
 def _padded_weight(type_: TensorType) -> int:
-    one, other = (-(-size // _BLOCK) * _BLOCK for size in type_.shape[:2])
-    return one * other * prod(type_.shape[2:]) * DTYPES[type_.dtype][1]
+    rows, columns = (-(-size // _BLOCK) * _BLOCK for size in type_.shape[:2])
+    return rows * columns * prod(type_.shape[2:]) * DTYPES[type_.dtype][1]
 
 
 def _channelwise(type_: TensorType) -> int:
-    """Of a weight with one input channel, in single precision."""
+    """Return the bytes of a weight with one input channel, in single precision."""
     return -(-type_.shape[0] // _BLOCK) * _BLOCK * prod(type_.shape[2:]) * 4
 
 
 def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
-    """Blocks of scores, by the kernel's rule for their height, for one thread; the backward pass holds two, and a copy
-    of a gradient whose heads do not lie behind each other at each place."""
+    """Return the workspace of attention for one thread: blocks of scores, by the kernel's rule for their height.
+
+    Backward holds two blocks, and a copy of a gradient whose heads are not adjacent at each position.
+    """
     first = 1 if backward else 0
     query, key = _argument(graph, op, first), _argument(graph, op, first + 1)
     if query is None or key is None:
@@ -249,10 +260,10 @@ def _cpu_attention(graph: Graph, op: Op, backward: bool) -> int:
 
 
 def _heads_inside(type_: TensorType) -> bool:
-    """Whether a tensor of shape (batch, heads, length, width) is without gaps once length and heads change places."""
+    """Return whether a tensor of shape (batch, heads, length, width) is contiguous with length and heads transposed."""
     if type_.strides is None:
         return 1 in type_.shape[1:3]
-    shape, strides = (tuple(one[axis] for axis in (0, 2, 1, 3)) for one in (type_.shape, type_.strides))
+    shape, strides = (tuple(sequence[axis] for axis in (0, 2, 1, 3)) for sequence in (type_.shape, type_.strides))
     return contiguous(shape, strides)
 
 
@@ -262,7 +273,7 @@ def _argument(graph: Graph, op: Op, position: int) -> TensorType | None:
 
 
 def _copy_if_scattered(type_: TensorType | None) -> int:
-    """BLAS takes matrices with unit stride in one of the two last dimensions; others are copied first."""
+    """Return the bytes of a copy for BLAS, which takes matrices with unit stride in one of the last two dimensions."""
     if type_ is None or type_.strides is None or len(type_.shape) < 2:
         return 0
     unit = any(stride == 1 or size == 1 for size, stride in zip(type_.shape[-2:], type_.strides[-2:], strict=True))

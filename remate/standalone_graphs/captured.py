@@ -1,9 +1,9 @@
-"""A captured training step as a bare instance: what its operations take and make, without what they are.
+"""Converts a captured training step to a bare instance: operations with sizes and times, without their meaning.
 
-Views are merged with what they view. Tangents, and old contents of buffers that the forward renews, become operations
-of the backward that take no time; operations of the backward run once. Three things that a schedule counts have no
-place in this form: states of random generators, that the caller of a step holds its outputs while the step makes them
-again, and what lies in the memory of the host.
+Views are merged with their bases. Tangents, and old contents of buffers that forward updates, become operations of the
+backward that take no time. Operations of the backward run once. Three things that a schedule counts have no place in
+this form: states of random generators, outputs that the caller of a step keeps while the step recomputes them, and host
+memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ..strategy import StepInstance
 from ..strategy.problem import Problem
 from .form import FORMAT, VERSION, BareInstance, BareNode, checked
 
-AT_BACKWARD_START = "backward_start."  # begins the names of operations that the step itself does not have
+AT_BACKWARD_START = "backward_start."  # prefix of operations that the step itself does not have
 
 
 def from_step(graph: Graph, name: str = "") -> BareInstance:
-    """The instance of a costed graph. Raises InstanceError where the step is larger than the form allows."""
+    """Return the instance of a costed graph. Raises InstanceError if the step is larger than the form allows."""
     problem = StepInstance(graph).problem
     output = _outputs(graph, problem)
     forward = [_node(graph, problem, output, i) for i in problem.forward]
@@ -28,15 +28,15 @@ def from_step(graph: Graph, name: str = "") -> BareInstance:
     edges = [
         (output[s], graph.operations[i].id) for i in (*problem.forward, *problem.backward) for s in problem.reads[i]
     ]
-    arrivals, readings, held = _arrivals(graph, problem, output)
+    arrivals, readings, kept = _arrivals(graph, problem, output)
     nodes = (*forward, *arrivals, *backward)
     backward_start = nodes[len(forward)].id if len(nodes) > len(forward) > 0 else None
-    pins = (*(output[s] for s in sorted(problem.pinned)), *held)
+    pins = (*(output[s] for s in sorted(problem.pinned)), *kept)
     return checked(BareInstance(FORMAT, VERSION, nodes, (*edges, *readings), name, (), backward_start, pins))
 
 
 def _outputs(graph: Graph, problem: Problem) -> dict[int, str]:
-    """Names of storages."""
+    """Return the names of storages."""
     names: dict[int, str] = {}
     for i, op in enumerate(graph.operations):
         for number, s in enumerate(problem.writes[i]):
@@ -54,11 +54,14 @@ def _node(graph: Graph, problem: Problem, output: dict[int, str], i: int) -> Bar
 def _arrivals(
     graph: Graph, problem: Problem, output: dict[int, str]
 ) -> tuple[list[BareNode], list[tuple[str, str]], list[str]]:
-    """What is there at the forward/backward boundary without being computed: nodes, edges to their readers, and those
-    to be held."""
+    """Return what exists at the forward/backward boundary without being computed.
+
+    Returns:
+        Nodes, edges to their readers, and those to be kept.
+    """
     nodes: list[BareNode] = []
     edges: list[tuple[str, str]] = []
-    held: list[str] = []
+    kept: list[str] = []
     if problem.until_backward_start and problem.backward:
         nodes.append(BareNode(f"{AT_BACKWARD_START}updates", 0, (), recomputable=False))
         edges += [(output[s], nodes[0].id) for s in sorted(problem.until_backward_start)]
@@ -71,10 +74,10 @@ def _arrivals(
         if tangent or readers:
             nodes.append(node)
             edges += [(node.id, graph.operations[i].id) for i in readers]
-            held += [node.id] * (tangent and graph.held_by_caller(v))
-    return nodes, edges, held
+            kept += [node.id] * (tangent and graph.held_by_caller(v))
+    return nodes, edges, kept
 
 
 def _readers(graph: Graph, problem: Problem, owner: int) -> Iterable[int]:
-    """Operations of the backward that read a storage that the step does not make."""
+    """Yield operations of the backward that read a storage that the step does not produce."""
     return (i for i in problem.backward if any(graph.root[v] == owner for v in graph.operations[i].reads))

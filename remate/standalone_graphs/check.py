@@ -1,11 +1,11 @@
-"""What a sequence of executions takes, by definition, from the instance alone: no part of the planner is trusted here.
+"""The cost of a sequence of executions by definition, from the instance alone and without code of the planner.
 
-The definition of memory and time of Moccasin (B. Bartan et al., Efficient tensor rematerialization for neural networks,
-ICML 2023): every execution of a node makes its outputs anew. An output is held from the execution that makes it to the
-last execution that reads it before it is made again (or at all); one that nothing reads is held while it is made.
-Memory at an execution is the sum of the outputs held then, with the workspace of what runs. Time is the sum over all
-executions. Two things are added: pinned outputs, once made for the last time, are held to the end; and an output that
-takes the bytes of an input that is read there for the last time counts only from the next execution on.
+Memory and time are defined as in Moccasin (B. Bartan et al., Efficient tensor rematerialization for neural networks,
+ICML 2023): every execution of a node produces its outputs anew. An output is in memory from the execution that produces
+it to the last execution that reads it before it is produced again; an output that nothing reads is in memory while it
+is produced. Memory at an execution is the sum of these outputs and the workspace of what runs. Time is the sum over all
+executions. Two rules are added: pinned outputs, once produced for the last time, stay to the end; and an output that
+takes the bytes of an input at the input's last read counts only from the next execution on.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from .form import BareInstance, BareNode, inputs
 
 
 class Taken(NamedTuple):
-    """peak: bytes. time: in the unit of the instance. order: every node in the order of first executions.
-    recomputations: executions beyond the first of each node."""
+    """The cost of a sequence.
+
+    Attributes:
+        peak: Bytes.
+        time: In the unit of the instance.
+        order: Every node in the order of first executions.
+        recomputations: Executions beyond the first of each node.
+    """
 
     peak: int
     time: int
@@ -28,15 +34,19 @@ class Taken(NamedTuple):
 
 
 class _Life:
-    """One live range of an output: made at `birth`, last read at `last`. held: to the end."""
+    """A live range of an output: produced at `birth`, last read at `last`. held: to the end."""
 
     def __init__(self, output: str, nbytes: int, birth: int) -> None:
         self.output, self.nbytes, self.birth, self.last, self.held = output, nbytes, birth, birth, False
 
 
 def check_sequence(bare: BareInstance, sequence: Sequence[str]) -> Taken:
-    """Execute a sequence of ids of nodes on paper. Raises InstanceError if it is not legal: an unknown node, an output
-    read before it is made, a node that never runs, or one that runs again and may not."""
+    """Simulate a sequence of node ids.
+
+    Raises:
+        InstanceError: An unknown node, an output that is read before it is produced, a node that never runs, or one
+            that runs again and may not.
+    """
     nodes = {node.id: node for node in bare.nodes}
     reads, current = inputs(bare), dict[str, _Life]()
     lives, time = list[_Life](), 0
@@ -77,9 +87,9 @@ def _peak(sequence: Sequence[str], nodes: dict[str, BareNode], lives: list[_Life
         died[len(sequence) if life.held else life.last + 1] += life.nbytes
         if not life.held and life.last > life.birth:
             dying[life.last, life.output] = life
-    peak = held = 0
+    peak = in_memory = 0
     for at, name in enumerate(sequence):
-        held += born[at] - died[at]
+        in_memory += born[at] - died[at]
         over = next((o for o in nodes[name].in_place if (at, _full(o)) in dying), None)
-        peak = max(peak, held + nodes[name].workspace - (nodes[name].bytes[0] if over is not None else 0))
+        peak = max(peak, in_memory + nodes[name].workspace - (nodes[name].bytes[0] if over is not None else 0))
     return peak

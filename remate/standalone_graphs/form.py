@@ -1,6 +1,6 @@
-"""The file of a bare instance (`schema/instance-1.schema.json`): its types, and what a good one is.
+"""The file of a bare instance (`schema/instance-1.schema.json`): its types and rules.
 
-Files come from anybody: sizes are capped, and whatever is wrong is reported with its place.
+Files are untrusted: sizes are limited, and every fault is reported with its place.
 """
 
 from __future__ import annotations
@@ -20,20 +20,27 @@ from ..errors import InstanceError
 FORMAT, VERSION = "remate.instance", 1
 MAX_FILE_BYTES = 16 << 20
 MAX_NODES = 50_000
-MAX_OUTPUTS = 1 << 10  # of one node
+MAX_OUTPUTS = 1 << 10  # of a node
 MAX_EDGES = 1_000_000
 MAX_NAME = 512
-MAX_TOTAL = 1 << 60  # of all bytes, and of all times: sums stay within 64 bits
+MAX_TOTAL = 1 << 60  # of all bytes, and of all times: sums fit into 64 bits
 _NAME = re.compile(rf"[^:\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 _PATH = re.compile(r"[.\[]([^.\[\]]+)\]?")
 Made = TypeVar("Made")
 
 
 class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One operation. id: its name, without `:`. time: of a run, in whole units of any kind (ns where it was measured).
-    bytes: of each output. workspace: bytes that a run holds meanwhile. recomputable: it may run more than once.
-    in_place: outputs that it reads and whose bytes its only output may take where they die there, in the order in which
-    they are tried: one, or two of a node that reads nothing else."""
+    """An operation.
+
+    Attributes:
+        id: Its name, without `:`.
+        time: Time of a run, in whole units of any kind (ns if measured).
+        bytes: Bytes of each output.
+        workspace: Bytes that a run uses meanwhile.
+        recomputable: It may run more than once.
+        in_place: Outputs that it reads and whose bytes its only output may take at their last read, in the order to
+            try: one, or two for a node that reads nothing else.
+    """
 
     id: str
     time: int
@@ -46,8 +53,11 @@ class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 class BareInstance(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A DAG. Output 0 of a node is named by the node's id, output k by `id:k`.
 
-    edges: (output, node that reads it). order: of execution, ids of all nodes; without it they run as they are listed.
-    turn: id of the first node of a backward, which ends with the order. pins: outputs that are there at the end.
+    Attributes:
+        edges: (output, node that reads it).
+        order: Ids of all nodes in order of execution; by default as listed.
+        turn: Id of the first node of a backward, which ends with the order.
+        pins: Outputs that exist at the end.
     """
 
     format: str
@@ -61,7 +71,7 @@ class BareInstance(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unkno
 
 
 def encode(instance: BareInstance) -> bytes:
-    """The file's bytes: a line for each node and edge."""
+    """Return the file's bytes: a line for each node and edge."""
     lines = [f'"format":{_json(instance.format)},\n"version":{instance.version}']
     if instance.name:
         lines.append(f'"name":{_json(instance.name)}')
@@ -87,7 +97,7 @@ def decode(data: bytes) -> BareInstance:
 
 
 def tree_check(data: bytes) -> None:
-    """Raise InstanceError for what is no JSON, too large, too deep, or has a key twice."""
+    """Raise InstanceError for text that is not JSON, too large, too deep, or has a key twice."""
     if len(data) > MAX_FILE_BYTES:
         raise InstanceError(f"the file has more than {MAX_FILE_BYTES >> 20} MiB\n  hint: no graph needs so much")
     try:
@@ -100,7 +110,7 @@ def tree_check(data: bytes) -> None:
 
 
 def typed(data: bytes, kind: type[Made]) -> Made:
-    """JSON as a type. Raises InstanceError with the line of the first fault."""
+    """Convert JSON to a type. Raises InstanceError with the line of the first fault."""
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
@@ -111,22 +121,22 @@ def typed(data: bytes, kind: type[Made]) -> Made:
         raise InstanceError(f"the file is not JSON: {plain(str(error))}") from None
 
 
-def checked(given: BareInstance) -> BareInstance:
-    """The instance with an order that is legal, if it is a good one. Raises InstanceError."""
-    _header(given)
-    nodes = {node.id: node for node in given.nodes}
-    _nodes(given, nodes)
-    reads = inputs(given)
-    for node in given.nodes:
+def checked(instance: BareInstance) -> BareInstance:
+    """Return the instance with a legal order. Raises InstanceError for faults."""
+    _header(instance)
+    nodes = {node.id: node for node in instance.nodes}
+    _nodes(instance, nodes)
+    reads = inputs(instance)
+    for node in instance.nodes:
         _in_place(node, reads[node.id], nodes)
-    order = given.order or _ordered([node.id for node in given.nodes], reads)
+    order = instance.order or _ordered([node.id for node in instance.nodes], reads)
     _order(order, nodes, reads)
-    _ends(given, nodes)
-    return msgspec.structs.replace(given, order=order)
+    _ends(instance, nodes)
+    return msgspec.structs.replace(instance, order=order)
 
 
 def inputs(instance: BareInstance) -> dict[str, list[str]]:
-    """By node, the outputs that it reads, in the order of the edges."""
+    """Return for each node the outputs that it reads, in the order of the edges."""
     outputs_read: dict[str, list[str]] = {node.id: [] for node in instance.nodes}
     for output, reader in instance.edges:
         if reader not in outputs_read:
@@ -136,12 +146,12 @@ def inputs(instance: BareInstance) -> dict[str, list[str]]:
 
 
 def node_of(output: str) -> str:
-    """The id of the node that makes an output."""
+    """Return the id of the node that produces an output."""
     return output.partition(":")[0]
 
 
 def size_of(output: str, nodes: dict[str, BareNode], what: str) -> int:
-    """Bytes of an output. Raises InstanceError if there is none of this name; what: who names it."""
+    """Return the bytes of an output. Raises InstanceError if there is none of this name; what: who names it."""
     name, colon, number = output.partition(":")
     at = 0 if not colon else int(number) if re.fullmatch("[1-9][0-9]{0,4}", number) else -1
     if name not in nodes or not 0 <= at < len(nodes[name].bytes):
@@ -196,7 +206,7 @@ def _in_place(node: BareNode, reads: list[str], nodes: dict[str, BareNode]) -> N
 
 
 def _ordered(listed: list[str], reads: dict[str, list[str]]) -> tuple[str, ...]:
-    """The nodes as they are listed, but each after those that it reads."""
+    """Return the nodes as listed, but each after those that it reads."""
     ordered: dict[str, None] = {}
     for root in listed:
         stack = [(root, iter(reads[root]))]

@@ -1,4 +1,4 @@
-"""A bare instance as a step that the strategies work on: the same graph of operations as that of a captured model."""
+"""Converts a bare instance to a step for the strategies, with the same graph type as a captured model."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from remate_runtime.format import TensorType
 from ..strategy import StepInstance
 from .form import BareInstance, BareNode, inputs, node_of
 
-# Operators that write over an argument if it dies there: over the first one, or over either of two.
+# Operators that write over an argument at its last read: over the first one, or over either of two.
 _EITHER, _FIRST, _NONE = "aten.add.Tensor", "aten.relu", "instance.node"
 
 
 class BareStep(msgspec.Struct, frozen=True):
-    """An instance as a step. split: with its backward, whose operations run once; None if it has no forward/backward
-    boundary. whole: all of it as a forward, of which everything may run again that the instance allows to. exact: both
-    are the same problem, as nothing of the backward may run again."""
+    """An instance as a step.
+
+    Attributes:
+        split: With its backward, whose operations run once; None without a forward/backward boundary.
+        whole: All of it as a forward, in which everything recomputable may run again.
+        exact: Both are the same problem, as nothing of the backward may run again.
+    """
 
     whole: StepInstance
     split: StepInstance | None
@@ -25,12 +29,12 @@ class BareStep(msgspec.Struct, frozen=True):
 
     @property
     def problem(self) -> StepInstance:
-        """The step that says just what the instance says, and more about it where it can."""
+        """Return the step that is equivalent to the instance, with more structure if possible."""
         return self.split if self.split is not None and self.exact else self.whole
 
 
 def bare_step(bare: BareInstance, orderable: bool = True) -> BareStep:
-    """The step of a checked instance. orderable: its nodes may first execute in another order."""
+    """Return the step of a checked instance. orderable: its nodes may first execute in a different order."""
     nodes = {node.id: node for node in bare.nodes}
     ordered = [nodes[name] for name in bare.order]
     once = frozenset(i for i, node in enumerate(ordered) if not node.recomputable)
@@ -47,7 +51,7 @@ def bare_step(bare: BareInstance, orderable: bool = True) -> BareStep:
 
 
 def sequence(bare: BareInstance, recomputes: tuple[FlatRecompute, ...], order: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """Ids of the nodes as they run. order: positions in the instance's order, if it was changed."""
+    """Return ids of the nodes as they run. order: positions in the instance's order, if it was changed."""
     names = [bare.order[i] for i in order if i < len(bare.order)] if order else list(bare.order)
     before: dict[int, list[str]] = {}
     for recompute in recomputes:
@@ -93,7 +97,7 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
     for name, value in {number[name]: (name, number[name]) for name in bare.pins}.values():
         if node_of(name) in may_run_again:
             evictable.append(value)
-        else:  # it is held whatever is planned, as a gradient is
+        else:  # always in memory, like a gradient
             gradients.append((len(values), value))
             values.append(Value(f"pin:{name}", values[value].type, "parameter"))
     if evictable:
@@ -103,8 +107,10 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
 
 
 def _end(bare: BareInstance, pinned: tuple[int, ...]) -> Op:
-    """A last operation that reads what is pinned, makes nothing and takes no time: what must be there at the end can
-    then be evicted and made again like everything else, also after the last node."""
+    """Return a last operation that reads the pinned outputs, produces nothing and takes no time.
+
+    So pinned outputs can be evicted and recomputed like all others, also after the last node.
+    """
     name = "end"
     while any(node.id == name for node in bare.nodes):
         name += "'"
@@ -112,5 +118,5 @@ def _end(bare: BareInstance, pinned: tuple[int, ...]) -> Op:
 
 
 def reads_of(bare: BareInstance) -> dict[str, list[str]]:
-    """By node, the nodes that it reads from."""
+    """Return for each node the nodes that it reads from."""
     return {name: list(dict.fromkeys(map(node_of, read))) for name, read in inputs(bare).items()}

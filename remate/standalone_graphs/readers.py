@@ -1,4 +1,4 @@
-"""Other people's graphs as bare instances: Moccasin's and other node-link files of networkx, POET's, and our own."""
+"""Reads other graph files as bare instances: Moccasin's and other node-link files of networkx, POET's, and ours."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from .form import (
     typed,
 )
 
-# Names of attributes of a node, the first one present counts: ours, then those of the two kinds of Moccasin's graphs.
+# Names of attributes of a node, of which the first one present counts: ours, then those of both kinds of Moccasin's
+# graphs.
 TIMES = ("time", "cost_cpu", "duration")
 SIZES = ("bytes", "cost_ram", "out_cost")
 NANO = 10**9
@@ -37,7 +38,7 @@ def read(path: str | os.PathLike[str]) -> BareInstance:
 
 
 def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Made]) -> Made:
-    """What `decode` makes of a file. Raises OSError, and InstanceError with the file's name."""
+    """Return what `decode` returns for a file. Raises OSError, and InstanceError with the file's name."""
     with open_regular(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
     try:
@@ -47,7 +48,7 @@ def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Made]) -> M
 
 
 def parse(data: bytes, name: str = "") -> BareInstance:
-    """Read an instance from the text of a file. name: where the file has none. Raises InstanceError."""
+    """Read an instance from the text of a file. name: used if the file has none. Raises InstanceError."""
     tree_check(data)
     tree = typed(data, dict[str, Any])
     if "format" in tree:
@@ -56,7 +57,7 @@ def parse(data: bytes, name: str = "") -> BareInstance:
 
 
 def from_tree(tree: Mapping[str, Any], name: str = "") -> BareInstance:
-    """An instance from what a JSON parser, or `networkx.node_link_data`, made of a graph. Raises InstanceError."""
+    """Convert the result of a JSON parser or of `networkx.node_link_data` to an instance. Raises InstanceError."""
     if tree.get("format") == FORMAT:
         return checked(typed(msgspec.json.encode(tree), BareInstance))
     if not isinstance(tree.get("nodes"), list) or not all(isinstance(node, dict) for node in tree["nodes"]):
@@ -68,7 +69,8 @@ def from_tree(tree: Mapping[str, Any], name: str = "") -> BareInstance:
 
 
 def _node_link(tree: Mapping[str, Any], name: str) -> BareInstance:
-    """Nodes with a time and bytes, links by `source` and `target` (or the keys 0 and 1), and perhaps `graph.order`."""
+    """Convert nodes with a time and bytes, links by `source` and `target` (or the keys 0 and 1), and maybe
+    `graph.order`."""
     about = tree.get("graph")
     about = about if isinstance(about, dict) else {}
     keys = [_key(node) for node in tree["nodes"]]
@@ -96,7 +98,7 @@ def _listed(tree: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _ids(nodes: list[dict[str, Any]], keys: list[Any]) -> list[str]:
-    """Names of nodes where all have different ones, else the keys of the graph."""
+    """Return names of nodes if all differ, else the keys of the graph."""
     names = [node.get("name") for node in nodes]
     if all(isinstance(n, str) and 0 < len(n) <= MAX_NAME and ":" not in n for n in names) and len(set(names)) == len(
         names
@@ -155,7 +157,7 @@ def _whole(number: Any, name: str) -> int:
 
 
 def _poet(tree: Mapping[str, Any], name: str) -> BareInstance:
-    """POET's networks: seconds per node, positions as ids, the forward listed, gradients after it."""
+    """Convert POET's networks: seconds per node, positions as ids, the forward listed, gradients after it."""
     listed, forward = tree["nodes"], tree.get("forward")
     last = len(forward) if isinstance(forward, list) else forward
     if isinstance(last, bool) or not isinstance(last, int) or not 0 < last <= len(listed):

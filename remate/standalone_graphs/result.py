@@ -1,4 +1,4 @@
-"""What came of an instance under a budget, as a file (`schema/result-1.schema.json`)."""
+"""The result for an instance under a budget, as a file (`schema/result-1.schema.json`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,23 @@ FORMAT, VERSION = "remate.result", 1
 
 
 class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """instance: its name; digest: of the instance, that the sequence is for. budget, peak, baseline_peak: bytes, the
-    last of the instance's order without recomputation. time, baseline_time: in the unit of the instance. lower_bound:
-    no sequence within the budget takes less time; for the given order, unless `reordered`. strategy: what found it;
-    "a+b" where b improved on a. solver: with its version, or "none". stopped_by: why the search ended, "optimal" where
-    time and bound are the same. reordered: first executions may stand in another order than the instance's. sequence:
-    ids of nodes as they are executed."""
+    """A result.
+
+    Attributes:
+        instance: Name of the instance.
+        digest: Digest of the instance.
+        budget: Bytes.
+        peak: Bytes.
+        baseline_peak: Bytes of the instance's order without recomputation.
+        time: In the unit of the instance.
+        baseline_time: In the unit of the instance.
+        lower_bound: No sequence within the budget takes less time, for the given order unless `reordered`.
+        strategy: The strategy of the sequence; "a+b" if b improved on a.
+        solver: With its version, or "none".
+        stopped_by: Why the search ended; "optimal" if time and bound are equal.
+        reordered: First executions may have a different order than the instance's.
+        sequence: Ids of nodes in order of execution.
+    """
 
     format: str
     version: int
@@ -40,16 +51,16 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def overhead(self) -> float:
-        """Share of the baseline's time that it takes more."""
+        """Return the additional time as a share of the baseline's."""
         return self.time / max(1, self.baseline_time) - 1.0
 
     @property
     def bound(self) -> float:
-        """Share of the baseline's time that any sequence takes more, proven."""
+        """Return the proven additional time of any sequence as a share of the baseline's."""
         return self.lower_bound / max(1, self.baseline_time) - 1.0
 
     def encode(self) -> bytes:
-        """The file's bytes, a line for each field."""
+        """Return the file's bytes, a line for each field."""
         fields = msgspec.structs.asdict(self)
         lines = [f'"{key}":{msgspec.json.encode(value).decode()}' for key, value in fields.items()]
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
@@ -65,6 +76,6 @@ def decode_result(data: bytes) -> BareResult:
 
 
 def digest(bare: BareInstance) -> str:
-    """Of what an instance says, whatever file it was read from; its name apart."""
+    """Return a digest of an instance without its name, independent of the form of its file."""
     text = encode(msgspec.structs.replace(bare, name=""))
     return hashlib.sha256(text).hexdigest()

@@ -1,5 +1,4 @@
-"""Solving a bare instance by the strategies of the field, and holding the answer against the definition of its
-problem."""
+"""Solves a bare instance by the published strategies, and checks the answer against the definition of its problem."""
 
 from __future__ import annotations
 
@@ -97,8 +96,7 @@ def solve(
 
 
 def verify(bare: BareInstance, result: BareResult) -> None:
-    """Hold a result against the definition (`check_sequence`). Raises InstanceError for whatever it says that is not
-    so."""
+    """Check a result against the definition (`check_sequence`). Raises InstanceError for a false statement in it."""
     if result.digest != digest(bare):
         raise InstanceError("the result is of another instance\n  hint: solve this one again")
     taken, base = check_sequence(bare, result.sequence), check_sequence(bare, bare.order)
@@ -117,9 +115,11 @@ def verify(bare: BareInstance, result: BareResult) -> None:
 def _solved(
     step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
 ) -> Solution:
-    """Where the instance has a forward/backward boundary, and still any node may run again, strategies that want a
-    backward work on the narrower problem in which only its forward does: what they find holds, what they prove does
-    not."""
+    """Solve a step.
+
+    If the instance has a forward/backward boundary and any node may run again, strategies that need a backward solve
+    the restricted problem in which only its forward may: their solutions are valid, their bounds are not.
+    """
     if chosen.each:
         return _best_of(step, request, chosen, time_limit, progress)
     if chosen.reorders:
@@ -152,8 +152,10 @@ def _solved(
 def _best_of(
     step: BareStep, request: Request, chosen: Policy, time_limit: float | None, progress: Progress | None
 ) -> Solution:
-    """The best that any strategy of a policy finds on its own, reordered or not, then the policy's own steps; until one
-    needs no time at all, or the time is up."""
+    """Return the best solution of a policy's strategies, reordered or not, then of the policy's own steps.
+
+    Stops at a solution without recomputation, or at the time limit.
+    """
     solutions: list[Solution] = []
     failed: list[InfeasibleError] = []
     base, end = step.whole.baseline.time, None if time_limit is None else time.monotonic() + time_limit

@@ -1,4 +1,4 @@
-"""Exact peak of allocated bytes, and step times compared fairly."""
+"""The exact peak of allocated bytes, and fair comparisons of step times."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MARKS = {"start": "remate: step", "backward_start": "remate: forward has return
 
 
 def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
-    """Run `fn` once; the peak of bytes allocated on `device` while it runs, above the level at its start.
+    """Run `fn` once and return the peak of bytes allocated on `device`, above the level at its start.
 
-    Bytes are what every allocation requested: on CPU read from the profiler's memory events, on CUDA from the
-    allocator's statistics. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up, to 512 bytes, and
-    by what is left of cached blocks that the allocator does not split, up to 1 MiB each, which depends on what ran
-    before. Memory that was allocated before `fn` and freed by it is not taken off on CPU, so set gradients to None
-    beforehand. Warm up first where libraries keep workspaces. Not for use inside another profiler.
+    Bytes are as requested from the allocator: on CPU from the profiler's memory events, on CUDA from the allocator's
+    statistics. `torch.cuda.max_memory_allocated` also counts the rounding of blocks to 512 bytes, and unsplit
+    remainders of cached blocks of up to 1 MiB each, which depend on earlier runs. On CPU, freeing older memory does not
+    reduce the peak, so set gradients to None beforehand. Warm up first if libraries keep workspaces. Not for use inside
+    another profiler.
     """
     if torch.device(device).type == "cuda":
         return peak_on_cuda(fn, torch.device(device))
@@ -34,8 +34,13 @@ def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
 
 
 class MemoryCurve(msgspec.Struct, frozen=True):
-    """bytes[i]: allocated above the level at the start, from times[i] (ns since the start) on. turn: when forward had
-    returned."""
+    """A curve of memory.
+
+    Attributes:
+        times: ns since the start.
+        bytes: Bytes above the level at the start, from the corresponding time on.
+        turn: When forward had returned.
+    """
 
     backward_start: int
     times: tuple[int, ...]
@@ -43,10 +48,13 @@ class MemoryCurve(msgspec.Struct, frozen=True):
 
 
 def memory_curve(step: Callable[[Callable[[], None]], Any], device: Device = "cpu") -> MemoryCurve:
-    """Run `step` once and follow the allocator; the peak of the curve is what `peak_bytes` would measure.
+    """Run `step` once and record the allocator; the curve's peak is what `peak_bytes` would measure.
 
-    step: is given a function to call between forward and backward. On CUDA, allocation history that is being recorded
-    stops. Recording slows the step down.
+    On CUDA, this ends a running recording of allocation history. Recording slows the step down.
+
+    Args:
+        step: Receives a function to call between forward and backward.
+        device: The device.
     """
     where = torch.device(device)
     marks: dict[str, int] = {}
@@ -88,7 +96,7 @@ def _history_cuda(
         torch.cuda.synchronize(device)
         index = torch.cuda.current_device() if device.index is None else device.index
         snapshot: Any = torch.cuda.memory._snapshot(device)
-        traced = snapshot["device_traces"][index]  # since recording began: ending it forgets what was recorded
+        traced = snapshot["device_traces"][index]  # read before the recording ends, which clears it
     finally:
         torch.cuda.memory._record_memory_history(enabled=None, device=device)
     signs = {"alloc": 1, "free_completed": -1}
@@ -97,13 +105,20 @@ def _history_cuda(
         for event in traced
         if event["action"] in signs
     ]
-    marks["start"] = min([marks["start"], *(event[0] for event in events)])  # the allocator's clock is not quite ours
+    # The allocator's clock differs slightly from ours.
+    marks["start"] = min([marks["start"], *(event[0] for event in events)])
     return events
 
 
 class Times(msgspec.Struct, frozen=True):
-    """median: ns per call. ratio: to the first function, median over rounds of the ratio within a round. quartiles: of
-    those ratios. spread: half the distance between them."""
+    """Times of functions.
+
+    Attributes:
+        median: ns per call.
+        ratio: Median over rounds of the ratio to the first function within a round.
+        quartiles: Of those ratios.
+        spread: Half the distance between them.
+    """
 
     median: dict[str, int]
     ratio: dict[str, float]
@@ -120,9 +135,16 @@ def compare_times(
     device: Device = "cpu",
     clock: Callable[[], int] | None = None,
 ) -> Times:
-    """Time the functions in turns, so that what else the machine does meets all of them; the order turns around every
-    round. Each runs once beforehand to warm up. Ratios are taken within a round. clock: ns; `time.process_time_ns`
-    counts what this process gets of a machine that others use, on all of its cores together."""
+    """Time the functions in rotation, so that other load affects all of them; the order reverses in every round.
+
+    Each runs once to warm up. Ratios are taken within a round.
+
+    Args:
+        fns: Functions by name.
+        repeats: Number of rounds.
+        device: The device.
+        clock: In ns. `time.process_time_ns` counts the CPU time of this process on all cores.
+    """
     if not fns or repeats < 1:
         raise ValueError("compare_times needs at least one function and one repeat")
     names = list(fns)
@@ -142,8 +164,13 @@ def compare_times(
 
 
 def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
-    """Nanoseconds that one call takes, with the device's work finished before and after. clock: `time.perf_counter_ns`
-    if None."""
+    """Return the nanoseconds of a call, with the device's work finished before and after.
+
+    Args:
+        fn: The function.
+        device: The device.
+        clock: `time.perf_counter_ns` if None.
+    """
     clock = clock or time.perf_counter_ns
     _finish(device)
     start = clock()

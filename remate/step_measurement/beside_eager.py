@@ -1,5 +1,5 @@
-"""Training by a schedule beside eager PyTorch: same start, same seeds, same inputs; time, peak and gradients
-compared."""
+"""Trains by a schedule beside eager PyTorch with equal start, seeds and inputs, and compares time, peak and
+gradients."""
 
 from __future__ import annotations
 
@@ -35,15 +35,19 @@ Report = Callable[[str], None]
 
 
 class TrialError(RemateError):
-    """The comparison cannot be made on this machine."""
+    """Raised if the comparison is not possible on this machine."""
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What was measured.
+    """The results of a comparison.
 
-    Peaks: bytes above parameters, buffers, inputs and optimizer state, where gradients are what the schedule assumes.
-    Times: ns of forward and backward, by step. difference: largest absolute difference of an element of a gradient,
-    over all steps. scale: largest absolute element of eager's gradients. losses: the scheduled model's, by step.
+    Peaks are bytes beside parameters, buffers, inputs and optimizer state, with gradients as the schedule assumes.
+    Times are ns of forward and backward, by step.
+
+    Attributes:
+        difference: Largest absolute difference between elements of a gradient, over all steps.
+        scale: Largest absolute element of eager's gradients.
+        losses: Losses of the scheduled model, by step.
     """
 
     eager_peak: int
@@ -53,14 +57,15 @@ class Trial(msgspec.Struct, frozen=True):
     difference: float
     scale: float
     losses: tuple[float, ...]
-    beyond: tuple[str, ...] = ()  # gradients of the first step that sums made in another order do not explain
+    # Gradients of the first step whose difference a different order of sums does not explain.
+    beyond: tuple[str, ...] = ()
     parted: tuple[str, ...] = ()  # operations of the schedule's forward that eager's does not run
     curve: MemoryCurve | None = None  # memory over a step of the schedule, if requested
-    predicted: int = 0  # bytes of the schedule's peak, as what executes it predicts
+    predicted: int = 0  # predicted peak of the schedule in bytes, by its engine
 
     @property
     def ratios(self) -> list[float]:
-        """The schedule's time over eager's, step by step."""
+        """Return the schedule's time as a share of eager's, by step."""
         return [ours / eager for ours, eager in zip(self.times, self.eager_times, strict=True)]
 
     @property
@@ -69,7 +74,7 @@ class Trial(msgspec.Struct, frozen=True):
 
 
 class _Side:
-    """One of the two models, with inputs and an optimizer of its own."""
+    """One of the two models, with its own inputs and optimizer."""
 
     def __init__(
         self,
@@ -81,7 +86,7 @@ class _Side:
         gradients: Gradients,
         keeps: bool = False,
     ) -> None:
-        """keeps: the model holds memory between steps, so that its peak is that of the first step."""
+        """Prepare a side. keeps: the model keeps memory between steps, so that its peak is that of the first step."""
         self.model, self.cast, self.assumed, self._keeps = model, cast, gradients, keeps
         self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -91,8 +96,10 @@ class _Side:
         self.loss = 0.0
 
     def step(self, backward_start: Callable[[], None] = lambda: None) -> None:
-        """Forward, under the planned autocast, `backward_start`, backward. The outputs live until its end, as in a
-        training loop that reports them."""
+        """Run forward under the planned autocast, `backward_start`, and backward.
+
+        The outputs stay in memory until its end, as in a training loop that reports them.
+        """
         device = next((p.device.type for p in self.model.parameters()), "cpu")
         with torch.autocast(device, self.cast, enabled=self.cast is not None), self.during:
             outputs = list(tensors_of(self.model(*self.args, **self.kwargs)))
@@ -111,17 +118,17 @@ class _Side:
         clear_gradients(self.model, self.args, self.kwargs)
 
     def peak(self, device: torch.device) -> int:
-        """Bytes of one step after one that warms up."""
+        """Return the peak of a step in bytes after a warm-up step."""
         with self._as_assumed():
             self.step()
-        if self._keeps:  # both sides make as many steps
+        if self._keeps:  # both sides run equally many steps
             with self._as_assumed():
                 self.step()
         with self._with_nothing_kept(), self._as_assumed():
             return peak_bytes(self.step, device)
 
     def curve(self, device: torch.device) -> MemoryCurve:
-        """Memory over one step; call `peak` first, which warms up."""
+        """Return the memory over a step. Call `peak` first, which warms up."""
         with self._with_nothing_kept(), self._as_assumed():
             return memory_curve(self.step, device)
 
@@ -136,8 +143,7 @@ class _Side:
 
     @contextmanager
     def _as_assumed(self) -> Iterator[None]:
-        """Gradients meet what the schedule assumes: no `.grad`, one that exists, or one that goes as soon as it is
-        there."""
+        """Treat gradients as the schedule assumes: no `.grad`, an existing one, or one that is consumed immediately."""
         self.clear()
         trained = [p for p in self.model.parameters() if p.requires_grad]
         if self.assumed == "accumulated":
@@ -166,20 +172,33 @@ def try_schedule(
     engine: str = "eager",
     dims: Mapping[str, int] = PLANNED,
 ) -> Trial:
-    """Train copies of `model` with SGD for `steps` steps, by the schedule and by eager PyTorch, taking turns.
+    """Train copies of `model` with SGD, by the schedule and by eager PyTorch in rotation.
 
-    curve: follow the memory over one more step of the schedule. namespaces: of operators to permit, as `apply` takes
-    them. engine: what executes the schedule, as `apply` takes it. dims: the size of the inputs, where the schedule
-    names sizes. Model and inputs must be on the device to train on. Raises EngineError, BindError if the schedule does
-    not fit the model, NothingToTrainError if no output needs a gradient.
+    Model and inputs must be on the device to train on.
+
+    Args:
+        model: The live model.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        schedule: The schedule.
+        steps: Number of steps.
+        rate: Learning rate.
+        report: Receives progress as text.
+        curve: Record the memory over a further step of the schedule.
+        namespaces: Permitted operators, as in `apply`.
+        engine: As in `apply`.
+        dims: The size of the inputs, if the schedule names sizes.
+
+    Raises:
+        EngineError: The engine cannot execute it.
+        BindError: The schedule does not fit the model.
+        NothingToTrainError: No output requires a gradient.
     """
     say = report or (lambda text: None)
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
     cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
     options: dict[str, Any] = {"namespaces": namespaces, "engine": engine}
-    applied = apply(
-        copy.deepcopy(model), schedule, verify="never", **options
-    )  # eager runs beside it here, in all steps
+    applied = apply(copy.deepcopy(model), schedule, verify="never", **options)  # eager runs beside it in all steps
     assumed = schedule.solve.gradients
     ours = _Side(applied, args, kwargs, rate, cast, assumed, engine_of(engine).keeps)
     eager = _Side(copy.deepcopy(model), args, kwargs, rate, cast, assumed)
@@ -215,7 +234,7 @@ def try_schedule(
 
 
 def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:
-    """Both start from the same parameters: in the first step, and in no later one, their gradients are to be equal."""
+    """Yield differing gradients of the first step, in which both sides have equal parameters."""
     names = [name for name, _ in eager.model.named_parameters()]
     names += [f"input {at}" for at, _ in enumerate(tensors_of((eager.args, eager.kwargs)))]
     expected, actual = (dict(zip(names, side.gradients(), strict=True)) for side in (eager, ours))
@@ -241,8 +260,10 @@ def _own(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _compare(eager: list[torch.Tensor | None], ours: list[torch.Tensor | None]) -> tuple[float, float]:
-    """Largest absolute difference, and largest absolute element of eager's gradients. A gradient that only one side
-    has is infinitely far."""
+    """Return the largest absolute difference, and the largest absolute element of eager's gradients.
+
+    The difference is infinite if only one side has a gradient.
+    """
     difference = scale = 0.0
     for left, right in zip(eager, ours, strict=True):
         if left is None or right is None:

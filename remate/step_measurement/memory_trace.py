@@ -1,10 +1,10 @@
-"""The file of a measured memory curve: what `remate run --memory-trace` writes and `remate report --trace` reads.
+"""The file of a measured memory curve: `remate run --memory-trace` writes it and `remate report --trace` reads it.
 
-    {"format": "remate.memory-trace", "version": 1, "schedule": NAME, "fingerprint": "sha256:…", "device": "cpu",
-     "backward_start": NS, "times": [NS, …], "bytes": [BYTES, …]}
+{"format": "remate.memory-trace", "version": 1, "schedule": NAME, "fingerprint": "sha256:…", "device": "cpu",
+ "backward_start": NS, "times": [NS, …], "bytes": [BYTES, …]}
 
-times: nanoseconds since the step began, ascending. bytes: held on the device from then on, above the level at the
-start. turn: when forward had returned. Needs no torch.
+times: nanoseconds since the step began, ascending. bytes: allocated on the device from then on, above the level at the
+start. backward_start: when forward had returned. Does not require torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIMIT = 1 << 62
 
 
 class MemoryTraceError(RemateError):
-    """A file of a measured memory curve that cannot be used."""
+    """Raised if the file of a memory curve cannot be used."""
 
 
 class MemoryTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,7 +46,7 @@ class MemoryTrace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def memory_trace(schedule: Schedule, backward_start: int, times: list[int], levels: list[int]) -> MemoryTrace:
-    """The measured curve of a step by `schedule`."""
+    """Return the measured curve of a step by `schedule`."""
     model = schedule.model
     return MemoryTrace(
         FORMAT, VERSION, schedule.name, model.fingerprint, model.device, backward_start, tuple(times), tuple(levels)
@@ -54,12 +54,12 @@ def memory_trace(schedule: Schedule, backward_start: int, times: list[int], leve
 
 
 def encode(trace: MemoryTrace) -> bytes:
-    """The file's bytes."""
+    """Return the file's bytes."""
     return msgspec.json.encode(trace) + b"\n"
 
 
 def load_memory_trace(path: str, schedule: Schedule) -> MemoryTrace:
-    """Read a curve measured for the step of `schedule`. Raises MemoryTraceError, OSError."""
+    """Read a curve of a step of `schedule`. Raises MemoryTraceError, OSError."""
     with open_regular(path) as file:
         text = file.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Peak and time of a step that begins in one place of a program and ends in another."""
+"""Measures peak and time of a step that begins in one place of a program and ends in another."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from remate_runtime.devices.cuda_memory import CudaPeak
 
 
 class StepMeter:
-    """Measures from when it is made until `end`. memory: the peak, too; with it on the CPU, time is not measured, for
-    the profiler takes some. One at a time may measure memory."""
+    """Measures from its creation until `end`.
+
+    Attributes:
+        memory: Measure the peak. On the CPU, time is not measured then, because the profiler takes time. Only one meter
+            at a time may measure memory.
+    """
 
     def __init__(self, device: torch.device, memory: bool) -> None:
         self._device, self._log, self._cuda = device, None, None
@@ -27,8 +31,8 @@ class StepMeter:
         self._began, self._took = time.perf_counter_ns(), 0
 
     def end(self) -> None:
-        """The step is over. May be called where `stop` may not: by a callback of the autograd engine, which puts back
-        what the profiler changes there."""
+        """End the measurement. Callable where `stop` is not: in a callback of autograd, which restores the
+        profiler's state."""
         self._finish()
         self._took = time.perf_counter_ns() - self._began
         if self._cuda is not None:
@@ -37,7 +41,7 @@ class StepMeter:
             self._log.mark()
 
     def stop(self) -> tuple[int | None, int | None]:
-        """Peak in bytes above the level at the start, and nanoseconds; None for what was not measured."""
+        """Return the peak in bytes above the level at the start, and nanoseconds; None for what was not measured."""
         if self._log is None:
             return self._peak, self._took or None
         self._log.stop()

@@ -180,7 +180,7 @@ def test_verify_sees_that_padding_changes_a_mean() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         apply(seeded(Language()), of(4, 8), otherwise="pad", verify=given)
-    with pytest.raises(StaleModelError, match="is not what the model computes now"):
+    with pytest.raises(StaleModelError, match="does not compute what the model computes now"):
         apply(seeded(Language(True)), of(4, 8, Language(True)), otherwise="pad", verify=given)
 
 

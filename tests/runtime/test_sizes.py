@@ -133,7 +133,7 @@ def test_recomputes_that_no_budget_calls_for_are_left_out(
     assert told == [
         f"schedule {attention.name!r} at b=3, t=13: {small.dropped} of its {small.dropped} recomputations are left "
         "out, which the budget "
-        "of 68.8 KiB does not call for"
+        "of 68.8 KiB does not need"
     ]
 
 

@@ -162,7 +162,7 @@ def test_an_answer_of_the_process_that_changes_later_is_refused(sources: Sources
     try:
         planned(X)
         exec(QUESTIONS[question].format(2))
-        with pytest.raises(StaleModelError, match="forward asks the process"):
+        with pytest.raises(StaleModelError, match="settings of the process"):
             planned(X)
         exec(QUESTIONS[question].format(1))
         planned(X)

@@ -1,4 +1,4 @@
-"""Addresses of storages in one block of memory, and a model of PyTorch's caching allocator. Needs no torch."""
+"""Addresses of storages in one block of memory, and a model of PyTorch's caching allocator. Does not require torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is packed: bytes with a lifetime."""
+"""The buffers to pack: bytes with a lifetime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..link.simulator import memory_of_workspace
 
 
 class Buffer(msgspec.Struct, frozen=True, gc=False):
-    """Bytes that are held from `first` on, until just before `end`."""
+    """Bytes that are in use from `first` until just before `end`."""
 
     first: int
     end: int
@@ -21,9 +21,12 @@ class Buffer(msgspec.Struct, frozen=True, gc=False):
 
 
 def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
-    """What a linked step holds in a memory, by positions of its events: its storages as the linker derived them, and
-    the workspace of every operation while that runs. Their load is the peak that `simulate` tells. Sizes are multiples
-    of what the device's allocator deals in, and so are the addresses that packing gives them."""
+    """Return the buffers of a linked step in a memory, by positions of its events.
+
+    These are its storages as the linker derived them, and the workspace of every operation while it runs. Their load is
+    the peak that `simulate` reports. Sizes are multiples of the device's allocation unit, and so are the addresses that
+    packing assigns.
+    """
     graph = linked.graph
     storages = [Buffer(a.birth, a.death, a.nbytes) for a in linked.allocations if a.memory == memory and a.nbytes]
     running = [(at, graph.operations[e.op]) for at, e in enumerate(linked.events) if isinstance(e, Computation)]
@@ -38,10 +41,13 @@ def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
 
 
 class Sections:
-    """Time, cut wherever a buffer begins or ends: between two cuts the same buffers are held.
+    """Time, divided wherever a buffer begins or ends. Within a section the same buffers are in use.
 
-    first, end: by buffer, the sections that it is held in. load: by section, the bytes held. members: by section, the
-    buffers.
+    Attributes:
+        first: The first section of each buffer.
+        end: The section after the last of each buffer.
+        load: Bytes in use in each section.
+        members: Buffers of each section.
     """
 
     def __init__(self, buffers: Sequence[Buffer]) -> None:
@@ -65,12 +71,12 @@ class Sections:
 
 
 def load(buffers: Sequence[Buffer]) -> int:
-    """The most bytes that are held at once: no packing is lower."""
+    """Return the most bytes in use at once. No packing has a lower height."""
     return max(Sections(buffers).load, default=0)
 
 
 def overlaps(buffers: Sequence[Buffer], limit: int) -> list[list[int]] | None:
-    """By buffer, those that are held at the same time; None where there are more than `limit` pairs."""
+    """Return for each buffer those in use at the same time; None if there are more than `limit` pairs."""
     neighbours: list[list[int]] = [[] for _ in buffers]
     live: list[int] = []
     pairs = 0

@@ -1,14 +1,14 @@
-"""A model of PyTorch's caching allocator for CUDA: the bytes that it *reserves* of the device to serve what a step
-allocates.
+"""A model of PyTorch's caching allocator for CUDA: the device memory that it *reserves* for a step's allocations.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp of PyTorch 2, for one stream and without settings: sizes are
-multiples of 512 bytes. Up to 1 MiB they come from a pool of 2 MiB segments, larger ones from a pool whose segments have
-20 MiB below 10 MiB and else the size itself, up to a multiple of 2 MiB. The smallest free block of the pool that is
-large enough is taken, the lower of two, and split if 512 bytes of a small or more than 1 MiB of a large one are left.
-Freed blocks become one with free ones beside them in their segment; segments are not given back. With expandable
-segments each pool is one segment that grows at its end, in pages of 2 MiB and 20 MiB, and every block is split.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp of PyTorch 2, for one stream and default settings. Sizes are
+multiples of 512 bytes. Up to 1 MiB they come from a pool of 2 MiB segments. Larger ones come from a pool with segments
+of 20 MiB for sizes below 10 MiB, else of the size itself, rounded up to 2 MiB. The allocator takes the smallest
+sufficient free block of the pool, at the lowest address. It splits the block if at least 512 bytes of a small or more
+than 1 MiB of a large block remain. Freed blocks merge with free neighbours in their segment; segments are not returned.
+With expandable segments each pool is one segment that grows at its end, in pages of 2 MiB and 20 MiB, and every block
+is split.
 
-It is a model: kernels allocate in an order that the schedule does not tell, and libraries beside it.
+It is a model: a schedule does not determine the order of allocations in kernels, and other libraries allocate too.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ from .buffers import Buffer
 _UNIT = 512
 _SMALL, _SMALL_SEGMENT = 1 << 20, 2 << 20
 _MEDIUM, _MEDIUM_SEGMENT, _LARGE_UNIT = 10 << 20, 20 << 20, 2 << 20
-_APART = 1 << 50  # from one segment's address to the next: no two touch
-_STEPS = 8  # that are simulated at most, until one reserves nothing more
+_APART = 1 << 50  # distance of segments' addresses, so that none are adjacent
+_STEPS = 8  # most steps to simulate until a step reserves nothing more
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Bytes, at the worst moment. reserved: of the device. allocated: in blocks that are in use, whose remainders count
-    where they were too small to be split off."""
+    """Bytes at the worst moment.
+
+    Attributes:
+        reserved: Reserved on the device.
+        allocated: In used blocks, including remainders that were too small to split.
+    """
 
     reserved: int
     allocated: int
 
 
 def reserve(buffers: Sequence[Buffer], expandable: bool = False) -> Reservation:
-    """What a step of these buffers reserves, run again from what the run before has left until nothing more is
-    reserved.
+    """Return what a step of these buffers reserves, repeated until a run reserves nothing more.
 
-    The first run starts with nothing reserved, as after `torch.cuda.empty_cache()`; parameters and what else is held
-    between steps lie in segments of their own. Of buffers that begin together, those that stand first are first.
+    The first run starts with nothing reserved, as after `torch.cuda.empty_cache()`. Parameters and other memory that
+    stays between steps is in separate segments. Buffers that begin together are allocated in the given order.
     """
     pools = _Pool(True, expandable), _Pool(False, expandable)
     events = sorted([(b.end, 0, i) for i, b in enumerate(buffers)] + [(b.first, 1, i) for i, b in enumerate(buffers)])
@@ -63,18 +66,18 @@ def reserve(buffers: Sequence[Buffer], expandable: bool = False) -> Reservation:
 
 
 class _Pool:
-    """Free blocks of a pool. small: of sizes up to 1 MiB."""
+    """The free blocks of a pool. small: for sizes up to 1 MiB."""
 
     def __init__(self, small: bool, expandable: bool) -> None:
         self.small, self.expandable = small, expandable
         self.reserved = 0
         self._segments = 0
         self._free: list[tuple[int, int]] = []  # (bytes, address), sorted
-        self._starts: dict[int, int] = {}  # by address of a free block: its bytes
-        self._ends: dict[int, int] = {}  # by address behind a free block: its own
+        self._starts: dict[int, int] = {}  # bytes by address of a free block
+        self._ends: dict[int, int] = {}  # start address by end address of a free block
 
     def take(self, nbytes: int) -> tuple[int, int]:
-        """Address and bytes of a block for a request."""
+        """Return address and bytes of a block for a request."""
         nbytes = max(_UNIT, -(-nbytes // _UNIT) * _UNIT)
         at = bisect_left(self._free, (nbytes, 0))
         if at == len(self._free):
@@ -97,7 +100,7 @@ class _Pool:
         self._add(address, nbytes)
 
     def _grow(self, nbytes: int) -> None:
-        """Reserve what a request of so many bytes needs."""
+        """Reserve memory for a request."""
         if self.expandable:
             page = _SMALL_SEGMENT if self.small else _MEDIUM_SEGMENT
             last = self._ends.get(self.reserved)

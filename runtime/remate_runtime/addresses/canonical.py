@@ -1,14 +1,14 @@
 """Search for a packing within a given height.
 
 Canonical solutions: buffers are placed in order of their addresses, each on top of those below it. Every packing can be
-pushed down into such a one. Dominated choices: none is placed above the top that another would have, which could lie
-below it for nothing. Sections: what is not yet placed must fit above the floor of each. Parts of time that no unplaced
-buffer connects are searched apart. These are from Moffitt, MiniMalloc: A Lightweight Memory Allocator for
-Hardware-Accelerated Machine Learning (ASPLOS 2023, doi 10.1145/3623278.3624752), and so are three of the orders in
-which buffers are tried.
+pushed down into a canonical one. Dominated choices: no buffer is placed above the top that a different unplaced buffer
+would have, because that one could go below it at no cost. Sections: unplaced buffers must fit above the floor of each
+section. Periods that no unplaced buffer connects are searched separately. These ideas, and three of the orders in which
+buffers are tried, are from Moffitt, MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine
+Learning (ASPLOS 2023, doi 10.1145/3623278.3624752).
 
-Beyond it: where a section has one buffer left that can be its lowest, the others of the section lie above that one,
-which can leave another section with one.
+In addition: if only one buffer of a section can be its lowest, all others of the section are above it. That can leave
+another section with only one candidate.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ _ORDERS = (
     "total sections size",
     "sections total size",
 )
-_Answer = Generator["_Answer", bool, bool]  # yields searches of parts, is reported what came of them
+_Answer = Generator["_Answer", bool, bool]  # yields searches of parts and receives their results
 
 
 class _Spent(Exception):  # noqa: N818 (no error: the search ends)
-    """What may be spent on a try is."""
+    """The effort for a try is used up."""
 
 
 class CanonicalSearch:
-    """overlaps: by buffer, those that are held at the same time. left: looks at buffers that may still be spent."""
+    """Searches for packings.
+
+    Attributes:
+        overlaps: For each buffer, those in use at the same time.
+        left: Remaining effort, in visits of buffers.
+    """
 
     def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], left: int) -> None:
         self.left = left
         self._space = _Packing(buffers, overlaps, Sections(buffers))
 
     def within(self, height: int, effort: int) -> list[int] | None:
-        """Addresses within `height`, None if there are none or `effort` did not find them. Takes the effort off
-        `left`."""
+        """Return addresses within `height`; None if there are none or `effort` did not suffice. Reduces `left`."""
         for remaining in range(len(_ORDERS), 0, -1):
             may = min(effort, self.left) // remaining
             answer = self._space.search(height, _ORDERS[-remaining], may)
@@ -54,8 +58,12 @@ class CanonicalSearch:
 
 
 class _Packing:
-    """One try. lowest: by buffer, the address that it cannot be below. rest: by section, bytes that are not yet
-    placed."""
+    """A try.
+
+    Attributes:
+        lowest: For each buffer, its lowest possible address.
+        rest: For each section, bytes of unplaced buffers.
+    """
 
     def __init__(self, buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]], sections: Sections) -> None:
         self.buffers, self.overlaps, self.sections = buffers, overlaps, sections
@@ -65,13 +73,13 @@ class _Packing:
         self.left = 0
 
     def search(self, height: int, order: str, effort: int) -> bool | None:
-        """Whether there are addresses within `height`; None if `effort` does not tell."""
+        """Return whether there are addresses within `height`; None if `effort` does not suffice to know."""
         self.height, self.left = height, effort
         self.order = order.split()
         self.lowest = [0] * len(self.buffers)
         self.open = [True] * len(self.buffers)
         self.rest = self.sections.load.copy()
-        self.crossing = [0] * (self.sections.count + 1)  # by section, open buffers that reach over its beginning
+        self.crossing = [0] * (self.sections.count + 1)  # for each section, open buffers that extend over its beginning
         for first, end in zip(self.sections.first, self.sections.end, strict=True):
             for at in range(first + 1, end):
                 self.crossing[at] += 1
@@ -84,7 +92,7 @@ class _Packing:
             return None
 
     def _ranks(self, part: Sequence[int]) -> dict[int, int]:
-        """By buffer of a part, its place in the order, of decreasing values. `total` counts what is open."""
+        """Return the rank of each buffer of a part, in order of decreasing values. `total` counts open buffers."""
         sections, buffers, rest = self.sections, self.buffers, self.rest
         value: dict[str, Callable[[int], int]] = {
             "width": lambda i: buffers[i].first - buffers[i].end,
@@ -97,8 +105,7 @@ class _Packing:
         return {index: rank for rank, index in enumerate(sorted(part, key=lambda i: [*(v(i) for v in values), i]))}
 
     def _parts(self, open_: list[int], first: int, end: int, address: int, rank: int, ranks: dict[int, int]) -> _Answer:
-        """Search what is open between two sections, in parts that share no section, the smallest first. Each has an
-        order of its own."""
+        """Search the open buffers between two sections, in parts without a common section, the smallest part first."""
         cuts = [at for at in range(first + 1, end) if not self.crossing[at]]
         if not cuts:
             return (yield self._place(open_, first, end, address, rank, ranks))
@@ -114,7 +121,7 @@ class _Packing:
         return True
 
     def _place(self, open_: list[int], first: int, end: int, address: int, rank: int, ranks: dict[int, int]) -> _Answer:
-        """Place one of `open_` next, not below `address`, where the latest was; of those at the same one, by rank."""
+        """Place one of `open_` next, at or above `address` of the latest one; at the same address in order of rank."""
         if not open_:
             return True
         self._spend(len(open_))
@@ -136,13 +143,13 @@ class _Packing:
                     return True
             bare = fits and not any(self.open[other] for other in self.overlaps[index])
             self._take(index, trail)
-            if bare:  # nothing lies above it: what failed does so wherever it is
+            if bare:  # nothing is above it, so a different address fails in the same way
                 return False
         return False
 
     def _put(self, index: int, at: int, first: int, end: int, trail: list[tuple[int, int]]) -> bool:
-        """Place a buffer, and raise what lies above it. False if the rest cannot fit. trail: what was raised, and from
-        where."""
+        """Place a buffer and raise those above it. Return False if the rest cannot fit. trail: what was raised, and
+        from where."""
         sections, rest = self.sections, self.rest
         self._spend(end - first)
         self.open[index] = False
@@ -155,7 +162,7 @@ class _Packing:
         return self._raise(above, at + self.size[index], touched, trail) and self._settle(touched, at, trail)
 
     def _raise(self, buffers: Sequence[int], to: int, touched: set[int], trail: list[tuple[int, int]]) -> bool:
-        """No buffer of these is below `to`. False if one does not fit then."""
+        """Raise these buffers to at least `to`. Return False if one does not fit."""
         lowest, sections = self.lowest, self.sections
         for other in buffers:
             if lowest[other] < to:
@@ -168,7 +175,7 @@ class _Packing:
         return True
 
     def _settle(self, touched: set[int], at: int, trail: list[tuple[int, int]]) -> bool:
-        """In each section some buffer must be the lowest of what is open; if one alone can, the others are above it."""
+        """Raise others if only one open buffer of a section can be its lowest."""
         lowest, open_ = self.lowest, self.open
         while touched:
             section = touched.pop()
@@ -213,7 +220,7 @@ class _Packing:
 
 
 def _run(search: _Answer) -> bool:
-    """Searches within searches, without Python's own stack, which is not deep enough."""
+    """Run nested searches without Python's own stack, which is not deep enough."""
     stack, answer = [search], None
     while True:
         try:

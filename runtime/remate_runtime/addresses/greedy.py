@@ -1,4 +1,4 @@
-"""Packing without search: one buffer after the other, each as low as the ones before it let it."""
+"""Packing without search: buffers in a given order, each as low as the previous ones allow."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from .buffers import Buffer
 
 
 def in_time_order(buffers: Sequence[Buffer]) -> list[int]:
-    """Addresses as an allocator would give them while the step runs, in one block that can grow: the smallest gap that
-    is large enough, the lower of two. Of buffers that begin together the largest is first."""
+    """Return addresses as an allocator assigns them during the step, in one block that can grow.
+
+    It takes the smallest sufficient gap at the lowest address. Of buffers that begin together, the largest is first.
+    """
     count = len(buffers)
     begins = [(b.first, 1, -b.nbytes, i) for i, b in enumerate(buffers)]
     ends = [(b.end, 0, 0, i) for i, b in enumerate(buffers)]
@@ -44,13 +46,13 @@ def _release(gaps: list[tuple[int, int]], address: int, nbytes: int) -> None:
 
 
 def by_size(buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]]) -> list[int]:
-    """The largest first, each at the lowest address that is free throughout its lifetime."""
+    """Place the largest buffers first, each at the lowest address that is free throughout its lifetime."""
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].first, i))
     return _one_by_one(buffers, overlaps, order, tight=False)
 
 
 def by_lifetime(buffers: Sequence[Buffer], overlaps: Sequence[Sequence[int]]) -> list[int]:
-    """The longest-lived first, each in the smallest gap that is free throughout its lifetime."""
+    """Place the longest-lived buffers first, each in the smallest gap that is free throughout its lifetime."""
     lifetime = [b.end - b.first for b in buffers]
     order = sorted(range(len(buffers)), key=lambda i: (-lifetime[i], -buffers[i].nbytes, i))
     return _one_by_one(buffers, overlaps, order, tight=True)

@@ -1,7 +1,7 @@
-"""Addresses for buffers with lifetimes in one block of memory, as low as counted effort finds them.
+"""Addresses for buffers with lifetimes in one block of memory, as low as a counted effort reaches.
 
-This is dynamic storage allocation, which is NP-hard (Garey and Johnson, problem SR2): greedy orders first, and a search
-where all of them are higher than the load, which no packing can be below.
+This is dynamic storage allocation, which is NP-hard (Garey and Johnson, problem SR2). Greedy orders come first. If all
+of them exceed the load, which is a lower limit, a search follows.
 """
 
 from __future__ import annotations
@@ -15,13 +15,19 @@ from .canonical import CanonicalSearch
 from .greedy import by_lifetime, by_size, in_time_order
 
 EFFORT = 40_000_000  # a second or two
-_SORTED = 8  # looks that it takes to look at a buffer among sorted ones
-_ROUNDS = 6  # heights that are tried between the load and what is found
+_SORTED = 8  # effort to visit a buffer among sorted ones
+_ROUNDS = 6  # heights to try between the load and the best height
 
 
 class Packing(msgspec.Struct, frozen=True):
-    """addresses: by buffer, in bytes from the beginning of the block. height: bytes of the block. load: the most bytes
-    that are held at once, which the height cannot be below. effort: what was spent of it."""
+    """Addresses of buffers.
+
+    Attributes:
+        addresses: Bytes from the beginning of the block, by buffer.
+        height: Bytes of the block.
+        load: The most bytes in use at once, a lower limit of the height.
+        effort: The effort that was used.
+    """
 
     addresses: tuple[int, ...]
     height: int
@@ -30,10 +36,12 @@ class Packing(msgspec.Struct, frozen=True):
 
 
 def pack(buffers: Sequence[Buffer], effort: int = EFFORT) -> Packing:
-    """Place `buffers` so that no two that are held at the same time overlap.
+    """Place buffers so that no two that are in use at the same time overlap.
 
-    effort: looks at buffers that may be spent beyond the placing in time order, which always runs. The same buffers and
-    effort give the same addresses on every machine. Buffers without bytes or without a lifetime are at address 0.
+    Args:
+        buffers: The buffers. Those without bytes or lifetime get address 0.
+        effort: Visits of buffers beyond the placement in time order, which always runs. The same buffers and effort
+            give the same addresses on every machine.
     """
     placed = [i for i, b in enumerate(buffers) if b.nbytes > 0 and b.end > b.first]
     chosen = [buffers[i] for i in placed]
@@ -45,21 +53,21 @@ def pack(buffers: Sequence[Buffer], effort: int = EFFORT) -> Packing:
 
 
 def _packed(buffers: Sequence[Buffer], least: int, effort: int) -> tuple[list[int], int]:
-    """Addresses and the effort spent on them."""
+    """Return addresses and the effort that was used."""
     best = in_time_order(buffers)
     if _height(buffers, best) == least:
         return best, 0
     beside = overlaps(buffers, effort // (4 * _SORTED))
     if beside is None:
         return best, 0
-    spent = 2 * _SORTED * sum(map(len, beside))  # each pair is looked at by both buffers, in both orders
+    spent = 2 * _SORTED * sum(map(len, beside))  # both buffers of each pair visit it, in both orders
     for addresses in (by_size(buffers, beside), by_lifetime(buffers, beside)):
         if _height(buffers, addresses) < _height(buffers, best):
             best = addresses
     if 4 * len(buffers) ** 2 > effort - spent:  # not enough to place all of them once
         return best, spent
     search = CanonicalSearch(buffers, beside, effort - spent)
-    low, high = least, _height(buffers, best)  # below `low` nothing is, or nothing was found
+    low, high = least, _height(buffers, best)  # no packing is below `low`, or none was reached
     for at in range(_ROUNDS):
         if low >= high or not search.left:
             break

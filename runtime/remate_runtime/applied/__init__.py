@@ -1,4 +1,4 @@
-"""`apply`: a model whose forward runs schedules. Needs torch."""
+"""`apply`: a model whose forward runs schedules. Requires torch."""
 
 from __future__ import annotations
 

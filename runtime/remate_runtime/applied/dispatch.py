@@ -1,4 +1,4 @@
-"""`forward` of a planned model: the schedule that fits the call, or what to do where none does."""
+"""The forward of a planned model: the schedule that fits the call, or the fallback if none does."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ..support.quantities import size
 from .padding import PaddedCall
 from .plan_call import plan_call, plan_parts_call
 from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
-from .scheduled_forward import Call, ScheduledForward
+from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
-_TOLD = 8  # different reasons for stepping aside that are warned of
+_WARNED = 8  # most reasons for fallbacks that lead to a warning
 
 
 class Dispatch:
-    """Chooses among the schedules of a model, call by call: by mode, shapes, dtypes, autocast and plain arguments."""
+    """Selects a schedule for each call by mode, shapes, dtypes, autocast and plain arguments."""
 
     def __init__(
         self,
@@ -44,31 +44,36 @@ class Dispatch:
         checks: Checks = CHECK_FIRST,
         stale: Stale = "error",
     ) -> None:
-        """parts: the schedules of all parts of the model around this one, if it is a part. checks: the calls at which
-        the model's own forward runs beside the schedule, and results are compared. stale: what a difference is, as of
-        `apply`."""
+        """Prepare the dispatch.
+
+        Args:
+            model: The live model.
+            steps: Its schedules.
+            otherwise: What a call does that no schedule fits.
+            parts: The schedules of all parts of the enclosing model, if this one is a part.
+            checks: The calls at which the self-check runs.
+            stale: Whether a difference is an error or a warning, as in `apply`.
+        """
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
-        self._submodules = [
-            module for module in model.modules() if module is not model
-        ]  # others are refused by `check`
+        self._submodules = [module for module in model.modules() if module is not model]  # `check` refuses others
         self.checks = checks
         self.self_check = SelfCheck(checks, stale == "error")
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
         self.calls = self.calls_aside = 0
         self._told: set[str] = set()
         self._sharded: Fsdp2 | None = None
-        self.__signature__ = inspect.signature(model.forward)  # libraries look at forward's argument names
+        self.__signature__ = inspect.signature(model.forward)  # libraries inspect forward's argument names
 
     def stepped_aside(self, why: str) -> None:
         """Warn, once for each reason, that the model's own forward runs."""
         self.calls_aside += 1
-        if why not in self._told and len(self._told) < _TOLD:
+        if why not in self._told and len(self._told) < _WARNED:
             self._told.add(why)
             warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("__code__", "__globals__"):  # what torch.export and torch.jit ask a forward for
+        if name in ("__code__", "__globals__"):  # torch.export and torch.jit read these attributes of a forward
             raise AttributeError(NO_PROGRAM)
         raise AttributeError(f"'Dispatch' object has no attribute {name!r}")
 
@@ -82,14 +87,13 @@ class Dispatch:
         refuse_transforms()
         if keys := collected_within(model):
             raise BindError(
-                f"the forward around this part collects {', '.join(keys)} of modules within it, which a schedule "
-                "does not call"
-                "\n  plan the model as a whole, or switch that off: "
+                f"the enclosing forward collects {', '.join(keys)} of modules within it, which a schedule does not "
+                "call\n  plan the model as a whole, or turn that off: "
                 f"{', '.join(f'config.output_{key} = False' for key in keys)}"
             )
         if any(step.device.type == "meta" for step in steps):
             raise BindError(
-                "the model is on the device meta, where nothing has values"
+                "the model is on the device meta, whose tensors have no data"
                 "\n  model.to_empty(device=...) and load its weights; the schedule stays applied"
             )
         self._look_for_shards()
@@ -114,13 +118,13 @@ class Dispatch:
         if self.otherwise == "original":
             self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
             return model.forward(*args, **kwargs)
-        told = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
+        text = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
         if len(faults) > len(steps):
-            told += f"\n  padding: {faults[-1]}"
-        raise BindError(f"{told}\n  for this call: {self._plan_call(args, kwargs)}")
+            text += f"\n  padding: {faults[-1]}"
+        raise BindError(f"{text}\n  for this call: {self._plan_call(args, kwargs)}")
 
-    def _run(self, step: ScheduledForward, call: Call, args: Any, kwargs: Any) -> Any:
-        """The step's forward, checked against the model's own where that is due."""
+    def _run(self, step: ScheduledForward, call: MatchedCall, args: Any, kwargs: Any) -> Any:
+        """Run the step's forward, with the self-check if it is due."""
         sharded = self._sharded
         if self.checks.first:
             shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
@@ -134,30 +138,33 @@ class Dispatch:
         return plan_call(self.model, args, kwargs, self.steps[0].schedule)
 
     def _padded(self, steps: Sequence[ScheduledForward], args: Any, kwargs: Any) -> Any:
-        """Run the step that needs the least padding. Raises BindError with the reason of the first that cannot."""
-        found, faults = list[tuple[PaddedCall, ScheduledForward]](), list[BindError]()
+        """Run the step that needs the least padding.
+
+        Raises:
+            BindError: No step can; with the reason of the first.
+        """
+        candidates, faults = list[tuple[PaddedCall, ScheduledForward]](), list[BindError]()
         for step in steps:
             try:
-                found.append((step.padded(args, kwargs), step))
+                candidates.append((step.padded(args, kwargs), step))
             except BindError as fault:
                 faults.append(fault)
-        if not found:
+        if not candidates:
             raise faults[0]
-        padded, step = min(found, key=lambda one: one[0].size)
-        made = self._run(step, step.call(padded.args, padded.kwargs), padded.args, padded.kwargs)
-        return step.padding.cut(made, padded, args, kwargs)
+        padded, step = min(candidates, key=lambda candidate: candidate[0].size)
+        outputs = self._run(step, step.call(padded.args, padded.kwargs), padded.args, padded.kwargs)
+        return step.padding.cut(outputs, padded, args, kwargs)
 
     def _look_for_shards(self) -> None:
-        """Find the parts that `fully_shard` was called on since, and look whether a schedule runs there. Raises
-        BindError."""
+        """Collect the parts that `fully_shard` was called on since `apply`. Raise BindError if no schedule runs with
+        them."""
         parts = sharded_parts(self._submodules)
         if not parts:
             return
         if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):
             raise BindError(
-                "blocks of the model are sharded, and a call may run one of several steps: ranks that run "
-                "different ones "
-                "would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
+                "blocks of the model are sharded, and a call may run one of several steps: ranks that run different "
+                "ones would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
                 "sizes to the whole model, or the files to each block before it is sharded"
             )
         sharded = self._sharded
@@ -186,16 +193,19 @@ class Dispatch:
 
 
 def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:
-    told = [
+    reasons = [
         f"{plain(step.schedule.name)}: {str(fault).splitlines()[0]}" for step, fault in zip(steps, faults, strict=True)
     ]
-    return "\n  - ".join(["none of the schedules is for this call", *told]) + (
+    return "\n  - ".join(["none of the schedules is for this call", *reasons]) + (
         "\n  plan one for it, or let the model's own forward run: apply(..., otherwise='original')"
     )
 
 
 def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any) -> str:
-    """Why, and whether the call is likely to fit: activations grow with the inputs, or faster (attention)."""
+    """Return the reason, and whether the call is likely to fit into memory.
+
+    Activations grow at least in proportion to the inputs; with attention, faster.
+    """
     nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
     solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
     given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))

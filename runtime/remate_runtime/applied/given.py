@@ -1,4 +1,4 @@
-"""What `apply` is given: schedules, files and folders of them; and which parts of a model they are for."""
+"""Reads the schedules, files and folders that `apply` receives, and finds the parts of a model that they are for."""
 
 from __future__ import annotations
 
@@ -25,18 +25,24 @@ Given = Schedule | str | os.PathLike[str]
 How = tuple[
     tuple[str, ...], Stale, str, bool, Checks, bool
 ]  # namespaces, stale, engine, record_functions, checks, cuda_graphs
-_SHOWN = 20  # modules in one message
+_SHOWN = 20  # modules in a message
 
 
 class Read(NamedTuple):
-    """A schedule, and the text of the file that it is from, which reports the lines of its faults."""
+    """A schedule, and the text of its file for the lines of its faults."""
 
     schedule: Schedule
     text: str | None
 
     def bound(self, model: nn.Module, how: How, executes: Engine, path: str | None = None) -> ScheduledForward:
-        """The schedule bound to a model. executes: the engine of `how`. path: of `at`, where it is that of a part;
-        None: found out, if it is a part."""
+        """Bind the schedule to a model.
+
+        Args:
+            model: The live model or part.
+            how: The options of `apply`.
+            executes: The engine.
+            path: The part's path in `at`; None finds it.
+        """
         namespaces, stale, _, record_functions, *_ = how
         ranges = None if not record_functions else f"{path}." if path else ""
         if path is None:
@@ -50,8 +56,8 @@ class Read(NamedTuple):
 
 
 def read_all(schedule: Given | Iterable[Given]) -> list[Read]:
-    """The schedules that were given, those of folders among them."""
-    return [_read(one) for one in _listed(schedule)]
+    """Return the schedules, including those in folders."""
+    return [_read(source) for source in _listed(schedule)]
 
 
 def _read(schedule: Given) -> Read:
@@ -65,40 +71,43 @@ def _listed(schedule: Given | Iterable[Given]) -> list[Given]:
     if isinstance(schedule, Schedule | str | os.PathLike):
         if isinstance(schedule, Schedule) or not os.path.isdir(schedule):
             return [schedule]
-        found = sorted(os.path.join(schedule, name) for name in os.listdir(schedule) if name.endswith(".json"))
-        schedule = [path for path in found if not path.endswith(".schema.json")]
+        paths = sorted(os.path.join(schedule, name) for name in os.listdir(schedule) if name.endswith(".json"))
+        schedule = [path for path in paths if not path.endswith(".schema.json")]
         if not schedule:
             raise BindError(
-                "the folder holds no schedule file (*.json)\n  name the folder that `remate plan -o` wrote to"
+                "the folder holds no schedule file (*.json)\n  pass the folder that `remate plan -o` wrote to"
             )
     several = list(schedule)
     if not several:
-        raise BindError("no schedule was given\n  give a file, a folder, or a list of them")
-    return [one for given in several for one in (_listed(given) if not isinstance(given, Schedule) else [given])]
+        raise BindError("no schedule was given\n  pass a file, a folder, or a list of them")
+    return [
+        entry for source in several for entry in (_listed(source) if not isinstance(source, Schedule) else [source])
+    ]
 
 
 def parts_within(model: nn.Module, given: Sequence[Read]) -> dict[str, list[Read]]:
-    """By path, the schedules that are for a part of `model`; none, if they are for the model as a whole.
+    """Return the schedules for parts of `model` by path; none if they are for the model as a whole.
 
-    Raises BindError where some are and others are not, and where a part is not there or cannot have a schedule.
+    Raises:
+        BindError: Only some are for parts, or a part does not exist or cannot have a schedule.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    found: dict[str, list[Read]] = {}
-    for one in given:
-        for path in unfold_paths(one.schedule.model.at):
-            found.setdefault(path, []).append(one)
-    if not any(path in modules for path in found):
+    by_path: dict[str, list[Read]] = {}
+    for entry in given:
+        for path in unfold_paths(entry.schedule.model.at):
+            by_path.setdefault(path, []).append(entry)
+    if not any(path in modules for path in by_path):
         return {}
     faults = [
-        f"schedule {plain(one.schedule.name)!r}: for a model as a whole, and others are for parts"
-        for one in given
-        if not one.schedule.model.at
+        f"schedule {plain(entry.schedule.name)!r}: for a model as a whole, and others are for parts"
+        for entry in given
+        if not entry.schedule.model.at
     ]
-    faults += refused_paths(model, list(found))
+    faults += refused_paths(model, list(by_path))
     if faults:
         shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
         raise BindError(
             "\n  - ".join([f"{type(model).__name__} is not the model whose parts were planned:", *shown])
             + '\n  plan again: remate.plan(model, args, at=[...]), or edit "at" in the file'
         )
-    return found
+    return by_path

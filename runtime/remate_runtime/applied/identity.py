@@ -1,4 +1,4 @@
-"""Which inputs of a call are one tensor: forward may ask for that (`query is key`), and compute something else then."""
+"""Identical tensors in a call: forward may test identity (`query is key`), and compute something else then."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from ..errors import BindError
 from ..format.signature import input_leaves
 from ..staleness.same_forward import ignores_identity
 
-_PATTERNS = 64  # that are remembered
+_PATTERNS = 64  # most patterns that are remembered
 
 
 class Identity:
-    """The pattern of a recorded call, against those of live ones."""
+    """The identities of a recorded call, compared with those of live calls."""
 
     def __init__(self, tree: Mapping[str, Any], model: nn.Module) -> None:
-        """tree: the recorded inputs."""
+        """Read the identities of a recorded call.
+
+        Args:
+            tree: The recorded inputs.
+            model: The live model.
+        """
         self._model = model
         self._inputs = Inputs(tree, model.forward, ordered=False, sized=True)
         names = self._inputs.names
@@ -29,7 +34,7 @@ class Identity:
         self._taken: set[tuple[int, ...]] = set()
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> None:
-        """Raise BindError where forward would ask `x is y` and get another answer than when planning."""
+        """Raise BindError if a test `x is y` in forward would have a different result than when planning."""
         given = self._inputs.flatten(args, kwargs, device)
         for at, other in self._same:
             if given[at] is not given[other]:
@@ -52,7 +57,6 @@ class Identity:
         names = f"{self._inputs.names[other]!r} and {self._inputs.names[at]!r}"
         remedy = "give a copy for one of them (x.clone())" if now == "one tensor" else "give one tensor for both"
         return (
-            f"the inputs {names} are {now}, and were {was} when planning; forward does something else then, or "
-            "looks at values "
-            f"so that it cannot be found out\n  {remedy}, or plan again with a call like this one"
+            f"the inputs {names} are {now}, and were {was} when planning; forward does something else then, or looks "
+            f"at values so that it cannot be found out\n  {remedy}, or plan again with a call like this one"
         )

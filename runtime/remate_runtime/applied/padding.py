@@ -1,5 +1,4 @@
-"""A call that is smaller than what a schedule is for, padded up to it; and outputs cut back to what the model
-returns."""
+"""Pads a call to a size that a schedule is for, and cuts outputs back to what the model returns."""
 
 from __future__ import annotations
 
@@ -16,11 +15,18 @@ from ..errors import BindError
 from ..format.schedule import Schedule
 from ..staleness.shapes import returned
 
-_KEPT = 64  # sizes of calls whose outputs are known
+_KEPT = 64  # most sizes of calls whose outputs are remembered
 
 
 class PaddedCall(NamedTuple):
-    """size: elements of its tensors. added: by how much their axes grew."""
+    """A padded call.
+
+    Attributes:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        size: Number of elements of its tensors.
+        added: Amounts by which axes grew.
+    """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -29,8 +35,7 @@ class PaddedCall(NamedTuple):
 
 
 class Padding:
-    """What a file declares for it (`model.fill`). Raises BindError where padding would be wrong whatever it
-    declares."""
+    """Pads with the values that a file declares (`model.fill`). Raises BindError if padding would always be wrong."""
 
     def __init__(self, model: nn.Module, schedule: Schedule) -> None:
         self._model, self._fill = model, schedule.model.fill
@@ -39,37 +44,37 @@ class Padding:
         self._refused = ""
         if not self._fill:
             self._refused = (
-                "the file declares no values to pad with\n  remate.plan(..., fill={'input_ids': 0, "
-                "'attention_mask': 0, "
-                "'labels': -100}), or write them into the file as model.fill"
+                "the file declares no values to pad with\n  remate.plan(..., fill={'input_ids': 0, 'attention_mask': "
+                "0, 'labels': -100}), or write them into the file as model.fill"
             )
         elif isinstance(schedule.model.outputs, dict) and "returns" in schedule.model.outputs:
             self._refused = (
                 "forward sets attributes of its modules, which would have the padded shapes\n  plan for a range of "
-                "sizes "
-                "(dims=), or for this size, too"
+                "sizes (dims=), or for this size, too"
             )
         elif any(block.updates for block in schedule.blocks.values()):
             self._refused = (
-                "forward writes into buffers (running statistics of batch norm, for one), and padding would go "
-                "into them"
-                "\n  plan for a range of sizes (dims=), or for this size, too"
+                "forward writes into buffers (running statistics of batch norm, for one), and padding would go into "
+                "them\n  plan for a range of sizes (dims=), or for this size, too"
             )
 
     def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> PaddedCall:
-        """The call, padded at the end of each axis. Raises BindError for one that is larger, or that has other
-        tensors."""
+        """Return the call, padded at the end of each axis.
+
+        Raises:
+            BindError: The call is larger, or has other tensors.
+        """
         if self._refused:
             raise BindError(self._refused)
         originals: dict[int, torch.Tensor] = {}
-        held: list[torch.Tensor] = []  # an alias of each tensor for each place where it is given
+        aliases: list[torch.Tensor] = []  # an alias of each tensor for each argument
 
         def alias(leaf: Any) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            held.append(leaf.view_as(leaf))
-            originals[id(held[-1])] = leaf
-            return held[-1]
+            aliases.append(leaf.view_as(leaf))
+            originals[id(aliases[-1])] = leaf
+            return aliases[-1]
 
         aliased = mapped(args, alias), mapped(kwargs, alias)
         tensors, shapes = self._sizes.above(*aliased, device)
@@ -82,9 +87,9 @@ class Padding:
             return padded.get(id(leaf), originals[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
         grown = frozenset(
-            wanted - given
+            padded_length - length
             for tensor, shape in zip(tensors, shapes, strict=True)
-            for given, wanted in zip(tensor.shape, shape, strict=True)
+            for length, padded_length in zip(tensor.shape, shape, strict=True)
         )
         total = sum(tensor.numel() for tensor in padded.values())
         return PaddedCall(mapped(aliased[0], larger), mapped(aliased[1], larger), total, grown)
@@ -94,36 +99,37 @@ class Padding:
             return tensor
         if name not in self._fill:
             raise BindError(
-                f"the input {name!r} would be padded from {list(tensor.shape)} to {list(shape)}, and the file "
-                "declares no "
-                f"value for it\n  add it to model.fill of the file, or plan with fill={{{name!r}: …}}"
+                f"the input {name!r} would be padded from {list(tensor.shape)} to {list(shape)}, and the file declares "
+                f"no value for it\n  add it to model.fill of the file, or plan with fill={{{name!r}: …}}"
             )
         ends = [end for axis in reversed(range(len(shape))) for end in (0, shape[axis] - tensor.shape[axis])]
         return torch.nn.functional.pad(tensor, ends, value=self._fill[name])
 
-    def cut(self, made: Any, padded: PaddedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a step of a padded call returned, in the shapes that the model returns for the call itself. Raises
-        BindError, also for an axis that grew otherwise than those of the inputs: where several are one (`flatten`),
-        padding is not at its end."""
+    def cut(self, outputs: Any, padded: PaddedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Cut the outputs of a padded call to the shapes that the model returns for the call itself.
+
+        Raises:
+            BindError: Cutting is not possible, for example because an axis merges several (`flatten`) and padding is
+                not at its end.
+        """
         key = tuple(tuple(t.shape) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         if key not in self._known:
             while len(self._known) >= _KEPT:
                 del self._known[next(iter(self._known))]
             self._known[key] = returned(self._model, args, kwargs)
-        return _cut(made, self._known[key], padded.added | {0})
+        return _cut(outputs, self._known[key], padded.added | {0})
 
 
-def _cut(made: Any, like: Any, added: frozenset[int]) -> Any:
-    tensors = isinstance(made, torch.Tensor) and isinstance(like, torch.Tensor)
-    if tensors and made.dim() == like.dim() and added.issuperset(map(sub, made.shape, like.shape)):
-        return made if made.shape == like.shape else made[tuple(slice(size) for size in like.shape)]
-    inner, other = children(made), children(like)
-    if inner is not None and other is not None and inner[1].keys() == other[1].keys():
-        return rebuild(made, {key: _cut(part, other[1][key], added) for key, part in inner[1].items()})
-    if inner is None and not isinstance(made, torch.Tensor) and type(made) is type(like) and made == like:
-        return made
+def _cut(output: Any, like: Any, added: frozenset[int]) -> Any:
+    tensors = isinstance(output, torch.Tensor) and isinstance(like, torch.Tensor)
+    if tensors and output.dim() == like.dim() and added.issuperset(map(sub, output.shape, like.shape)):
+        return output if output.shape == like.shape else output[tuple(slice(size) for size in like.shape)]
+    parts, wanted = children(output), children(like)
+    if parts is not None and wanted is not None and parts[1].keys() == wanted[1].keys():
+        return rebuild(output, {key: _cut(part, wanted[1][key], added) for key, part in parts[1].items()})
+    if parts is None and not isinstance(output, torch.Tensor) and type(output) is type(like) and output == like:
+        return output
     raise BindError(
-        "an output of the padded call cannot be cut to what the model returns for the call itself\n  plan for a "
-        "range of "
-        "sizes (dims=), or for this size, too"
+        "an output of the padded call cannot be cut to what the model returns for the call itself\n  plan for a range "
+        "of sizes (dims=), or for this size, too"
     )

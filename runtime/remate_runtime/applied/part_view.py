@@ -1,7 +1,7 @@
-"""A model in which some parts run by schedules: another view of it, whose other modules are its own.
+"""A model in which some parts run schedules: another view of it that shares its other modules.
 
-The modules above a part are shown as instances of subclasses of their classes, on the very attributes of theirs, that
-have the scheduled part for a child. The model itself is as it was.
+Each module above a part appears as an instance of a subclass of its class. The instance shares the module's attributes
+and has the scheduled part as a child. The model itself does not change.
 """
 
 from __future__ import annotations
@@ -19,11 +19,17 @@ from ..errors import SteppedAsideWarning
 from .dispatch import Dispatch
 from .programs import CompiledForward
 
-Again = Callable[..., nn.Module]  # applies the same schedules to another copy of the model
+Again = Callable[..., nn.Module]  # applies the same schedules to a copy of the model
 
 
 class AppliedParts:
-    """What was applied to parts of `model`. steps: by path. again: how."""
+    """The schedules that were applied to parts of `model`.
+
+    Attributes:
+        model: The live model.
+        steps: Dispatches by path.
+        again: Applies the same schedules to a copy.
+    """
 
     def __init__(
         self, model: nn.Module, steps: Mapping[str, Dispatch], again: Again, arguments: tuple[Any, ...]
@@ -36,7 +42,7 @@ class AppliedParts:
         return sum(step.calls for step in self.steps.values())
 
     def tell_bypassed(self) -> None:
-        """Warn, once, that forward went another way than through the parts of the view."""
+        """Warn, once, that forward did not call the parts of the view."""
         if not self._told:
             self._told = True
             warnings.warn(
@@ -48,26 +54,31 @@ class AppliedParts:
 
 
 def part_view(parts: AppliedParts, planned: Mapping[str, nn.Module]) -> nn.Module:
-    """The view. planned: scheduled modules by their paths, none inside another."""
+    """Return the view.
+
+    Args:
+        parts: The applied parts.
+        planned: Scheduled modules by path; none is inside another.
+    """
     return _view(parts.model, {tuple(path.split(".")): module for path, module in planned.items()}, parts)
 
 
 def parts_of(model: Any) -> AppliedParts | None:
-    """What was applied to parts of a model, if it is such a view."""
-    found = getattr(model, "_remate_parts", None)
-    return found if isinstance(found, AppliedParts) else None
+    """Return what was applied to parts of a model; None if it is no such view."""
+    parts = getattr(model, "_remate_parts", None)
+    return parts if isinstance(parts, AppliedParts) else None
 
 
 def _view(module: nn.Module, planned: Mapping[tuple[str, ...], nn.Module], parts: AppliedParts | None) -> nn.Module:
     below: dict[str, dict[tuple[str, ...], nn.Module]] = {}
-    for path, one in planned.items():
-        below.setdefault(path[0], {})[path[1:]] = one
+    for path, scheduled in planned.items():
+        below.setdefault(path[0], {})[path[1:]] = scheduled
     shown = {
         key: (
             vars(module)["_modules"][key],
-            inner[()] if () in inner else _view(vars(module)["_modules"][key], inner, None),
+            within[()] if () in within else _view(vars(module)["_modules"][key], within, None),
         )
-        for key, inner in below.items()
+        for key, within in below.items()
     }
     return _shown_as(module, shown, parts)
 
@@ -75,7 +86,13 @@ def _view(module: nn.Module, planned: Mapping[tuple[str, ...], nn.Module], parts
 def _shown_as(
     module: nn.Module, shown: Mapping[str, tuple[nn.Module, nn.Module]], parts: AppliedParts | None
 ) -> nn.Module:
-    """A module with other children. shown: by name, the child that is there, and the one in its place."""
+    """Return a module with other children.
+
+    Args:
+        module: The module.
+        shown: By name, the current child and its replacement.
+        parts: The applied parts, for the topmost module.
+    """
     base = type(module)
     space: dict[str, Any] = {
         "__slots__": ("_remate_compiled", "_remate_original", "_remate_parts", "_remate_shown"),
@@ -98,19 +115,24 @@ def _shown_as(
 
 
 class _Children:
-    """`_modules` of a view: those of the module, a child that has a schedule in place of the one without. A child that
-    was replaced in the module since is shown as it is there. Read-only: children are added to and removed from the
-    module."""
+    """`_modules` of a view: the module's children, with scheduled parts in place of their originals.
+
+    A child that was replaced in the module since appears as it is. The mapping is read-only: children are added to and
+    removed from the module.
+    """
 
     def __get__(self, module: Any, owner: type) -> Any:
         if module is None:
-            raise AttributeError("_modules")  # the class has none, as any other
-        held = vars(module)["_modules"]
+            raise AttributeError("_modules")  # like any other class
+        originals = vars(module)["_modules"]
         shown = _shown(module)
         if not shown:
-            return held
+            return originals
         return MappingProxyType(
-            {key: shown[key][1] if key in shown and shown[key][0] is child else child for key, child in held.items()}
+            {
+                key: shown[key][1] if key in shown and shown[key][0] is child else child
+                for key, child in originals.items()
+            }
         )
 
     def __set__(self, module: Any, value: Any) -> None:
@@ -118,7 +140,7 @@ class _Children:
 
 
 def _shown(module: Any) -> Mapping[str, tuple[nn.Module, nn.Module]]:
-    """None where somebody else made an instance of the view's class."""
+    """Return the replacements; none if other code created an instance of the view's class."""
     try:
         return object.__getattribute__(module, "_remate_shown")
     except AttributeError:
@@ -137,15 +159,15 @@ def _attribute(base: type) -> Callable[[Any, str], Any]:
 
 
 def _call(base: type) -> Callable[..., Any]:
-    """`__call__` of the view: says so if no schedule runs in a step that trains."""
+    """Return the view's `__call__`, which warns if no schedule runs in a training step."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         parts = parts_of(self)
         before = 0 if parts is None else parts.calls
-        found = base.__call__(self, *args, **kwargs)
+        outputs = base.__call__(self, *args, **kwargs)
         if parts is not None and parts.calls == before and self.training and torch.is_grad_enabled():
             parts.tell_bypassed()
-        return found
+        return outputs
 
     return call
 
@@ -156,7 +178,7 @@ def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
 
 
 def _reduce_inner(module: Any, protocol: int) -> tuple[Any, ...]:
-    """Of a module above parts, on its own: the one without schedules, and those that stand in place of its children."""
+    """Reduce a module above parts to the module without schedules and the replacements of its children."""
     return _shown_as, (module._remate_original, dict(module._remate_shown), None)
 
 
@@ -166,19 +188,22 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
 
 
 def refused_paths(model: nn.Module, paths: Sequence[str]) -> list[str]:
-    """Why these modules cannot have schedules of their own, as texts."""
-    modules, found = dict(model.named_modules(remove_duplicate=False)), []
+    """Return the reasons why these modules cannot have their own schedules."""
+    modules, reasons = dict(model.named_modules(remove_duplicate=False)), []
     for path in paths:
         above = [".".join(path.split(".")[:n]) for n in range(path.count(".") + 1)]
         if path not in modules:
-            found.append(f"module {path!r}: not in the model")
+            reasons.append(f"module {path!r}: not in the model")
             continue
-        found += [f"module {path!r}: inside {one!r}, which has a schedule, too" for one in above if one in paths]
-        for one in above:
-            if "forward" in vars(modules[one]):
-                found.append(
-                    f"module {one!r}: its forward was replaced, by a library that wraps models, and would run "
-                    "without the "
-                    "schedules; apply them before"
+        reasons += [
+            f"module {path!r}: inside {ancestor!r}, which has a schedule itself"
+            for ancestor in above
+            if ancestor in paths
+        ]
+        for ancestor in above:
+            if "forward" in vars(modules[ancestor]):
+                reasons.append(
+                    f"module {ancestor!r}: its forward was replaced, by a library that wraps models, and would run "
+                    "without the schedules; apply them before"
                 )
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(reasons))

@@ -1,4 +1,4 @@
-"""What to write to plan a schedule for a call that none is for."""
+"""Writes the `remate.plan` call for a call that no schedule fits."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from ..link.simulator import peak_together
 from ..operator_calls.overloads import is_dense
 from ..staleness.compare import tensors_of
 
-_LONG = 600  # characters of a call that is written out
+_LONG = 600  # longest call that is written out, in characters
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
 
 
 def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], schedule: Schedule) -> str:
-    """The call of `remate.plan` that fits a call of the model, as Python to be copied; budget and outputs are those of
-    `schedule`. Calls that are long or hold what Python cannot write are to be recorded."""
+    """Return the `remate.plan` call that fits a call of the model, as Python code to copy.
+
+    Budget and outputs are those of `schedule`. Long calls, and calls with values that Python code cannot express, are
+    to be recorded.
+    """
     settings, budget = schedule.solve.settings, _budget_of(schedule)
     try:
         written = _call(args, kwargs)
@@ -48,12 +51,12 @@ def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def plan_parts_call(schedules: Sequence[Schedule]) -> str:
-    """The same for parts of a model, which have these schedules: a call of the whole model is to be recorded."""
+    """Return code that plans parts of a model again by recording a call of the whole model."""
     kinds = {schedule.model.at: schedule for schedule in schedules}
     at, budget = [path for paths in kinds for path in paths], _budget_of(schedules[0])
-    if len(kinds) > 1:  # what each has is the budget of its own calls
+    if len(kinds) > 1:  # each has the budget of its own calls
         expanded = [expand(schedule) for schedule in kinds.values()]
-        budget = str(peak_together([link(one.graph, one.recomputes, one.pages) for one in expanded]))
+        budget = str(peak_together([link(whole.graph, whole.recomputes, whole.pages) for whole in expanded]))
     return _RECORD.format(at=f"at={(at if at[1:] else at[0])!r}, ", budget=budget)
 
 
@@ -63,13 +66,13 @@ def _budget_of(schedule: Schedule) -> str:
 
 
 def _named(schedule: Schedule) -> dict[str, dict[int, str]]:
-    """The sizes that the file leaves open, as `remate.plan` takes them: of arguments that are tensors."""
+    """Return the sizes that the file leaves open, as `remate.plan` takes them."""
     inputs, dims = schedule.model.inputs, schedule.model.dims or {}
-    found: dict[str, dict[int, str]] = {}
+    axes_by_name: dict[str, dict[int, str]] = {}
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
         if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
-            found[tree["name"]] = named
-    return found
+            axes_by_name[tree["name"]] = named
+    return axes_by_name
 
 
 def _budget(text: str) -> str:
@@ -79,19 +82,19 @@ def _budget(text: str) -> str:
 def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     tensors = list(tensors_of((args, kwargs)))
     if len({id(tensor) for tensor in tensors}) < len(tensors):
-        raise ValueError  # forward may ask which of them are one
-    positional = _sequence([_written(one) for one in args], "()")
+        raise ValueError  # forward may test which of them are identical
+    positional = _sequence([_written(argument) for argument in args], "()")
     return f"{positional}, {_written(dict(kwargs))}" if kwargs else positional
 
 
-def _written(given: Any) -> str:
-    """An example of the same type; zeros are legal indices wherever any are. Raises ValueError."""
-    if isinstance(given, torch.Tensor):
-        return _tensor(given)
-    inner = children(given)
+def _written(argument: Any) -> str:
+    """Write an example of the same type, with zeros, which are valid indices. Raises ValueError."""
+    if isinstance(argument, torch.Tensor):
+        return _tensor(argument)
+    inner = children(argument)
     if inner is None:
-        if isinstance(given, bool | int | float | str | None):
-            return repr(given)
+        if isinstance(argument, bool | int | float | str | None):
+            return repr(argument)
         raise ValueError
     kind, parts = inner
     texts = {key: _written(part) for key, part in parts.items()}

@@ -1,8 +1,8 @@
 """`apply(model, schedule)`: the model, with its training step executed by the schedule.
 
-The result is another view of the same model: an instance of a subclass of the model's class that shares the model's
-attributes, so parameters, buffers, submodules, hooks, train/eval mode, `state_dict`, `config` and methods are the same.
-Only `forward` differs.
+The result is another view of the same model. It is an instance of a subclass of the model's class that shares the
+model's attributes, so parameters, buffers, submodules, hooks, train/eval mode, `state_dict`, `config` and methods are
+the same. Only `forward` differs.
 """
 
 from __future__ import annotations
@@ -101,11 +101,11 @@ def apply(
         checks, at_once = checks_of(verify)
         how: How = (tuple(namespaces), stale, engine, record_functions, checks, cuda_graphs)
         executes = engine_of(engine).for_a_model()
-        given = read_all(schedule)
-        if parts := parts_within(original, given):
+        reads = read_all(schedule)
+        if parts := parts_within(original, reads):
             return _applied_to_parts(original, parts, how, executes, otherwise, at_once)
-        own = _of_one(executes, how)
-        steps = [one.bound(original, how, own) for one in given]
+        engine_of_model = _of_one(executes, how)
+        steps = [read.bound(original, how, engine_of_model) for read in reads]
         dispatch = Dispatch(original, steps, otherwise, checks=checks, stale=stale)
         if at_once is not False:
             call = None if at_once is True else at_once
@@ -116,7 +116,7 @@ def apply(
 
 
 def _of_one(engine: Engine, how: How) -> Engine:
-    """The engine for a model, or a part that is in use while others are: with graphs, each has a pool."""
+    """Return the engine for a model or for a part. With CUDA graphs, each gets its own memory pool."""
     return in_cuda_graphs(engine) if how[-1] else engine
 
 
@@ -128,24 +128,24 @@ def _applied_to_parts(
     otherwise: Otherwise,
     verify: bool | Call,
 ) -> nn.Module:
-    """The model with its parts planned; a module that stands at several paths is planned at all of them."""
+    """Return the model with scheduled parts. A module at several paths is scheduled at all of them."""
     modules = dict(model.named_modules(remove_duplicate=False))
-    made: dict[int, nn.Module] = {}
+    replacements: dict[int, nn.Module] = {}
     steps: dict[str, Dispatch] = {}
     verified: list[Schedule] = []
-    schedules = list({id(one): one.schedule for given in parts.values() for one in given}.values())
-    for path, given in parts.items():
+    schedules = list({id(read): read.schedule for reads in parts.values() for read in reads}.values())
+    for path, reads in parts.items():
         part = modules[path]
-        if id(part) not in made:
-            own = _of_one(executes, how)
-            bound = [one.bound(part, how, own, path) for one in given]
+        if id(part) not in replacements:
+            engine_of_part = _of_one(executes, how)
+            bound = [read.bound(part, how, engine_of_part, path) for read in reads]
             steps[path] = Dispatch(part, bound, otherwise, schedules, how[4], how[1])
-            made[id(part)] = _planned(steps[path], how)
-            for one in bound if verify is True else ():
-                if one.schedule not in verified:
-                    verified.append(one.schedule)
-                    verify_step(steps[path], one, None)
-    shown = {path: made[id(module)] for path, module in modules.items() if id(module) in made}
+            replacements[id(part)] = _planned(steps[path], how)
+            for read in bound if verify is True else ():
+                if read.schedule not in verified:
+                    verified.append(read.schedule)
+                    verify_step(steps[path], read, None)
+    shown = {path: replacements[id(module)] for path, module in modules.items() if id(module) in replacements}
     view = part_view(AppliedParts(model, steps, _apply_again, (schedules, how, otherwise)), shown)
     if not isinstance(verify, bool):
         verify_parts(model, view, next(iter(steps.values())), verify)
@@ -153,8 +153,7 @@ def _applied_to_parts(
 
 
 def original_of(model: Any) -> Any:
-    """The model that a schedule was applied to, or to parts of it; that behind one whose calls were taken over
-    (`remate.auto`); any other as it is."""
+    """Return the model that a schedule was applied to, or whose calls `remate.auto` took over; any other as it is."""
     plain = getattr(type(model), "_remate_plain", None)
     if plain is not None and vars(plain) is vars(model):
         return plain
@@ -166,9 +165,9 @@ def original_of(model: Any) -> Any:
 
 
 def _planned(step: Dispatch, how: How) -> nn.Module:
-    """An instance of a subclass of the model's class, on the very attributes of the model."""
+    """Create an instance of a subclass of the model's class that shares the model's attributes."""
     base = type(step.model)
-    made = type(
+    subclass = type(
         base.__name__,
         (base,),
         {
@@ -179,20 +178,22 @@ def _planned(step: Dispatch, how: How) -> nn.Module:
             "__reduce_ex__": _reduce,
             "__deepcopy__": _deepcopy,
             "_compiled_call_impl": CompiledForward(),
-            "forward": _Forward(base.forward),
+            "forward": _PlannedForward(base.forward),
         },
     )
-    space: Any = made
-    space.forward = _Forward(base.forward)  # again: `__init_subclass__` of a class may wrap what was there
-    module = object.__new__(made)
+    space: Any = subclass
+    space.forward = _PlannedForward(
+        base.forward
+    )  # set again, because `__init_subclass__` of a class may wrap the first one
+    module = object.__new__(subclass)
     object.__setattr__(module, "__dict__", step.model.__dict__)
     object.__setattr__(module, "_remate_step", step)
     object.__setattr__(module, "_remate_how", how)
     return module
 
 
-class _Forward:
-    """`forward` of a planned module: a data descriptor, because the shared attributes may hold a `forward` too."""
+class _PlannedForward:
+    """`forward` of a planned module: a data descriptor, because the shared attributes may contain a `forward` too."""
 
     def __init__(self, original: Callable[..., Any]) -> None:
         self._original = original
@@ -209,7 +210,7 @@ class _Forward:
                 SteppedAsideWarning,
                 stacklevel=3,
             )
-        # An instance that somebody else made of this class (`type(model)(config)`) has no schedule.
+        # An instance that other code creates from this class (`type(model)(config)`) has no schedule.
         return self._original.__get__(module, owner) if override is None else override
 
     def __set__(self, module: Any, value: Callable[..., Any]) -> None:
@@ -218,29 +219,28 @@ class _Forward:
 
 
 def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
-    """`__call__` of a planned module whose forward somebody replaced: says so if the schedule does not run."""
+    """`__call__` of a planned module whose forward was replaced; warns if the schedule does not run."""
     step = module._remate_step
     before = step.calls
-    found = type(step.model).__call__(module, *args, **kwargs)
+    outputs = type(step.model).__call__(module, *args, **kwargs)
     if step.calls == before and torch.is_grad_enabled():
         replaced = module._remate_forward
         step.stepped_aside(
-            f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, "
-            "which does "
-            "not call it; wrap the forward that was there, or apply the schedule to the part that is trained by it"
+            f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, which "
+            "does not call it; wrap the forward that was there, or apply the schedule to the part that is trained by it"
         )
-    return found
+    return outputs
 
 
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     step = module._remate_step
-    schedules = [one.schedule for one in step.steps]
+    schedules = [bound.schedule for bound in step.steps]
     return _apply_again, (step.model, schedules, module._remate_how, step.otherwise)
 
 
 def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
     step = module._remate_step
-    schedules = [one.schedule for one in step.steps]
+    schedules = [bound.schedule for bound in step.steps]
     return _apply_again(copy.deepcopy(step.model, memo), schedules, module._remate_how, step.otherwise)
 
 

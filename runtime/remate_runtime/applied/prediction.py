@@ -1,4 +1,4 @@
-"""What a step will hold, by the engine that executes it, before it runs."""
+"""Predicts the peak of a step for its engine before it runs."""
 
 from __future__ import annotations
 
@@ -23,34 +23,41 @@ from .part_view import parts_of
 
 
 def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
-    """Predict the peak of a training step of an applied model. Nothing runs.
+    """Predict the peak of a training step of an applied model without running anything.
 
     Args:
         model: A model that `apply` returned.
-        dims: Values of named sizes. Sizes that are left out are as planned.
+        dims: Values of named sizes. Omitted sizes are as planned.
 
     Returns:
-        Bytes that the step holds at its worst moment, beyond parameters, buffers, inputs and optimizer state. The
-        largest of the model's schedules; for parts of a model, an upper bound of what all their calls hold together.
+        The peak in bytes, beside parameters, buffers, inputs and optimizer state. It is the largest of the model's
+        schedules; for parts of a model, an upper bound for all their calls together.
 
     Raises:
         BindError: No schedule was applied to the model, or none is for this size.
     """
     parts = parts_of(model)
     if parts is not None:
-        known = {id(one.schedule): one for step in parts.steps.values() for one in step.steps}
-        return sum(one.peak(dims) for one in known.values())
+        known = {id(bound.schedule): bound for step in parts.steps.values() for bound in step.steps}
+        return sum(bound.peak(dims) for bound in known.values())
     step = getattr(model, "_remate_step", None)
     if not isinstance(step, Dispatch):
-        raise BindError("no schedule was applied to this model\n  give what `remate_runtime.apply` returned")
-    return max(one.peak(dims) for one in step.steps)
+        raise BindError("no schedule was applied to this model\n  pass what `remate_runtime.apply` returned")
+    return max(bound.peak(dims) for bound in step.steps)
 
 
 def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] = (), cuda_graphs: bool = False) -> int:
-    """The same of a schedule without its model, on its class of device. engine: by name. namespaces, cuda_graphs: as
-    `apply` takes them.
+    """Predict the peak of a schedule without its model, on its class of device.
 
-    Raises ScheduleError, EngineError.
+    Args:
+        schedule: The schedule.
+        engine: Name of the engine.
+        namespaces: As in `apply`.
+        cuda_graphs: As in `apply`.
+
+    Raises:
+        ScheduleError: The file is not valid.
+        EngineError: The engine cannot execute it.
     """
     schedule = fitted(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()}).schedule
     verified = verify(schedule)

@@ -1,4 +1,4 @@
-"""A scheduled forward beside what makes programs of models: torch.compile runs around it, the others refuse it."""
+"""Scheduled forwards inside program transforms: torch.compile leaves them out, other transforms refuse them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ NO_PROGRAM = (
     "a model with a schedule cannot be exported, scripted or traced: a schedule is for training by eager PyTorch"
     "\n  give the original model to torch.export, torch.jit and torch.fx; both have the same parameters"
 )
-# Newer versions of torch warn of the other name.
+# Newer versions of torch warn about the other name.
 _is_fx_tracing: Callable[[], bool] = getattr(_symbolic_trace, "is_fx_symbolic_tracing", _symbolic_trace.is_fx_tracing)
 Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 
 def outside_compiler(forward: Forward) -> Forward:
-    """`forward`, left alone by torch.compile of a loop that calls it: the compiler would look at every operation of the
-    step (41 s for a small model), and find nothing to compile. torch's own decorator for its optimizers; it loads the
-    compiler at the first call, as a torch.optim.Optimizer does when it is made."""
-    decorate = getattr(torch, "_disable_dynamo")  # noqa: B009 (private, and the one that loads the compiler late)
+    """Exclude `forward` from torch.compile of a loop that calls it.
+
+    The compiler would trace every operation of the step (41 s for a small model) and gain nothing. This is torch's own
+    decorator for its optimizers. It loads the compiler at the first call, as torch.optim.Optimizer does when created.
+    """
+    decorate = getattr(torch, "_disable_dynamo")  # noqa: B009 (private, and the variant that loads the compiler late)
     return decorate(forward)
 
 
 def refuse_transforms() -> None:
-    """Raise ExecutionError for callers that want another program of the step than its gradients."""
+    """Raise ExecutionError for callers that transform the step into another program than its gradients."""
     if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
         raise ExecutionError(
             "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
@@ -38,23 +40,22 @@ def refuse_transforms() -> None:
         )
     functional = torch._C._get_dispatch_mode(
         torch._C._TorchDispatchModeKey.FUNCTIONAL
-    )  # of AOTAutograd, before it traces
+    )  # set by AOTAutograd before it traces
     if torch._C._get_tracing_state() is not None or _is_fx_tracing() or functional is not None:
         raise ExecutionError(NO_PROGRAM)
 
 
 def refuse_compiled(model: nn.Module) -> None:
-    """Raise BindError for what torch.compile made of a model."""
+    """Raise BindError for a model that torch.compile returned."""
     if hasattr(model, "_orig_mod") and "_orig_mod" in model._modules:
         raise BindError(
-            "this is what torch.compile made of a model, and a schedule is for the model itself"
-            "\n  apply it to the model that was compiled, and do not compile that: torch.compile of the loop "
-            "around it may stay"
+            "this is what torch.compile made of a model, and a schedule is for the model itself\n  apply it to the "
+            "model that was compiled, and do not compile that: torch.compile of the loop around it may stay"
         )
 
 
 class CompiledForward:
-    """What `module.compile()` leaves: each of a model and its view with a schedule has its own."""
+    """The result of `module.compile()`. A model and its scheduled view have separate ones."""
 
     def __get__(self, module: Any, owner: type) -> Any:
         return None if module is None else getattr(module, "_remate_compiled", None)

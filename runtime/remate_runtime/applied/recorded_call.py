@@ -1,4 +1,4 @@
-"""The call that a schedule was planned for, and others that compute the same: with their keys in another order."""
+"""The call that a schedule was planned for, and equivalent calls with keys in a different order."""
 
 from __future__ import annotations
 
@@ -13,11 +13,15 @@ from ..bind.order import OrderError, order_of
 from ..staleness.same_forward import same_forward
 from .identity import Identity
 
-_ORDERS = 64  # that are remembered
+_ORDERS = 64  # most orders that are remembered
 
 
 class RecordedInputs:
-    """names: of the input leaves, in the order in which `flatten` gives their tensors."""
+    """Matches calls with the recorded one.
+
+    Attributes:
+        names: Input leaves in the order in which `flatten` returns their tensors.
+    """
 
     def __init__(self, tree: Mapping[str, Any], model: nn.Module) -> None:
         self._model = model
@@ -28,16 +32,18 @@ class RecordedInputs:
         self._taken: set[Any] = set()
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
-        """The tensors of a live call. Raise BindError where it is not the recorded one.
+        """Return the tensors of a live call.
 
-        Where keys of mappings, or of what forward takes as `**kwargs`, come in another order, forward is run once
-        without data to find out whether it does the same operations then; so, too, where one tensor is given several
-        times.
+        If keys of mappings or of `**kwargs` have a different order, forward runs once without data to find out whether
+        it does the same operations. The same applies if a tensor is passed several times.
+
+        Raises:
+            BindError: The call is not the recorded one.
         """
-        found = self._flat(args, kwargs, device)
-        if len(found) > 1:
+        tensors = self._flat(args, kwargs, device)
+        if len(tensors) > 1:
             self._identity.check(args, kwargs, device)
-        return found
+        return tensors
 
     def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         try:
@@ -46,7 +52,7 @@ class RecordedInputs:
             order = order_of((args, kwargs))
             if order in self._refused:
                 raise OrderError(self._refused[order]) from None
-            found = self._any.flatten(args, kwargs, device)
+            tensors = self._any.flatten(args, kwargs, device)
             if order not in self._taken and not same_forward(
                 self._model, (args, kwargs), self._any.as_planned(args, kwargs)
             ):
@@ -55,4 +61,4 @@ class RecordedInputs:
                 raise
             if len(self._taken) < _ORDERS:
                 self._taken.add(order)
-            return found
+            return tensors

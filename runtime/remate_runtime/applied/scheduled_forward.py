@@ -1,4 +1,4 @@
-"""One schedule bound to a model, and made ready for the devices that it is called on."""
+"""A schedule that is bound to a model and prepared for the devices of its calls."""
 
 from __future__ import annotations
 
@@ -30,9 +30,15 @@ from .padding import PaddedCall, Padding
 from .step_at_size import StepAtSize, StepsAtSizes
 
 
-class Call(NamedTuple):
-    """What a call comes to. step: the one that is for it. inputs: its tensors, laid out as planned. given: the same as
-    they were given, by name, where the step updates buffers. numbers: the live attributes."""
+class MatchedCall(NamedTuple):
+    """A call and the step for it.
+
+    Attributes:
+        step: The step of the call's size.
+        inputs: Tensors of the call in the planned layout.
+        given: The original tensors by name, if the step updates buffers.
+        numbers: Live attributes.
+    """
 
     step: StepAtSize
     inputs: list[torch.Tensor]
@@ -41,7 +47,7 @@ class Call(NamedTuple):
 
 
 class ScheduledForward:
-    """One schedule of a model, at every size that it is for."""
+    """A schedule of a model, at every size that it is for."""
 
     def __init__(
         self,
@@ -53,12 +59,23 @@ class ScheduledForward:
         ranges: str | None,
         part: str = "",
     ) -> None:
-        """ranges: as of `LinkedStep`. part: the path of `at` that the model stands at, if the schedule is for parts of
-        one."""
+        """Bind a schedule.
+
+        Args:
+            model: The live model.
+            schedule: The schedule.
+            namespaces: Permitted operators.
+            stale: Whether a changed model is an error or a warning.
+            engine: Executes the step.
+            ranges: As in `LinkedStep`.
+            part: Path in `at` of the model, if the schedule is for parts.
+        """
         self.schedule = schedule
         _permit(schedule, namespaces)
         self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
-        self._steps.verify(self._planned_size())  # faults of the file have lines: they come before those of the model
+        self._steps.verify(
+            self._planned_size()
+        )  # faults of the file have lines, so they are reported before those of the model
         self._model = model
         self._make_caches()
         self._bound = ModelBinding(model, schedule.model)
@@ -77,7 +94,7 @@ class ScheduledForward:
         return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
 
     def _make_caches(self) -> None:
-        """What forward makes at its first call, so that the model is as it was planned."""
+        """Fill the caches that forward fills at its first call, so that the model is as planned."""
         if self.schedule.model.caches:
             tensors = [t for t in (*self._model.parameters(), *self._model.buffers()) if t.device.type != "cpu"]
             device = tensors[0].device if tensors else torch.device("cpu")
@@ -86,35 +103,45 @@ class ScheduledForward:
 
     @property
     def planned(self) -> Schedule:
-        """The schedule at the size that it was planned at."""
+        """The schedule at its planned size."""
         return self._steps.at(self._planned_size()).schedule
 
     @property
     def steps(self) -> Steps:
-        """The programs of the size that it was planned at."""
+        """The programs of the planned size."""
         return self._steps.at(self._planned_size()).steps
 
     @property
     def device(self) -> torch.device:
-        """The device that the model is on."""
+        """The model's device."""
         return self._bound.device()
 
     def peak(self, dims: Mapping[str, int]) -> int:
-        """Bytes that a step will hold at its worst moment, executed as it is here. dims: its size; what they leave out,
-        as planned. Raises BindError."""
+        """Return the predicted peak of a step in bytes.
+
+        Args:
+            dims: Values of named sizes. Omitted sizes are as planned.
+
+        Raises:
+            BindError: The schedule is not for this size.
+        """
         return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
 
     def gather(self, sharded: Fsdp2 | None) -> None:
-        """From now on, take the parameters of these parts as they are while they are whole."""
+        """Use the gathered parameters of these parts from now on."""
         self._bound.gather(sharded)
 
     def check(self) -> None:
-        """Raise BindError or StaleModelError if the model is not what it was when the schedule was applied."""
+        """Raise BindError or StaleModelError if the model has changed since the schedule was applied."""
         self._bound.check_modules()
         self._guard.check()
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-        """What runs for a call that the schedule is for. Raises BindError for any other call."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MatchedCall:
+        """Match a call with the schedule.
+
+        Raises:
+            BindError: The schedule is not for this call.
+        """
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
         check_default_dtype(self._dtype)
@@ -122,10 +149,10 @@ class ScheduledForward:
             make_caches(self._model, args, kwargs, self.schedule.model.caches)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         inputs = step.call.flatten(args, kwargs, device)
-        return Call(step, inputs, self._written.given(args, kwargs, device), self._live.read())
+        return MatchedCall(step, inputs, self._written.given(args, kwargs, device), self._live.read())
 
     def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether the schedule is for this call."""
+        """Return whether the schedule is for this call."""
         try:
             self.call(tuple(args), dict(kwargs))
         except BindError:
@@ -133,13 +160,24 @@ class ScheduledForward:
         return True
 
     def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PaddedCall:
-        """A smaller call, padded up to one that the schedule is for. Raises BindError."""
+        """Pad a smaller call to a size that the schedule is for.
+
+        Raises:
+            BindError: That is not possible.
+        """
         return self.padding.padded(args, kwargs, self.device)
 
     def program(
-        self, call: Call, args: tuple[Any, ...], kwargs: Mapping[str, Any], sharded: Fsdp2 | None = None
+        self, call: MatchedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], sharded: Fsdp2 | None = None
     ) -> Program:
-        """A call as the self-check takes it. call: of these arguments."""
+        """Return the input of the self-check for a call.
+
+        Args:
+            call: The matched call.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+            sharded: Parts that FSDP2 shards.
+        """
         steps, model, solve = call.step.steps, self._bound.model, self.schedule.solve
         device = self.device
         slots = self._bound.slots
@@ -165,9 +203,14 @@ class ScheduledForward:
             fsdp2=sharded is not None,
         )
 
-    def run(self, call: Call, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:
-        """The step's forward on what `call` gave; the module's outputs. sharded: the parts that FSDP2 takes care of.
-        checked: backward looks whether what it reads is what it was, too, however it was written to."""
+    def run(self, call: MatchedCall, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:
+        """Run the step's forward and return the module's outputs.
+
+        Args:
+            call: The matched call.
+            sharded: Parts that FSDP2 shards.
+            checked: Backward also verifies the contents of what it reads, however it was written to.
+        """
         device = self.device
         step = call.step
         tensors = [*call.inputs, *self._bound.tensors(device)]

@@ -1,4 +1,4 @@
-"""The step of one size, made ready for the devices that it is called on; and those of several sizes."""
+"""The step of a size, prepared for the devices of its calls, and the steps of several sizes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,19 @@ from ..support.gc_pause import gc_paused
 from ..support.quantities import size
 from .recorded_call import RecordedInputs
 
-SIZES = 32  # whose programs are kept; of those that were called, the one that was not for the longest time goes
+SIZES = 32  # most sizes whose programs are kept; the least recently called one is dropped
 
 _log = logging.getLogger(__name__)
 
 
 class StepAtSize(NamedTuple):
-    """call: what it takes. steps: its programs. build: from output leaves to what the model returns."""
+    """The step of a size.
+
+    Attributes:
+        call: The inputs that it accepts.
+        steps: Its programs.
+        build: Builds the model's return value from output leaves.
+    """
 
     schedule: Schedule
     call: RecordedInputs
@@ -38,7 +44,7 @@ class StepAtSize(NamedTuple):
 
 
 class _Sound(NamedTuple):
-    """The schedule at a size, without faults, and its operators."""
+    """The schedule at a size after verification, and its operators."""
 
     schedule: Schedule
     verified: Verified
@@ -46,8 +52,8 @@ class _Sound(NamedTuple):
 
 
 class StepsAtSizes:
-    """The steps of a schedule by size. Each is linked for itself: lives, strides and in-place choices follow from its
-    sizes."""
+    """The steps of a schedule by size. Each is linked separately: live ranges, strides and in-place choices depend
+    on sizes."""
 
     def __init__(
         self,
@@ -59,42 +65,53 @@ class StepsAtSizes:
     ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
-        self._sound: dict[tuple[int, ...], _Sound] = {}  # verified, and not made yet
+        self._sound: dict[tuple[int, ...], _Sound] = {}  # verified sizes whose step has not been built yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
 
     def verify(self, dims: Mapping[str, int]) -> None:
-        """Look for faults of the file at a size, without the model; `at` goes on from there. Raises ScheduleError."""
+        """Check the file at a size without the model; `at` continues from there.
+
+        Raises:
+            ScheduleError: The file has faults.
+        """
         with gc_paused():
             self._sound[tuple(dims.values())] = self._verified(dims)
 
     def at(self, dims: Mapping[str, int]) -> StepAtSize:
-        """The step at a size: a number for each that the schedule names, in its order. Raises ScheduleError."""
+        """Return the step at a size.
+
+        Args:
+            dims: The value of each named size, in the schedule's order.
+
+        Raises:
+            ScheduleError: The file has faults at this size.
+        """
         key = tuple(dims.values())
-        found = self._kept.get(key)
-        if found is None:
+        step = self._kept.get(key)
+        if step is None:
             with gc_paused():
-                found = self._made(self._sound.pop(key, None) or self._verified(dims))
-            self._kept[key] = found
+                step = self._made(self._sound.pop(key, None) or self._verified(dims))
+            self._kept[key] = step
             while len(self._kept) > SIZES:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(key)
-        return found
+        return step
 
     def _verified(self, dims: Mapping[str, int]) -> _Sound:
         schedule, dropped, recomputes = fitted(self._schedule, dims)
         if dropped:
-            told = (
+            reason = (
                 f"{dropped} of its {recomputes} recomputations are left out, "
-                f"which the budget of {size(schedule.solve.budget)} does not call for"
+                f"which the budget of {size(schedule.solve.budget)} does not need"
             )
-            _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), told)
+            _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), reason)
         verified = verify(schedule, spelled(dims))
         return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
 
     def _made(self, sound: _Sound) -> StepAtSize:
         planned = sound.schedule.model
         call = RecordedInputs(planned.inputs, self._model)
-        # In the order in which `ScheduledForward` gives them.
+        # In the order in which `ScheduledForward` passes them.
         names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
         outputs = tuple(output_leaves(planned.outputs))
         steps = Steps(self._engine, sound.verified, outputs, names, sound.live, self._ranges)

@@ -1,5 +1,4 @@
-"""`apply(..., verify=True)` and `verify=(args, kwargs)`: the self-check at once, with gradients, on a call of its
-own."""
+"""`apply(..., verify=True)` and `verify=(args, kwargs)`: an immediate self-check with gradients on a separate call."""
 
 from __future__ import annotations
 
@@ -22,18 +21,19 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def verify_step(dispatch: Dispatch, step: ScheduledForward, call: Call | None, pads: bool = False) -> None:
-    """Run one step of a model and one of its schedule, and compare outputs, buffers, generators and gradients.
-    Everything is left as it was.
+    """Run a step of a model and one of its schedule, and compare outputs, buffers, generators and gradients.
+
+    Everything is restored.
 
     Args:
-        dispatch: What runs the schedules of the model.
+        dispatch: The dispatch of the model.
         step: The schedule.
-        call: The call to run; None: random arguments of the planned types.
-        pads: Whether a call that is too small is padded.
+        call: The call to run; None for random arguments of the planned types.
+        pads: Pad a smaller call.
 
     Raises:
         StaleModelError: They differ by more than rounding.
-        BindError: The step cannot be run so.
+        BindError: The step cannot run in this way.
     """
     model, recorded = dispatch.model, step.planned.model
     _refuse_other_mode(model, recorded)
@@ -46,8 +46,10 @@ def verify_step(dispatch: Dispatch, step: ScheduledForward, call: Call | None, p
 
 
 def _padded(step: ScheduledForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
-    """The model on a call, and the schedule on the same call padded: sums go over more elements, so they are rounded
-    otherwise."""
+    """Return the self-check's input for a model on a call, and its schedule on the padded call.
+
+    Sums over more elements round differently.
+    """
     padded = step.padded(args, kwargs)
     call = step.call(padded.args, padded.kwargs)
     program = step.program(call, args, kwargs)
@@ -57,12 +59,12 @@ def _padded(step: ScheduledForward, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def verify_parts(model: nn.Module, view: nn.Module, dispatch: Dispatch, call: Call) -> None:
-    """The same of a model in which parts have schedules, on a call of the whole.
+    """Verify a model whose parts have schedules on a call of the whole model.
 
     Args:
         model: The live model.
-        view: The same with its parts scheduled.
-        dispatch: What runs the schedules of one of the parts.
+        view: The view with scheduled parts.
+        dispatch: The dispatch of one of the parts.
         call: The call to run.
     """
     step = dispatch.steps[0]
@@ -106,7 +108,7 @@ def _autocast(recorded: Model, device: torch.device) -> contextlib.AbstractConte
 
 @contextlib.contextmanager
 def _explained(random: bool) -> Any:
-    """What a model says of random inputs, with what helps."""
+    """Add advice to an error that a model raises for random inputs."""
     try:
         yield
     except RemateError:

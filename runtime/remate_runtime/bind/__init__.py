@@ -1,4 +1,4 @@
-"""Matches parameters, buffers, inputs and outputs of the live model with those of a schedule. Needs torch."""
+"""Matches parameters, buffers, inputs and outputs of the live model with those of a schedule. Requires torch."""
 
 from __future__ import annotations
 

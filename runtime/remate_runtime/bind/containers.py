@@ -1,4 +1,4 @@
-"""What counts as a container in the inputs and outputs of a model: planner and runtime take them apart alike."""
+"""Containers in the inputs and outputs of a model. Planner and runtime decompose them in the same way."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 
 def children(node: Any) -> tuple[str, dict[str, Any]] | None:
-    """(kind, children by key) of a container; None for leaves and for what is none.
+    """Return (kind, children by key) of a container; None for leaves and for other objects.
 
     Kinds: `tuple`, `list`, `dict` (any mapping with text keys), `record` (named tuple or dataclass). Hugging Face
-    outputs
-    are both mapping and dataclass: what they hold counts, fields that are None do not.
+    outputs are both mapping and dataclass: their items count, without fields that are None.
     """
     fields = getattr(node, "_fields", None)
     if isinstance(node, tuple) and fields is not None:
@@ -30,7 +29,7 @@ def children(node: Any) -> tuple[str, dict[str, Any]] | None:
 
 
 def rebuild(node: Any, parts: dict[str, Any]) -> Any:
-    """A container like `node` with other children, by key, in the order of `parts`."""
+    """Return a container like `node` with other children, by key, in the order of `parts`."""
     if isinstance(node, tuple) and hasattr(node, "_fields"):
         return type(node)(**parts)
     if isinstance(node, tuple | list):
@@ -40,18 +39,18 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
     if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
         make: Any = type(node)
         return make(parts)
-    made = copy.copy(node)  # a constructor may want other arguments, or do more than store them
-    if isinstance(made, MutableMapping) and not dataclasses.is_dataclass(made) and list(made) != list(parts):
-        made.clear()
+    copied = copy.copy(node)  # a constructor may take other arguments, or do more than store them
+    if isinstance(copied, MutableMapping) and not dataclasses.is_dataclass(copied) and list(copied) != list(parts):
+        copied.clear()
     for key, part in parts.items():
-        if isinstance(made, MutableMapping):
-            made[key] = part
+        if isinstance(copied, MutableMapping):
+            copied[key] = part
         else:
-            object.__setattr__(made, key, part)
-    return made
+            object.__setattr__(copied, key, part)
+    return copied
 
 
 def mapped(node: Any, leaf: Callable[[Any], Any]) -> Any:
-    """`node` with `leaf` of each of its leaves, keys in their order."""
+    """Return `node` with `leaf` applied to each of its leaves, keys in order."""
     inner = children(node)
     return leaf(node) if inner is None else rebuild(node, {key: mapped(part, leaf) for key, part in inner[1].items()})

@@ -1,9 +1,9 @@
-"""Parts of a model that `fully_shard` (FSDP2) takes care of, while a schedule of the whole model runs.
+"""Parts of a model that `fully_shard` (FSDP2) manages, while a schedule of the whole model runs.
 
-A step does not call the parts, so their hooks do not run. What they do is asked of the same objects of torch at the
+A step does not call the parts, so their hooks do not run. Instead, the step calls the same objects of torch at the
 borders of the operations that read a part's parameters (`link.borders`): gathering, freeing, prefetching, reducing,
-with the settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between them a parameter is a
-tensor without storage, always the same one, so autograd and views keep hold of it.
+with the settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between borders a parameter is a
+tensor without storage, always the same object, so that autograd and views keep their reference.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import BindError
 
-# What is used of torch's own objects, none of it public: attributes, and methods with how many arguments they take.
+# Private attributes of torch's objects, and methods with their numbers of arguments.
 _Names = Mapping[str, int | None]
 _OF_MODULE: _Names = {"_get_fsdp_state": 0}
 _OF_STATE: _Names = {
@@ -33,9 +33,11 @@ _BLOCKS = "plan one block, and shard what apply gives for each: block = apply(bl
 
 
 class Fsdp2:
-    """The parts of a model, which were found to be `modules` (`sharded_parts`). Groups are numbered in the order of the
-    model; a list in one call of `fully_shard` is one group. Raises BindError where a schedule of the whole model would
-    not do what the parts do."""
+    """The parts of a model that `sharded_parts` returned as `modules`.
+
+    Groups are numbered in the order of the model. A list in one call of `fully_shard` is one group. Raises BindError if
+    a schedule of the whole model would not do what the parts do.
+    """
 
     def __init__(self, model: nn.Module, modules: Sequence[Any]) -> None:
         self.modules = tuple(modules)
@@ -45,10 +47,12 @@ class Fsdp2:
         self._states: list[Any] = list(states.values())
         for state in self._states:
             _check(state)
-        names: dict[int, list[str]] = {}  # paths of a module
+        names: dict[int, list[str]] = {}  # paths by module
         for path, module in model.named_modules(remove_duplicate=False):
             names.setdefault(id(module), []).append(path)
-        self._found: dict[str, tuple[int, Any]] = {}  # by name of the parameter: the group, and what torch knows of it
+        self._parameters: dict[
+            str, tuple[int, Any]
+        ] = {}  # by name of the parameter: its group, and torch's object for it
         for number, state in enumerate(self._states):
             for group in state._fsdp_param_groups:
                 for parameter in group.fsdp_params:
@@ -56,34 +60,35 @@ class Fsdp2:
                     places = [(info.module, info.param_name)]
                     places += zip(info.shared_modules, info.shared_param_names, strict=True)
                     for holder, name in places:
-                        self._found.update({f"{path}.{name}": (number, parameter) for path in names[id(holder)]})
+                        self._parameters.update({f"{path}.{name}": (number, parameter) for path in names[id(holder)]})
 
     def group_of(self, name: str) -> int | None:
-        """The number of the group of a parameter; None where it is in none of these."""
-        found = self._found.get(name)
-        return None if found is None else found[0]
+        """Return the number of the group of a parameter; None if it is in none of these groups."""
+        parameter = self._parameters.get(name)
+        return None if parameter is None else parameter[0]
 
     def whole(self, name: str) -> torch.Tensor | None:
-        """The tensor of a parameter that is gathered at times, now with or without its storage."""
-        found = self._found.get(name)
-        return None if found is None else found[1]._unsharded_param
+        """Return the gathered tensor of a parameter, with or without its storage at the moment."""
+        parameter = self._parameters.get(name)
+        return None if parameter is None else parameter[1]._unsharded_param
 
     def prepare(self) -> None:
-        """Before each call: look whether torch is where it must be, and at the first call make the tensors. Raises
-        BindError."""
+        """Check before each call that torch's parts have the expected state, and create the tensors at the first call.
+
+        Raises:
+            BindError: They do not.
+        """
         in_backward = torch._C._current_graph_task_id() != -1
         for state in self._states:
             if in_backward or state._training_state.name != "IDLE":
                 raise BindError(
-                    "the model is called within its own forward or backward (checkpointed, for one), and its "
-                    "blocks are sharded"
-                    "\n  a schedule recomputes what it needs: call the model without torch.utils.checkpoint"
+                    "the model is called within its own forward or backward (checkpointed, for one), and its blocks "
+                    "are sharded\n  a schedule recomputes what it needs: call the model without torch.utils.checkpoint"
                 )
             if state._is_root is not False or state._state_ctx.iter_forward_root is None:
                 raise BindError(
-                    "blocks of the model are sharded by fully_shard, and the model is not, or its forward was "
-                    "called directly"
-                    "\n  call fully_shard(model), too, after its blocks, and then the model itself"
+                    "blocks of the model are sharded by fully_shard, and the model is not, or its forward was called "
+                    "directly\n  call fully_shard(model), too, after its blocks, and then the model itself"
                 )
             for group in state._fsdp_param_groups:
                 if not all(hasattr(parameter, "_unsharded_param") for parameter in group.fsdp_params):
@@ -96,7 +101,7 @@ class Fsdp2:
                     parameter._unsharded_param.requires_grad_(parameter.sharded_param.requires_grad)
 
     def act(self, does: str, group: int) -> None:
-        """What a border says (`link.borders.Border`)."""
+        """Perform the action of a border (`link.borders.Border`)."""
         state = self._states[group]
         match does:
             case "gather":
@@ -106,8 +111,8 @@ class Fsdp2:
             case "gather again":
                 state._pre_backward(None)
             case "reduce":
-                for one in reversed(state._fsdp_param_groups):
-                    one.post_backward()
+                for group_of_parameters in reversed(state._fsdp_param_groups):
+                    group_of_parameters.post_backward()
 
 
 def _check(state: Any) -> None:
@@ -122,22 +127,20 @@ def _check(state: Any) -> None:
     if policy.output_dtype is not None or (policy.param_dtype is not None and policy.cast_forward_inputs):
         raise BindError(
             "the MixedPrecisionPolicy of a block casts what it is given or returns, which a schedule of the whole "
-            "model does not"
-            f"\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, cast_forward_inputs=False), and a "
-            "plan of "
-            "the model in that precision"
+            f"model does not\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, "
+            "cast_forward_inputs=False), and a plan of the model in that precision"
         )
 
 
-def _look(thing: Any, names: _Names) -> None:
-    """Raise BindError unless an object of torch has these attributes, and takes calls with so many arguments."""
+def _look(value: Any, names: _Names) -> None:
+    """Raise BindError unless an object of torch has these attributes and accepts these numbers of arguments."""
     for name, count in names.items():
         try:
-            found = getattr(thing, name)
+            member = getattr(value, name)
             if count is not None:
-                inspect.signature(found).bind(*[None] * count)
+                inspect.signature(member).bind(*[None] * count)
         except (AttributeError, TypeError, ValueError):
             raise BindError(
                 f"fully_shard of torch {torch.__version__} is another than a schedule of the whole model knows: "
-                f"{type(thing).__name__}.{name} is not what it was in 2.13\n  {_BLOCKS}"
+                f"{type(value).__name__}.{name} is not what it was in 2.13\n  {_BLOCKS}"
             ) from None

@@ -1,6 +1,7 @@
-"""Calls of the live model against the recorded call: inputs are checked and flattened.
+"""Checks the inputs of a live call against the recorded call, and flattens them.
 
-A call is matched by forward's signature, so that positional and keyword arguments, and defaults left out, are equal.
+Calls are matched by forward's signature, so that positional arguments, keyword arguments and omitted defaults are
+equivalent.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ _MISSING = object()
 _CPU = torch.device("cpu")
 _PLAN_AGAIN = "plan again for this call, or call as planned"
 
-Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks one argument, appends its tensors
+Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks an argument and appends its tensors
 
 
 class Inputs:
-    """The recorded call. ordered: refuse keys in another order than the recorded one. sized: the tree names sizes; then
-    `flatten` leaves tensors as they are and looks at neither their types nor literals.
+    """The recorded call.
 
-    names: the input leaves of the file, in the order in which `flatten` gives their tensors. That order is forward's,
-    not the file's, so whoever takes the tensors goes by these names.
+    Attributes:
+        ordered: Refuse keys in a different order than the recorded one.
+        sized: The tree contains named sizes. `flatten` then checks neither types nor literals.
+        names: The input leaves of the file, in the order in which `flatten` returns their tensors. That is forward's
+            order, not the file's, so users of the tensors go by these names.
     """
 
     def __init__(
@@ -44,20 +47,24 @@ class Inputs:
         self._forms: dict[tuple[int, tuple[str, ...]], list[tuple[Accept, int | str | None]]] = {}
 
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
-        """The tensors of a live call, in the order of `names`. Raise BindError, naming the input, where the call is not
-        the recorded one; OrderError, where only the order of keys is not."""
+        """Return the tensors of a live call in the order of `names`.
+
+        Raises:
+            BindError: The call is not the recorded one; the text names the input.
+            OrderError: Only the order of keys differs.
+        """
         form = (len(args), tuple(kwargs))
         plan = self._forms.get(form)
         if plan is None:
             plan = self._forms[form] = self._plan(len(args), form[1])
-        found: list[torch.Tensor] = []
+        tensors: list[torch.Tensor] = []
         for accept, where in plan:
-            given = _MISSING if where is None else args[where] if isinstance(where, int) else kwargs[where]
-            accept(given, device, found)
-        return found
+            argument = _MISSING if where is None else args[where] if isinstance(where, int) else kwargs[where]
+            accept(argument, device, tensors)
+        return tensors
 
     def as_planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call that `flatten` has taken, with all keys in the recorded order."""
+        """Return a call that `flatten` accepted, with all keys in the recorded order."""
         given: dict[str, int | str] = self._bind(range(len(args)), {name: name for name in kwargs})
         where = {place: self._nodes.get(key, {}) for key, place in given.items()}
         planned = {key[2:]: at for at, key in enumerate(self._extra)}
@@ -68,8 +75,10 @@ class Inputs:
         )
 
     def _bind(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments by parameter; those of `*args` and `**kwargs` as `*0`, `*1` and `**name`: a keyword argument may
-        have the name of a positional-only parameter."""
+        """Return arguments by parameter. Those of `*args` and `**kwargs` are `*0`, `*1` and `**name`.
+
+        The prefix distinguishes a keyword argument from a positional-only parameter of the same name.
+        """
         try:
             bound = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -86,14 +95,15 @@ class Inputs:
         return flat
 
     def _label(self, key: str) -> str:
-        """What an error calls the argument: `rest.0` for the first of `*rest`, `bias` for one of `**more`."""
+        """Return the name of an argument in errors: `rest.0` for the first of `*rest`, `bias` for an item of
+        `**more`."""
         if key.startswith("**") or not key.startswith("*"):
             return key.removeprefix("**")
         kind = inspect.Parameter.VAR_POSITIONAL
         return f"{next(n for n, p in self._signature.parameters.items() if p.kind is kind)}.{key[1:]}"
 
     def _recorded(self, recorded: dict[str, Any]) -> dict[str, Accept]:
-        """One acceptor per argument of forward, the recorded ones first."""
+        """Return one acceptor per argument of forward, the recorded ones first."""
         accepts: dict[str, Accept] = {}
         for key, node in recorded.items():
             parameter = self._signature.parameters.get(key)
@@ -107,7 +117,12 @@ class Inputs:
         return accepts
 
     def _plan(self, count: int, names: tuple[str, ...]) -> list[tuple[Accept, int | str | None]]:
-        """Which argument of a call with `count` positional and these keyword arguments goes to which acceptor."""
+        """Assign the arguments of a call to acceptors.
+
+        Args:
+            count: Number of positional arguments.
+            names: Names of keyword arguments.
+        """
         given: dict[str, int | str] = self._bind(range(count), {name: name for name in names})
         new = [self._label(key) for key in given if key not in self._accepts]
         if new:
@@ -119,33 +134,40 @@ class Inputs:
 
 
 def _or_default(accept: Accept, default: Any, name: str) -> Accept:
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if given is _MISSING:
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        if argument is _MISSING:
             if default is _MISSING:
                 raise BindError(f"the input {name!r} is missing\n  {_PLAN_AGAIN}")
-            given = default
-        accept(given, device, found)
+            argument = default
+        accept(argument, device, tensors)
 
     return run
 
 
 def _left_out(name: str, default: Any) -> Accept:
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if given is not _MISSING and given is not default and not _same(given, default):
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        if argument is not _MISSING and argument is not default and not _same(argument, default):
             raise BindError(
-                f"the input {name!r} was left out when planning ({default!r}), the call gives {_short(given)}"
+                f"the input {name!r} was left out when planning ({default!r}), the call gives {_short(argument)}"
                 f"\n  {_PLAN_AGAIN}"
             )
 
     return run
 
 
-Leaf = Callable[[Mapping[str, Any], str], Accept]  # of a tensor or a literal, and what errors call it
+Leaf = Callable[[Mapping[str, Any], str], Accept]  # of a tensor or a literal, and its name in errors
 
 
 def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bool, leaf: Leaf) -> Accept:
-    """What a node of the inputs tree accepts. label: what errors call it. Appends its leaves to `names`. ordered:
-    mappings must have their keys in the recorded order."""
+    """Return the acceptor of a node of the inputs tree.
+
+    Args:
+        node: The node.
+        label: Name in errors.
+        names: The leaves are appended here.
+        ordered: Mappings must have their keys in the recorded order.
+        leaf: Returns the acceptor of a leaf.
+    """
     if "tensor" in node:
         names.append(node.get("name", label))
         return leaf(node, names[-1])
@@ -166,16 +188,16 @@ def _leaf(node: Mapping[str, Any], label: str) -> Accept:
 
 
 def _any_leaf(node: Mapping[str, Any], label: str) -> Accept:
-    """A tensor of any type, or any literal: where sizes are still to be read from the call."""
+    """Accept a tensor of any type or any literal: the sizes of the call are not known yet."""
 
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if "tensor" in node:
-            if not isinstance(given, torch.Tensor):
+            if not isinstance(argument, torch.Tensor):
                 was = f"a tensor {node['tensor']}"
                 raise BindError(
-                    f"the input {label!r} was {was} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+                    f"the input {label!r} was {was} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
                 )
-            found.append(given)
+            tensors.append(argument)
 
     return run
 
@@ -183,51 +205,55 @@ def _any_leaf(node: Mapping[str, Any], label: str) -> Accept:
 def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
     shape, dtype = torch.Size(type_.shape), TORCH_DTYPES[type_.dtype]
 
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if not isinstance(given, torch.Tensor):
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        if not isinstance(argument, torch.Tensor):
             raise BindError(
-                f"the input {name!r} was a tensor {type_} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} was a tensor {type_} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
             )
         where = _CPU if type_.cpu else device
-        if not is_dense(given):
+        if not is_dense(argument):
             raise BindError(
-                f"the input {name!r} must be {type_} on {where}, got {described(given)}\n  make it a dense tensor"
+                f"the input {name!r} must be {type_} on {where}, got {described(argument)}\n  make it a dense tensor"
             )
-        if given.shape != shape or given.dtype is not dtype or given.device != where:
+        if argument.shape != shape or argument.dtype is not dtype or argument.device != where:
             raise BindError(
-                f"the input {name!r} must be {type_} on {where}, got {described(given)}\n  "
-                + ("plan again for this shape or pad" if given.shape != shape else "convert it, or plan again with it")
+                f"the input {name!r} must be {type_} on {where}, got {described(argument)}\n  "
+                + (
+                    "plan again for this shape or pad"
+                    if argument.shape != shape
+                    else "convert it, or plan again with it"
+                )
             )
-        if given.requires_grad and not grad and torch.is_grad_enabled():
+        if argument.requires_grad and not grad and torch.is_grad_enabled():
             raise BindError(
                 f"the input {name!r} requires grad, and the schedule has no gradient for it"
                 "\n  detach it, or plan again with an example that requires grad"
             )
-        if not laid_out(given, type_) or given.is_conj() or given.is_neg():
-            given = empty(type_, device).copy_(given)  # outside the step: autograd passes through the copy
-        found.append(given)
+        if not laid_out(argument, type_) or argument.is_conj() or argument.is_neg():
+            argument = empty(type_, device).copy_(argument)  # outside the step: autograd passes through the copy
+        tensors.append(argument)
 
     return run
 
 
 def _literal(expected: Any, name: str) -> Accept:
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if not _same(given, expected):
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        if not _same(argument, expected):
             raise BindError(
-                f"the input {name!r} was {expected!r} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} was {expected!r} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
             )
 
     return run
 
 
 def _sequence(children: list[Accept], name: str) -> Accept:
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != len(children):
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        if not isinstance(argument, Sequence) or isinstance(argument, str) or len(argument) != len(children):
             raise BindError(
-                f"the input {name!r} must be a sequence of {len(children)}, got {_short(given)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} must be a sequence of {len(children)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
             )
-        for child, item in zip(children, given, strict=True):
-            child(item, device, found)
+        for child, item in zip(children, argument, strict=True):
+            child(item, device, tensors)
 
     return run
 
@@ -235,46 +261,48 @@ def _sequence(children: list[Accept], name: str) -> Accept:
 def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
     order = list(parts)
 
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        if not isinstance(given, Mapping) or given.keys() != parts.keys():
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        if not isinstance(argument, Mapping) or argument.keys() != parts.keys():
             raise BindError(
-                f"the input {name!r} must have the keys {sorted(parts)}, got {_short(given)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} must have the keys {sorted(parts)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
             )
-        if ordered and list(given) != order:
+        if ordered and list(argument) != order:
             raise order_error(f"keys of the input {name!r}", order)
         for key, part in parts.items():
-            part(given[key], device, found)
+            part(argument[key], device, tensors)
 
     return run
 
 
 def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
-    def run(given: Any, device: torch.device, found: list[torch.Tensor]) -> None:
-        inner = children(given)
-        if inner is None or inner[0] != "record" or type(given).__name__ != kind:
+    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+        record = children(argument)
+        if record is None or record[0] != "record" or type(argument).__name__ != kind:
             raise BindError(
-                f"the input {name!r} was a {kind} when planning, now it is {_short(given)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} was a {kind} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
             )
-        if inner[1].keys() != parts.keys():
+        if record[1].keys() != parts.keys():
             raise BindError(
-                f"the input {name!r} must have the fields {sorted(parts)}, got {sorted(inner[1])}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} must have the fields {sorted(parts)}, got {sorted(record[1])}\n  {_PLAN_AGAIN}"
             )
         for key, part in parts.items():
-            part(inner[1][key], device, found)
+            part(record[1][key], device, tensors)
 
     return run
 
 
-def _same(given: Any, expected: Any) -> bool:
-    """Equal as literals, or as containers of them: True is not 1, 1 is not 1.0, nan is nan, 0.0 is not -0.0."""
-    one, other = children(given), children(expected)
-    if one is not None and other is not None and type(given) is type(expected):
-        return list(one[1]) == list(other[1]) and all(_same(one[1][key], other[1][key]) for key in one[1])
-    if not isinstance(given, bool | int | float | complex | str | None):
+def _same(argument: Any, expected: Any) -> bool:
+    """Compare literals, or containers of them: True differs from 1, 1 from 1.0, 0.0 from -0.0; nan equals nan."""
+    items, expected_items = children(argument), children(expected)
+    if items is not None and expected_items is not None and type(argument) is type(expected):
+        return list(items[1]) == list(expected_items[1]) and all(
+            _same(items[1][key], expected_items[1][key]) for key in items[1]
+        )
+    if not isinstance(argument, bool | int | float | complex | str | None):
         return False
-    if any(isinstance(given, kind) is not isinstance(expected, kind) for kind in (bool, int, float, complex)):
+    if any(isinstance(argument, kind) is not isinstance(expected, kind) for kind in (bool, int, float, complex)):
         return False
-    return (given == expected and str(given) == str(expected)) or (given != given and expected != expected)
+    return (argument == expected and str(argument) == str(expected)) or (argument != argument and expected != expected)
 
 
 def _short(given: Any) -> str:

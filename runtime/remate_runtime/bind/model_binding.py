@@ -1,7 +1,8 @@
-"""The live model against the signature of a schedule: parameters, buffers, ties, frozen parameters, training flags.
+"""Matches the live model with the signature of a schedule: parameters, buffers, ties, frozen parameters, training
+flags.
 
-Everything is compared once when the schedule is applied, with all mismatches in one error; every call then only looks
-whether the live tensors are still those that were compared, and compares again those that are not.
+Everything is compared when the schedule is applied, and one error reports all mismatches. Each call then only checks
+whether the live tensors are the compared ones, and compares those that are not.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from ..support.plain_text import plain
 from .fsdp2 import Fsdp2
 from .sharding import is_distributed
 
-_SHOWN = 20  # mismatches in one message
+_SHOWN = 20  # mismatches in a message
 
 
 _NEVER = object()  # no tensor has been compared yet
 
 
 class TensorBinding:
-    """Where a parameter or buffer lives in the model, and the last tensor there that was found to fit."""
+    """The location of a parameter or buffer in the model, and the last tensor there that matched."""
 
     __slots__ = (
         "attributes",
@@ -57,7 +58,7 @@ class TensorBinding:
         self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
     ) -> None:
         registered = module._parameters if parameter else module._buffers
-        self.attributes: dict[str, Any] = module.__dict__  # FSDP puts views of a flat parameter there
+        self.attributes: dict[str, Any] = module.__dict__  # FSDP puts views of a flat parameter here
         self.holder: dict[str, Any] = registered if key in registered else self.attributes
         self.kind = "parameter" if parameter else "buffer"
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
@@ -65,19 +66,23 @@ class TensorBinding:
         self.tensor: Any = _NEVER
         self.pointer = -1
         self.storage = 0  # `storage_address` of that tensor
-        self.gathered: torch.Tensor | None = None  # of a part that FSDP2 shards: what it is while it is whole
+        self.gathered: torch.Tensor | None = None  # the gathered tensor of a parameter that FSDP2 shards
 
     def get(self) -> Any:
         if self.gathered is not None:
             return self.gathered
-        found = self.holder.get(self.key)
-        return self.attributes.get(self.key) if found is None else found
+        tensor = self.holder.get(self.key)
+        return self.attributes.get(self.key) if tensor is None else tensor
 
 
 class ModelBinding:
-    """A model matched with a schedule's signature. Raises BindError with every mismatch. `tensors` gives the tensors of
-    the planned parameters, then of the buffers. slots: where these are. changes: how often one of them was another than
-    before."""
+    """A model matched with a schedule's signature. Raises BindError with every mismatch.
+
+    Attributes:
+        tensors: Tensors of the planned parameters, then of the buffers.
+        slots: Their locations.
+        changes: How often a tensor differed from the previous one.
+    """
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
         self.model, self.planned = model, planned
@@ -98,12 +103,12 @@ class ModelBinding:
         _raise(faults, model, planned)
 
     def gather(self, sharded: Fsdp2 | None) -> None:
-        """Take parameters of these parts as they are while they are whole, until told otherwise."""
+        """Use the gathered parameters of these parts from now on; None uses the model's own."""
         for slot in (*self.slots, *(slot for pair in self._tied for slot in pair)):
             slot.gathered = None if sharded is None else sharded.whole(slot.name)
 
     def device(self) -> torch.device:
-        """The device that the model is on: that of its first parameter, or buffer, that follows the model."""
+        """Return the model's device: that of its first parameter or buffer that follows the model."""
         for slot in self.slots:
             tensor = slot.get()
             if isinstance(tensor, torch.Tensor) and not slot.type.cpu:
@@ -113,20 +118,30 @@ class ModelBinding:
         )
 
     def tensors(self, device: torch.device) -> list[torch.Tensor]:
-        """Live parameters, then buffers, in the order of `names`. Raises BindError where one does not fit."""
-        found, faults = self._collect(device)
+        """Return live parameters, then buffers, in the order of `names`.
+
+        Raises:
+            BindError: A tensor does not match.
+        """
+        tensors, faults = self._collect(device)
         _raise(faults, self.model, self.planned)
-        return found
+        return tensors
 
     def has(self, names: Collection[str]) -> bool:
-        """Whether the tensors of these names have the shapes that were planned: calls without the schedule may have
-        made others."""
+        """Return whether the tensors of these names have the planned shapes. Calls without the schedule may replace
+        them."""
         slots = (slot for slot in self.slots if slot.name in names)
         return all(isinstance(t := slot.get(), torch.Tensor) and t.shape == slot.type.shape for slot in slots)
 
     def _collect(self, device: torch.device, applied: bool = False) -> tuple[list[Any], list[str]]:
-        """applied: not in a call yet. Parameters may have another precision then: FSDP casts them for each call."""
-        found: list[Any] = []
+        """Return the live tensors and all mismatches.
+
+        Args:
+            device: The model's device.
+            applied: There is no call yet. Parameters may have another precision then, because FSDP casts them for each
+                call.
+        """
+        tensors: list[Any] = []
         faults: list[str] = []
         for slot in self.slots:
             tensor: Any = slot.get()
@@ -135,11 +150,11 @@ class ModelBinding:
                 self.changes += 1
             if slot.frozen and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 faults.append(f"{slot.kind} {slot.name!r}: frozen when planned, now it requires grad")
-            found.append(tensor)
+            tensors.append(tensor)
         for other, name in self._tied:
             if other.get() is not name.get():
                 faults.append(f"{other.kind} {other.name!r}: one tensor with {name.name!r} when planned, now another")
-        return found, faults
+        return tensors, faults
 
     def check_modules(self) -> None:
         """Raise BindError if a submodule was replaced or added, or its training flag is not the recorded one."""
@@ -169,7 +184,7 @@ class ModelBinding:
         self._counts = [(siblings, len(siblings), name) for siblings, _, name in self._counts]
 
     def _others(self, faults: list[str]) -> None:
-        """Parameters that the schedule does not know would silently get no gradient."""
+        """Report parameters that the schedule does not know. They would silently get no gradient."""
         known = {id(slot.get()) for slot in self.slots}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
@@ -177,24 +192,28 @@ class ModelBinding:
 
 
 def check_device(planned: Model, device: torch.device) -> None:
-    """Raise BindError for a step that was captured for a GPU without one, on a model on the CPU: it holds operators and
-    layouts that nothing but CUDA runs. Warn of a GPU of another architecture."""
+    """Check that a step can run on a device.
+
+    A step that was captured for a GPU without having one contains operators and layouts of CUDA only. A GPU of a
+    different architecture leads to a warning.
+
+    Raises:
+        BindError: Such a step would run on the CPU.
+    """
     if not planned.captured or device.type == "meta":
         return
     if device.type != planned.device:
         raise BindError(
-            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and "
-            "the model is on "
-            f"{device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
+            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and the "
+            f"model is on {device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
         )
     if device.type == "cuda" and not torch.cuda.is_available():
-        return  # tensors without memory, for a device that is not here
+        return  # tensors without memory, for an absent device
     here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
     if here != planned.architecture:
         warnings.warn(
             f"the schedule was planned for {plain(planned.architecture)}, and this GPU is {here}: PyTorch may run "
-            "other kernels here. "
-            f"{REPLAN} on this machine to plan its own step",
+            f"other kernels here. {REPLAN} on this machine to plan its own step",
             UserWarning,
             stacklevel=4,
         )
@@ -212,8 +231,7 @@ def check_autocast(planned: str | None, device: torch.device) -> None:
 
 
 def check_default_dtype(applied: torch.dtype) -> None:
-    """Raise BindError unless torch's default dtype is that of when the schedule was applied: tensors that forward makes
-    have it."""
+    """Raise BindError if torch's default dtype has changed since `apply`: tensors that forward creates have it."""
     now = torch.get_default_dtype()
     if now is not applied:
         raise BindError(
@@ -250,20 +268,27 @@ def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> Tenso
 def _children(
     modules: dict[str, nn.Module], training: bool, mode_overrides: set[str]
 ) -> list[tuple[dict[str, Any], str, nn.Module, bool, str]]:
-    """For every submodule: the dict that holds it, its key there, itself, the recorded training flag, its path."""
+    """Return for every submodule: the dict that holds it, its key, the module, the recorded training flag, its path."""
     unlike = {id(modules[name]) for name in mode_overrides & modules.keys()}
-    found = []
+    submodules = []
     for name, module in modules.items():
         if name:
             path, _, key = name.rpartition(".")
             flag = training != (id(module) in unlike)
-            found.append((modules[path]._modules, key, module, flag, name))
-    return found
+            submodules.append((modules[path]._modules, key, module, flag, name))
+    return submodules
 
 
 def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: list[str], any_float: bool) -> None:
-    """Compare a tensor that is new here, and remember it if it fits. any_float: a parameter may be of another
-    precision, which is not remembered."""
+    """Compare a new tensor, and remember it if it matches.
+
+    Args:
+        slot: The location.
+        tensor: The tensor.
+        device: The model's device.
+        faults: Mismatches are appended here.
+        any_float: A parameter may have another precision. It is not remembered then.
+    """
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {_instead(slot, tensor)}")
@@ -290,7 +315,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
 
 
 def _instead(slot: TensorBinding, value: Any) -> str:
-    """What the model has where a tensor was planned."""
+    """Describe the model's value where a tensor was planned."""
     if "parametrizations" in slot.attributes.get("_modules", {}):
         return (
             "one that a parametrization computes: plan the model as it is now, "

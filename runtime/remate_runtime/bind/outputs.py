@@ -1,5 +1,7 @@
-"""What a planned model returns: the output tree of a schedule, rebuilt around the values of a step; and the outputs
-that the step was planned without a gradient for, which refuse one."""
+"""The outputs of a planned model: the recorded output tree around the values of a step.
+
+Outputs that the step was planned without a gradient for refuse a gradient.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,11 @@ _CPU = torch.device("cpu")
 
 
 class Detached:
-    """Outputs that have a gradient in the live model and none in the step. Without this a loss made of one of them and
-    of others would train on the others alone.
+    """Outputs that have a gradient in the live model and none in the step.
 
-    Each refuses through a node of its own, which leads to all that the step ran on: autograd skips a node that leads to
-    none of the tensors that `torch.autograd.grad` or `backward(inputs=...)` ask for.
+    Without this check, a loss of such an output and others would train on the others only. Each output refuses through
+    its own autograd node, which leads to all tensors that the step ran on: autograd skips a node that leads to none of
+    the tensors in `torch.autograd.grad` or `backward(inputs=...)`.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -32,14 +34,18 @@ class Detached:
         self._refusals = [(at, _refusal(leaf.name, planned)) for at, leaf in enumerate(leaves) if leaf.detached]
 
     def guard(self, values: Sequence[torch.Tensor], others: Iterable[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """The step's outputs; those that are detached raise ExecutionError in backward if a gradient arrives.
+        """Return the step's outputs. Detached ones raise ExecutionError in backward if a gradient arrives.
 
-        others: what the step ran on and has no gradient for. Where no source requires grad, eager has no gradients
-        either.
+        Args:
+            values: The outputs of the step.
+            others: What the step ran on without having gradients for it. If no source requires grad, eager has no
+                gradients either.
         """
         if not self._refusals or not torch.is_grad_enabled():
             return values
-        step = next((value for value in values if value.requires_grad), None)  # leads to all that it has gradients for
+        step = next(
+            (value for value in values if value.requires_grad), None
+        )  # leads to all tensors that the step has gradients for
         sources = [source for source in (step, *others) if source is not None and source.requires_grad]
         if not sources:
             return values
@@ -58,7 +64,7 @@ def _refusal(name: str, planned: Sequence[str]) -> str:
 
 
 class _Anchor(torch.autograd.Function):
-    """A tensor without elements that depends on all of its arguments and has no gradient for them."""
+    """A tensor without elements that depends on all of its arguments and passes no gradient to them."""
 
     @staticmethod
     def forward(ctx: Any, *sources: torch.Tensor) -> torch.Tensor:
@@ -75,11 +81,11 @@ class _Refuse(torch.autograd.Function):
     def forward(ctx: Any, value: list[torch.Tensor], refusal: str, anchor: torch.Tensor) -> torch.Tensor:
         ctx.refusal = refusal
         ctx.set_materialize_grads(False)
-        return value[0].detach()  # in a list, so that the result is no view of an input: it may be written into
+        return value[0].detach()  # in a list, so that the result is not a view of an input and may be written into
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        if gradient is not None:  # DistributedDataParallel hands none on, through a node of its own
+        if gradient is not None:  # DistributedDataParallel passes none, through its own node
             raise ExecutionError(ctx.refusal)
         return None, None, None
 
@@ -88,8 +94,13 @@ Build = Callable[[Sequence[Any]], Any]
 
 
 def output_builder(tree: Any, model: torch.nn.Module) -> Build:
-    """A function from the output leaves, in the order of the file, to the value that the model would return, which sets
-    the attributes that forward sets. Raises BindError for one that the model cannot have."""
+    """Return a function from the output leaves, in the order of the file, to the model's return value.
+
+    It also sets the attributes that forward sets.
+
+    Raises:
+        BindError: The model cannot have such an attribute or record.
+    """
     numbers = iter(range(sys.maxsize))
     if "returns" not in tree:
         return _builder(tree, numbers, model)

@@ -1,5 +1,4 @@
-"""Classes of records (dataclasses, named tuples) that a model returns: found by name among what the model's own code
-reaches."""
+"""Finds the classes of records (dataclasses, named tuples) that a model returns, by name, in what its code reaches."""
 
 from __future__ import annotations
 
@@ -20,10 +19,10 @@ Make = Callable[[dict[str, Any]], Any]
 
 
 def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type | None:
-    """The record class `name` with these fields that the model's code reaches first; None if there is none.
+    """Return the record class `name` with these fields that is nearest to the model's code; None if there is none.
 
-    Looked at are attributes of its modules and of their classes, what their methods enclose, the Python modules that
-    the classes and these methods are from, and those that these import.
+    The search covers attributes of the model's modules and of their classes, closures of their methods, the Python
+    modules that define these classes and methods, and the modules that those import.
     """
     if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         for space in _spaces(model):
@@ -31,21 +30,24 @@ def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type |
             if isinstance(kind, type) and _has(kind, fields):
                 return kind
         for space in _spaces(model):
-            for kind in list(space.values()):  # under another name
+            for kind in list(space.values()):  # under a different name
                 if isinstance(kind, type) and kind.__name__ == name and _has(kind, fields):
                     return kind
     return None
 
 
 def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
-    """What makes such a record of its fields. Raises BindError if there is no such class."""
+    """Return a function that builds such a record from its fields.
+
+    Raises:
+        BindError: There is no such class.
+    """
     kind = record_class(name, fields, model)
     if kind is None:
         raise BindError(
             f"the model returns a record {plain(name)!r} with the fields {', '.join(map(plain, fields))}, and its "
-            "modules neither "
-            "define nor import such a class\n  define the class at the top level of a module that the model's "
-            f"uses, and {REPLAN}"
+            "modules neither define nor import such a class\n  define the class at the top level of a module that the "
+            f"model's uses, and {REPLAN}"
         )
     if _constructs(kind, fields):
         return lambda values: kind(**values)
@@ -53,14 +55,14 @@ def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
 
 
 def _has(kind: type, fields: tuple[str, ...]) -> bool:
-    """Whether a record of this class can be made of these fields, and no others."""
+    """Return whether a record of this class has exactly these fields."""
     if not dataclasses.is_dataclass(kind):
         return _constructs(kind, fields)
     return _constructs(kind, fields) or {field.name for field in dataclasses.fields(kind)} == set(fields)
 
 
 def _constructs(kind: type, fields: tuple[str, ...]) -> bool:
-    """Whether calling the class with these fields makes a record."""
+    """Return whether calling the class with these fields builds a record."""
     if dataclasses.is_dataclass(kind):
         if not kind.__dataclass_params__.init or "__init__" not in vars(kind):  # type: ignore[attr-defined]
             return False
@@ -80,7 +82,7 @@ def _constructs(kind: type, fields: tuple[str, ...]) -> bool:
 
 
 def _filled(kind: type, values: dict[str, Any]) -> Any:
-    """A dataclass that its constructor does not make of its fields."""
+    """Build a dataclass whose constructor does not take its fields."""
     record = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(record, name, value)
@@ -88,7 +90,7 @@ def _filled(kind: type, values: dict[str, Any]) -> Any:
 
 
 def _spaces(model: nn.Module) -> Iterator[Mapping[str, Any]]:
-    """Namespaces from the nearest to the farthest."""
+    """Yield namespaces from the nearest to the farthest."""
     classes = dict.fromkeys(base for module in model.modules() for base in type(module).__mro__ if base is not object)
     own = {base.__module__: None for base in classes}
     globals_ = [vars(sys.modules[name]) for name in own if name in sys.modules]
@@ -121,10 +123,10 @@ def _function(method: Any) -> types.FunctionType | None:
 
 
 def _enclosed(function: types.FunctionType) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    contents: dict[str, Any] = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
-            found[name] = cell.cell_contents
+            contents[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    return found
+    return contents

@@ -1,6 +1,6 @@
-"""Models whose parameters torch distributes: what a schedule of the whole model cannot run, and the way that works.
+"""Models whose parameters torch distributes: what a schedule of the whole model cannot run, and what works instead.
 
-torch's modules for it are looked up, never imported: what nobody imported has sharded nothing.
+torch's modules for distribution are looked up and never imported: without an import nothing is sharded.
 """
 
 from __future__ import annotations
@@ -17,59 +17,58 @@ from ..errors import BindError
 
 def refuse_sharded(model: nn.Module) -> None:
     """Raise BindError for a model that was sharded before a schedule is applied to it."""
-    told = _fsdp1(model) or _tensors(model)
+    reason = _fsdp1(model) or _tensors(model)
     if sharded_parts(tuple(model.modules())):
-        told = (
-            "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or "
-            "to each "
-            "block: planned = apply(model, file); then fully_shard(block) for its blocks, and fully_shard(planned)"
+        reason = (
+            "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or to "
+            "each block: planned = apply(model, file); then fully_shard(block) for its blocks, and fully_shard(planned)"
         )
-    if told:
-        raise BindError(told)
+    if reason:
+        raise BindError(reason)
 
 
 def refuse_sharded_since(model: nn.Module) -> None:
-    """The same of a model that a schedule was applied to: `fully_shard` may have sharded it since."""
-    told = _fsdp1(model) or _tensors(model)
-    if told:
-        raise BindError(told)
+    """Raise BindError for a model with a schedule that was sharded afterwards in a way that does not work."""
+    reason = _fsdp1(model) or _tensors(model)
+    if reason:
+        raise BindError(reason)
 
 
 def sharded_parts(modules: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
-    """Those of the modules that `fully_shard` was called on."""
+    """Return the modules that `fully_shard` was called on."""
     kind = _kind("torch.distributed.fsdp", "FSDPModule")
     return () if kind is None else tuple(module for module in modules if isinstance(module, kind))
 
 
 def is_distributed(tensor: Any) -> bool:
-    """Whether a tensor is a DTensor: each rank has a part of it, or a copy that torch keeps equal."""
+    """Return whether a tensor is a DTensor: each rank has a part of it, or a copy that torch keeps equal."""
     kind = _kind("torch.distributed.tensor", "DTensor")
     return kind is not None and isinstance(tensor, kind)
 
 
 def _kind(module: str, name: str) -> type | None:
-    found = vars(sys.modules.get(module, torch)).get(name)
-    return found if isinstance(found, type) else None
+    value = vars(sys.modules.get(module, torch)).get(name)
+    return value if isinstance(value, type) else None
 
 
 def _fsdp1(model: nn.Module) -> str | None:
-    """Of submodules that FSDP1 wraps: a step calls none of them, so nothing would gather their parameters."""
+    """Return the reason against submodules that FSDP1 wraps: a step calls none of them, so no parameters are
+    gathered."""
     fsdp1 = _kind("torch.distributed.fsdp", "FullyShardedDataParallel")
     for path, module in model.named_modules():
         if fsdp1 is not None and isinstance(module, fsdp1):
             return (
-                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when that is called, "
-                "and a "
-                "schedule of the whole model calls no part of it\n  plan one block, and wrap what apply gives for "
-                "each: "
-                "FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, FullyShardedDataParallel("
-                "apply(model, file)); or use fully_shard (FSDP2), which may shard the blocks of a model with a schedule"
+                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when that is called, and "
+                "a schedule of the whole model calls no part of it\n  plan one block, and wrap what apply gives for "
+                "each: FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, "
+                "FullyShardedDataParallel(apply(model, file)); or use fully_shard (FSDP2), which may shard the blocks "
+                "of a model with a schedule"
             )
     return None
 
 
 def _tensors(model: nn.Module) -> str | None:
-    """Of tensor parallelism. What FSDP2 sharded is gathered again when it is needed."""
+    """Return the reason against tensor parallelism. Parameters that FSDP2 shards are gathered when needed."""
     if sharded_parts(tuple(model.modules())):
         return None
     named: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
@@ -77,11 +76,9 @@ def _tensors(model: nn.Module) -> str | None:
         if is_distributed(tensor):
             return (
                 f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} "
-                "ranks), as "
-                "parallelize_module makes them: its operations communicate, and a schedule has operations of plain "
-                "tensors "
-                "alone\n  apply schedules to parts whose parameters are plain; of the rest, torch.utils.checkpoint "
-                "can be recomputed "
-                "what it is put around; for ranks that share the batch use DistributedDataParallel or fully_shard"
+                "ranks), as parallelize_module makes them: its operations communicate, and a schedule has operations "
+                "of plain tensors alone\n  apply schedules to parts whose parameters are plain; of the rest, "
+                "torch.utils.checkpoint can be recomputed what it is put around; for ranks that share the batch use "
+                "DistributedDataParallel or fully_shard"
             )
     return None

@@ -17,7 +17,13 @@ from .inputs import Inputs
 
 
 class _SizeRead(NamedTuple):
-    """Where a call shows a named size: axis `axis` of tensor number `at`, the input `name`."""
+    """A read of a named size.
+
+    Attributes:
+        at: Number of the tensor.
+        name: The input.
+        axis: The axis.
+    """
 
     dim: str
     at: int
@@ -26,8 +32,7 @@ class _SizeRead(NamedTuple):
 
 
 class CallSizes:
-    """Reads the sizes that a schedule names. `of` looks at shapes alone: what it gives is for `Inputs` of that size to
-    check a call against."""
+    """Reads the sizes that a schedule names. Only shapes are read: `Inputs` of the size then checks the call."""
 
     def __init__(self, model: Model, forward: Callable[..., Any]) -> None:
         self._dims = model.dims
@@ -38,8 +43,12 @@ class CallSizes:
         self._reads = [self._first(dim) for dim in self._dims]
 
     def of(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> dict[str, int]:
-        """The number of every named size. Raises BindError, naming the input, for a call of other arguments, for sizes
-        out of their range, and for tensors of which no one size is right."""
+        """Return the value of every named size.
+
+        Raises:
+            BindError: The arguments differ, a size is out of range, or tensors contradict each other. The text names
+                the input.
+        """
         tensors = self._inputs.flatten(args, kwargs, device)
         size: dict[str, int] = {}
         for dim, at, axis, name in self._reads:
@@ -58,8 +67,11 @@ class CallSizes:
     def above(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
     ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
-        """The tensors of a call, in the order of `names`, and for each the smallest shape that the schedule is for and
-        that holds it. Raises BindError where there is none."""
+        """Return the tensors of a call in the order of `names`, and for each the smallest sufficient planned shape.
+
+        Raises:
+            BindError: There is no such shape.
+        """
         tensors = self._inputs.flatten(args, kwargs, device)
         size: dict[str, int] = {}
         for dim, at, axis, name in self._reads:
@@ -82,7 +94,7 @@ class CallSizes:
             raise self._other(at, tensor, "")
 
     def _check(self, at: int, tensor: torch.Tensor, size: Mapping[str, int]) -> None:
-        """Raise BindError for a shape that is not the one that the other inputs ask for."""
+        """Raise BindError for a shape that does not follow from the other inputs."""
         self._check_rank(at, tensor)
         wanted = [number.at(size) for number in self._types[at].shape]
         if list(tensor.shape) != wanted:
@@ -97,7 +109,7 @@ class CallSizes:
         )
 
     def _first(self, dim: str) -> _SizeRead:
-        """The first input that has the size individually; a file in which none has is refused."""
+        """Return the first input with the size as an axis of its own; raise an error if a file has none."""
         return next(
             _SizeRead(dim, at, axis, self._inputs.names[at])
             for at, type_ in enumerate(self._types)

@@ -1,8 +1,7 @@
-"""Buffers that a step updates: nothing else that it reads may lie in their memory.
+"""Buffers that a step updates must not share memory with anything else that the step reads.
 
-Eager writes into them in the midst of forward, and what shares their memory is another number from there on. A schedule
-has one value of each tensor, and writes new ones when forward ends, so that it would compute with what was there
-before.
+Eager writes into them during forward, and whatever shares their memory changes too. A schedule has one value of each
+tensor and writes new values when forward ends, so it would compute with the old values.
 """
 
 from __future__ import annotations
@@ -20,27 +19,32 @@ from .model_binding import ModelBinding, TensorBinding
 _WHY = "which the step updates: eager reads what it has written by then, a schedule what was there before"
 
 
-Given = tuple[tuple[str, torch.Tensor], ...]  # inputs, by name
+Given = tuple[tuple[str, torch.Tensor], ...]  # inputs by name
 
 
 class WrittenBuffers:
-    """binding: of the model. names: of the buffers that the step updates."""
+    """Checks for shared memory.
+
+    Attributes:
+        binding: The model.
+        names: The buffers that the step updates.
+    """
 
     def __init__(self, binding: ModelBinding, names: Collection[str]) -> None:
         self._binding = binding
         self._inputs = Inputs(binding.planned.inputs, binding.model.forward, ordered=False, sized=True)
         self._written = [slot for slot in binding.slots if slot.name in names]
         self._storages: dict[int, list[TensorBinding]] = {}
-        self._seen = -1  # state of the binding that was looked at
+        self._seen = -1  # the last checked state of the binding
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Given:
-        """The inputs of a call that is the recorded one, as they were given, where `refuse` has to look at them."""
+        """Return the original inputs of a call that matches the recorded one, if `refuse` has to check them."""
         if not self._written:
             return ()
         return tuple(zip(self._inputs.names, self._inputs.flatten(args, kwargs, device), strict=True))
 
     def refuse(self, inputs: Given) -> None:
-        """Raise BindError if an input, or another parameter or buffer, lies where such a buffer lies."""
+        """Raise BindError if an input, parameter or other buffer overlaps such a buffer."""
         if not self._written:
             return
         if self._seen != self._binding.changes:
@@ -57,7 +61,7 @@ class WrittenBuffers:
         self._storages = {}
         for slot in self._written:
             self._storages.setdefault(slot.storage, []).append(slot)
-        self._storages.pop(0, None)  # of tensors without elements
+        self._storages.pop(0, None)  # tensors without elements
         for slot in self._binding.slots:
             for other in self._storages.get(slot.storage, ()):
                 if other is not slot and _overlap(slot.get(), other.get()):
@@ -68,10 +72,9 @@ class WrittenBuffers:
         self._seen = self._binding.changes
 
 
-def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the stretches of memory from first to last element meet, of two tensors whose storages begin at one
-    address."""
-    (begin, end), (start, stop) = _stretch(one), _stretch(other)
+def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two tensors overlap from first to last element, if their storages start at the same address."""
+    (begin, end), (start, stop) = _stretch(left), _stretch(right)
     return begin < stop and start < end
 
 

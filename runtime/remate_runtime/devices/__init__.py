@@ -1,1 +1,1 @@
-"""What a step must know about its device: memory, times, row layouts of oneDNN."""
+"""Facts about devices: memory, times, row layouts of oneDNN."""

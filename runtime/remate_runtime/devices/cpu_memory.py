@@ -1,4 +1,4 @@
-"""What is allocated on the CPU while something runs, from the memory events of torch's profiler."""
+"""Allocations on the CPU during a run, from the memory events of torch's profiler."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.autograd import profiler
 
-Allocated = tuple[int, int, int]  # time in ns, address, bytes: positive where allocated, negative where freed
+Allocated = tuple[int, int, int]  # time in ns, address, bytes: positive if allocated, negative if freed
 
 _END = "remate: end of what is measured"
-# What the profiler itself says on stderr whenever it starts or stops; nothing that a user could act on.
+# Messages of the profiler on stderr at its start and stop, which users cannot act on.
 _CHATTER = (
     b"USDT:",
     b"Memory block of unknown size was allocated before the profiling started",
@@ -25,29 +25,31 @@ _CHATTER = (
 
 
 def peak_on_cpu(fn: Callable[[], Any]) -> int:
-    """Run `fn` once; the peak of bytes allocated on the CPU while it runs, above the level at its start. Memory that
-    was allocated before and freed by it is not taken off. Not for use inside another profiler."""
-    found = changes(allocations_of(fn, lambda name, at: None))
-    return max(accumulate((change for _, change in found), initial=0))
+    """Run `fn` once and return the peak of bytes allocated on the CPU, above the level at its start.
+
+    Freeing older memory does not reduce the peak. Not for use inside another profiler.
+    """
+    timed_changes = changes(allocations_of(fn, lambda name, at: None))
+    return max(accumulate((change for _, change in timed_changes), initial=0))
 
 
 def changes(events: Iterable[Allocated]) -> Iterator[tuple[int, int]]:
-    """(time, bytes): allocated (positive) and freed (negative), in the order of `events`.
+    """Yield (time, bytes): allocated (positive) and freed (negative), in the order of `events`.
 
-    A free counts only if its block was allocated in `events`: for older blocks the profiler knows no size, or that of
-    another block which an earlier session saw at the same address.
+    A free counts only if its block was allocated in `events`. For older blocks the profiler knows no size, or that of a
+    different block which an earlier session saw at the same address.
     """
-    held: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for at, address, size in events:
         if size >= 0:
-            held[address] = size
+            sizes[address] = size
             yield at, size
-        elif address in held:
-            yield at, -held.pop(address)
+        elif address in sizes:
+            yield at, -sizes.pop(address)
 
 
 class AllocationLog:
-    """Allocations and frees from `start` to `stop`, on the thread that calls both and those of the autograd engine."""
+    """Allocations and frees from `start` to `stop`, on the calling thread and on autograd's threads."""
 
     def __init__(self) -> None:
         self._session = profiler.profile(profile_memory=True)
@@ -56,25 +58,29 @@ class AllocationLog:
         with _quiet():
             before = torch.empty(1)
             self._session.__enter__()
-            del before  # the profiler warns, once per process, of blocks older than itself: let it do so here
+            del before  # the profiler warns once per process about older blocks: trigger it here
 
     def stop(self) -> None:
         with _quiet():
             self._session.__exit__(None, None, None)
 
     def events(self, seen: Callable[[str, int], Any] = lambda name, at: None) -> list[Allocated]:
-        """In time order, after `stop`. seen: is reported name and time of every other event."""
+        """Return the events in order of time, after `stop`.
+
+        Args:
+            seen: Receives name and time of every other event.
+        """
         result = self._session.kineto_results
         tree = result.experimental_event_tree() if result else []
         return sorted(_allocations(tree, seen), key=lambda event: event[0])
 
     def mark(self) -> None:
-        """What comes after this does not count for the peak."""
+        """Exclude what follows from the peak."""
         with profiler.record_function(_END):
             pass
 
     def peak(self) -> int:
-        """The peak of bytes, above the level at `start`."""
+        """Return the peak in bytes above the level at `start`."""
         marks: list[int] = []
         events = self.events(lambda name, at: marks.append(at) if name == _END else None)
         counted = (event for event in events if not marks or event[0] <= marks[0])
@@ -82,7 +88,12 @@ class AllocationLog:
 
 
 def allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> list[Allocated]:
-    """Allocations and frees while `fn` ran, in time order. seen: is reported name and time of every other event."""
+    """Return the allocations and frees during `fn`, in order of time.
+
+    Args:
+        fn: Runs once.
+        seen: Receives name and time of every other event.
+    """
     log = AllocationLog()
     log.start()
     try:
@@ -93,7 +104,7 @@ def allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> li
 
 
 def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[Allocated]:
-    """Every allocation event under `nodes`; `seen` is reported the others."""
+    """Yield every allocation event under `nodes`, and pass the others to `seen`."""
     stack = list(reversed(nodes))
     while stack:
         node = stack.pop()
@@ -107,12 +118,12 @@ def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the profiler's own chatter off stderr; whatever else is written there still appears."""
+    """Remove the profiler's messages from stderr; other output still appears."""
     with suppress(OSError, ValueError):
         sys.stderr.flush()
     try:
         kept = os.dup(2)
-    except OSError:  # no stderr: nothing to keep clean
+    except OSError:  # no stderr
         yield
         return
     with tempfile.TemporaryFile() as caught:

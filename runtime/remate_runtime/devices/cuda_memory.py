@@ -1,4 +1,4 @@
-"""What is allocated on a GPU while something runs, from the statistics of torch's allocator."""
+"""Allocations on a GPU during a run, from the statistics of torch's allocator."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 
 
 def peak_on_cuda(fn: Callable[[], Any], device: torch.device) -> int:
-    """Run `fn` once; the peak of bytes requested on `device` while it runs, above the level at its start. The
-    statistics of peaks start anew. `torch.cuda.max_memory_allocated` is more by what blocks are rounded up."""
+    """Run `fn` once and return the peak of bytes requested on `device`, above the level at its start.
+
+    This resets the statistics of peaks. `torch.cuda.max_memory_allocated` also counts the rounding of blocks.
+    """
     meter = CudaPeak(device)
     fn()
     return meter.peak()
 
 
 class CudaPeak:
-    """The peak of bytes requested on a device since this was made, above the level then."""
+    """The peak of bytes requested on a device since creation, above the level at that time."""
 
     def __init__(self, device: torch.device) -> None:
         native = torch.cuda.get_allocator_backend() == "native"
-        self._what = (
-            "requested_bytes" if native else "allocated_bytes"
-        )  # cudaMallocAsync does not count what was requested
+        self._what = "requested_bytes" if native else "allocated_bytes"  # cudaMallocAsync does not count requests
         self._device = device
         torch.cuda.synchronize(device)
         self._start = self._now("current")

@@ -1,4 +1,4 @@
-"""How long something takes on a device."""
+"""Measures times on a device."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 
 
 def ns_taken(run: Callable[[], Any], device: torch.device, runs: int = 1) -> int:
-    """Nanoseconds that so many runs take together; at least 1. On the CPU with one thread, the time that this thread
-    ran: other processes do not stretch it; with more, the time on the wall. On CUDA, the time between two events of the
-    current stream."""
+    """Return the nanoseconds that `runs` runs take together; at least 1.
+
+    On the CPU with one thread it is the CPU time of this thread, which other processes do not affect; with more threads
+    the wall time. On CUDA it is the time between two events of the current stream.
+    """
     return _on_cuda(run, device, runs) if device.type == "cuda" else _on_cpu(run, runs)
 
 

@@ -1,15 +1,15 @@
-"""What executes a linked step on a device. Needs torch.
+"""Executes a linked step on a device. Requires torch.
 
-`steps` makes a step ready for the devices and the sets of trained parameters that it is called with. `step_function` is
-what autograd, hooks and the caller see of a step, whatever executes it: one node, its inputs and gradients, version
-checks, buffer updates. An *engine* executes what lies between. `eager` is one; `cuda_graphs` makes one replay what it
-did on a GPU.
+`steps` prepares a step for the devices and the sets of trained parameters of its calls. `step_function` is the step as
+autograd, hooks and the caller see it, whatever executes it: one node, its inputs and gradients, version checks, buffer
+updates. An *engine* executes the operations between. `eager` is one; `cuda_graphs` replays the steps of another one on
+a GPU.
 
 To add an engine: write `compile(linked, contract, operators, device)` that returns a `CompiledStep` (forward,
-inference, backward; `compiled_step` says what each must keep to), in a folder of its own beside `eager` and `arena`;
-make it an `Engine` with a name; add that to `ENGINES` in `registry`. An engine goes through `linked.events` by their
-types, and refuses with an EngineError what it cannot execute. It is chosen where the model runs (`apply(...,
-engine=name)`) and never written into a schedule file. The tests of `tests/runtime` hold for every engine.
+inference, backward; `compiled_step` states the rules for each), in a folder beside `eager`; make it an `Engine` with a
+name; add that to `ENGINES` in `registry`. An engine goes through `linked.events` by their types, and refuses with an
+EngineError what it cannot execute. It is selected where the model runs (`apply(..., engine=name)`) and never written
+into a schedule file. The tests of `tests/runtime` hold for every engine.
 """
 
 from __future__ import annotations

@@ -16,9 +16,14 @@ from ..link.simulator import Account
 
 
 class Forwarded(NamedTuple):
-    """What a forward made. outputs, updates: tensors in the order of the contract's. residue: what backward will need,
-    in whatever form the engine likes but None; it holds no tensor with autograd history, and is dropped if no backward
-    comes."""
+    """The results of a forward.
+
+    Attributes:
+        outputs: Tensors in the order of the contract.
+        updates: New values of buffers in the order of the contract.
+        residue: What backward needs, in any form but None. It contains no tensor with autograd history, and is dropped
+            if no backward follows.
+    """
 
     outputs: list[torch.Tensor]
     updates: list[torch.Tensor]
@@ -26,22 +31,23 @@ class Forwarded(NamedTuple):
 
 
 class CompiledStep(NamedTuple):
-    """A step that an engine has made ready for one device. Calls can overlap, so none may change it, but for noting
-    that results were found as the file declares them.
+    """A step that an engine has prepared for a device.
 
-    All run without gradient mode, and must neither record history nor count versions.
+    Calls can overlap, so none may change it, except to record that results matched the file. All functions run without
+    gradient mode, and must neither record history nor count versions.
 
-    forward(sources): takes the contract's sources, writes to none of them, and keeps copies of the contract's preserved
-    buffers; they are written to before backward comes.
-    inference(sources): the same where no backward follows; its residue is None.
-    begin(residue, tangents): before the first segment. `tangents` are those of the contract, in its order and of its
-    types. The list is handed over: the engine empties it, so that a tangent dies at its last read.
-    segments: the parts of backward, one per delivery of the contract, run in order; each takes the residue and returns
-    the gradients of its delivery, in its order, and holds on to none that nothing reads any more. What happens between
-    two segments (hooks, optimizers) may write to the parameters whose gradients have been delivered.
-    peak: bytes that the step will hold at its worst moment, counted as a budget counts them; None: what the simulator
-    says. account(gradients): what it will hold at each of its moments, if this becomes of gradients that are delivered;
-    None: the same.
+    Attributes:
+        forward: Takes the contract's sources, writes to none of them, and keeps copies of the contract's preserved
+            buffers, which are written to before backward.
+        inference: The same without backward; its residue is None.
+        begin: Takes the residue and the contract's tangents, in its order and types, before the first segment. The
+            engine empties the list, so that a tangent is freed at its last read.
+        segments: The parts of backward, one per delivery of the contract, in order. Each takes the residue and returns
+            the gradients of its delivery in order, and keeps no unused one. Hooks and optimizers between two segments
+            may write to parameters whose gradients have been delivered.
+        peak: Predicted peak in bytes, counted as in budgets. None: the simulator's.
+        account: Returns the predicted memory at each moment, given what happens to delivered gradients. None: the
+            simulator's.
     """
 
     forward: Callable[[Sequence[Any]], Forwarded]
@@ -53,10 +59,15 @@ class CompiledStep(NamedTuple):
 
 
 class LinkedStep(NamedTuple):
-    """What an engine executes. operators: the live operator of every name in the graph. leaves: by id of an operation,
-    the number of the block instance that it belongs to. budget: bytes that the step must not exceed. sharded:
-    parts of the model whose parameters are gathered at the borders that `link.borders` tells, None for a whole model.
-    ranges: each operation is to be a range of torch's profiler, with this before its id; None: none is."""
+    """The input of an engine.
+
+    Attributes:
+        operators: The live operator of every name in the graph.
+        leaves: Number of the block instance of each operation, by id.
+        budget: Bytes that the step must not exceed.
+        sharded: Parts whose parameters are gathered at the borders of `link.borders`; None for a whole model.
+        ranges: Each operation becomes a range of torch's profiler, with this prefix to its id. None: no ranges.
+    """
 
     linked: Linked
     contract: StepContract
@@ -71,13 +82,18 @@ Compile = Callable[[LinkedStep, torch.device], CompiledStep]
 
 
 class Engine(NamedTuple):
-    """A way to execute steps. name: as `apply(..., engine=name)` asks for it. about: what it does, in a few words.
+    """A way to execute steps.
 
-    start(): what makes steps ready, for all forms of one step: it may remember what they have in common. Raises
-    EngineError if the engine does not work here. What it returns raises BindError for a device that the step cannot run
-    on, EngineError for a step that the engine cannot execute. shared: it may be one for all steps of a model. keeps:
-    memory that a step has used stays allocated for the next one. graphs: steps are replayed as CUDA graphs. exact:
-    results are eager's to the bit; else they differ by rounding.
+    Attributes:
+        name: Its name in `apply(..., engine=name)`.
+        about: A short description.
+        start: Returns a function that prepares all forms of a step and may share data between them. Raises EngineError
+            if the engine does not work here. The function raises BindError for a device that the step cannot run on,
+            EngineError for a step that the engine cannot execute.
+        shared: All steps of a model may share one.
+        keeps: Memory of a step stays allocated for the next one.
+        graphs: Steps are replayed as CUDA graphs.
+        exact: Results are bitwise equal to eager; otherwise they differ by rounding.
     """
 
     name: str
@@ -89,8 +105,7 @@ class Engine(NamedTuple):
     exact: bool = True
 
     def for_a_model(self) -> Engine:
-        """The engine as all schedules of one model use it, at all sizes. Raises EngineError if it does not work
-        here."""
+        """Return the engine for all schedules of a model at all sizes. Raises EngineError if it does not work here."""
         if not self.shared:
             return self
         compile_ = self.start()

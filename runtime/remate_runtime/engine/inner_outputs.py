@@ -1,8 +1,8 @@
-"""Several outputs of one step: what a caller hangs on their gradients.
+"""Several outputs of a step, and the hooks on their gradients.
 
-Each has an autograd node of its own, so that its hooks run only if it got a gradient. In the model the gradient of
-`loss` passes through `features`, if `loss` is made of them: hooks on `features` see it and may change it, and
-`features.retain_grad()` keeps it. A schedule's step is one operation to autograd, so that both miss it.
+Each output has its own autograd node, so that its hooks run only if it receives a gradient. If the model computes
+`loss` from `features`, the gradient of `loss` passes through `features`: hooks on `features` see it and may change it,
+and `features.retain_grad()` keeps it. To autograd a schedule's step is a single operation, so both would miss it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .saved_hooks import of_torch
 
 
 class InnerOutput(NamedTuple):
-    """A tensor that the caller has, and the tangents of the outputs that are made from it."""
+    """A tensor that the caller has, and the tangents of the outputs that depend on it."""
 
     tensor: Callable[[], torch.Tensor | None]
     name: str
@@ -28,12 +28,12 @@ class InnerOutput(NamedTuple):
 
 
 class _Own(torch.autograd.Function):
-    """Hands a gradient on to the step."""
+    """Passes a gradient on to the step."""
 
     @staticmethod
     def forward(ctx: Any, value: list[torch.Tensor], _: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        return value[0].detach()  # in a list, so that the result is no view of an input: it may be written into
+        return value[0].detach()  # in a list, so that the result is not a view of an input and may be written into
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
@@ -41,7 +41,7 @@ class _Own(torch.autograd.Function):
 
 
 def separate(contract: StepContract, values: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """The outputs of a step, each with an autograd node of its own if several have a gradient."""
+    """Return the outputs of a step, each with its own autograd node if several have a gradient."""
     if sum(output.grad for output in contract.outputs) < 2:
         return values
     return [
@@ -51,19 +51,25 @@ def separate(contract: StepContract, values: Sequence[torch.Tensor]) -> Sequence
 
 
 def inner_outputs(contract: StepContract, returned: Sequence[torch.Tensor]) -> list[InnerOutput]:
-    """The outputs to look at when backward begins. returned: what the caller gets, in the order of the contract's
-    outputs."""
+    """Return the outputs to check when backward begins.
+
+    Args:
+        contract: The step's contract.
+        returned: What the caller receives, in the order of the contract's outputs.
+    """
     return [
         InnerOutput(weakref.ref(returned[at]), contract.outputs[at].name, tangents) for at, tangents in contract.inner
     ]
 
 
-def refuse_watched(inner: Sequence[InnerOutput], given: set[int]) -> None:
-    """Raise ExecutionError if somebody watches the gradient of an output which a schedule does not compute.
+def refuse_watched(outputs: Sequence[InnerOutput], given: set[int]) -> None:
+    """Raise ExecutionError if the caller uses the gradient of an output that a schedule does not compute.
 
-    given: the tangents of the outputs that got a gradient.
+    Args:
+        outputs: The result of `inner_outputs`.
+        given: The tangents of the outputs that received a gradient.
     """
-    for output in inner:
+    for output in outputs:
         tensor = output.tensor()
         if tensor is None or output.reached_by.isdisjoint(given):
             continue
@@ -72,15 +78,14 @@ def refuse_watched(inner: Sequence[InnerOutput], given: set[int]) -> None:
             what = "a gradient hook" if hooked else "retain_grad()"
             raise ExecutionError(
                 f"the output {output.name!r} has {what}, and other outputs, which the model makes from it, got a "
-                "gradient: it "
-                "passes through that output in the model, and not in a schedule\n  return the tensor alone and "
-                "compute the rest "
-                "outside of the scheduled model, plan the parts before and after it (at=...), or use the original model"
+                "gradient: it passes through that output in the model, and not in a schedule\n  return the tensor "
+                "alone and compute the rest outside of the scheduled model, plan the parts before and after it "
+                "(at=...), or use the original model"
             )
 
 
 def _of_torch(hook: Any) -> bool:
-    """Whether it is one of torch's own, which look and change nothing: FSDP puts one on every output."""
+    """Return whether a hook is torch's own and changes nothing: FSDP adds one to every output."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     return of_torch(hook)

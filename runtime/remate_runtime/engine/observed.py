@@ -1,5 +1,4 @@
-"""A step's forward one operation at a time, with the results of each: to look for the one that differs from the
-model's."""
+"""Runs a step's forward operation by operation and yields the results of each, to locate a difference to the model."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ def observed_forward(
     device: torch.device,
     sources: Sequence[Any],
 ) -> Iterator[tuple[Op, list[torch.Tensor]]]:
-    """Run the forward of a step as the engine "eager" does where no backward follows.
+    """Run the forward of a step as engine "eager" does without backward.
 
     Args:
         linked: The step.
@@ -35,7 +34,7 @@ def observed_forward(
         sources: The contract's sources.
 
     Yields:
-        Each operation that is no view, with its results.
+        Each operation that is not a view, with its results.
     """
     graph = linked.graph
     compiler = InstructionCompiler(graph, operators, device, Constants())

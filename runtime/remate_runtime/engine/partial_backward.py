@@ -1,9 +1,9 @@
-"""Backward passes that ask for a part of a step's gradients and keep the graph for the rest.
+"""Backward passes that request some of a step's gradients and keep the graph for the others.
 
-`torch.autograd.grad(loss, some, retain_graph=True)` and zero-bubble pipelines, which ask for the gradients of a stage's
-inputs first and for those of its parameters later, go through the same forward several times. Eager computes in each
-pass what is requested. A step runs backward once: it keeps the gradients that a pass does not ask for and hands them
-out when a later pass with the same gradients of the outputs does.
+`torch.autograd.grad(loss, some, retain_graph=True)` and zero-bubble pipelines, which request the gradients of a stage's
+inputs before those of its parameters, go through the same forward several times. Eager computes in each pass what is
+requested. A step runs backward once: it keeps the gradients that a pass does not request, and returns them to a later
+pass with the same gradients of the outputs.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _GIVEN = (
 
 
 class Undelivered:
-    """Gradients that passes so far did not ask for.
+    """Gradients that no pass has requested yet.
 
-    tangents: the gradients of the outputs that they were computed with.
+    Attributes:
+        tangents: The gradients of the outputs that they were computed with.
     """
 
     __slots__ = ("_gradients", "_tangents")
@@ -34,7 +35,7 @@ class Undelivered:
         self._gradients: dict[tuple[int, int], torch.Tensor] = {}
 
     def belongs_to(self, tangents: Sequence[torch.Tensor | None]) -> bool:
-        """Whether a pass with these gradients of the outputs computes the same gradients."""
+        """Return whether a pass with these gradients of the outputs computes the same gradients."""
         return all(
             _equal(tangent, known, version) for tangent, (known, version) in zip(tangents, self._tangents, strict=True)
         )
@@ -42,16 +43,22 @@ class Undelivered:
     def keep(
         self, segment: int, gradients: Sequence[torch.Tensor | None], requested: Sequence[bool]
     ) -> list[torch.Tensor | None]:
-        """The gradients of a segment that are requested. The others are kept."""
+        """Return the requested gradients of a segment, and keep the others."""
         for at, (gradient, wanted) in enumerate(zip(gradients, requested, strict=True)):
             if gradient is not None and not wanted:
                 self._gradients[segment, at] = gradient
         return [gradient if wanted else None for gradient, wanted in zip(gradients, requested, strict=True)]
 
     def take(self, segment: int, requested: Sequence[bool], exists: Sequence[bool]) -> list[torch.Tensor | None]:
-        """The gradients of a segment that has run before. Raises ExecutionError for one that was handed out.
+        """Return requested gradients of a segment that has run before.
 
-        exists: which of them the segment has computed.
+        Args:
+            segment: The segment.
+            requested: Which gradients to return.
+            exists: Which gradients the segment has computed.
+
+        Raises:
+            ExecutionError: A gradient was returned before.
         """
         taken: list[torch.Tensor | None] = []
         for at, (wanted, computed) in enumerate(zip(requested, exists, strict=True)):
@@ -63,9 +70,11 @@ class Undelivered:
 
 
 def leaves_gradients(node: Any, segments: int) -> bool:
-    """Whether the backward pass that runs keeps the graph and does not ask for all gradients of a step.
+    """Return whether the running backward pass keeps the graph and does not request all gradients of a step.
 
-    node: the first of the step's autograd nodes. segments: how many there are.
+    Args:
+        node: The first of the step's autograd nodes.
+        segments: Their number.
     """
     if not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
         return False
@@ -73,13 +82,13 @@ def leaves_gradients(node: Any, segments: int) -> bool:
 
 
 def requested_for(node: Any, count: int) -> list[bool]:
-    """Which gradients of a segment the backward pass that runs takes. count: how many the segment has."""
+    """Return which gradients of a segment the running backward pass requests. count: their number."""
     edges = node.next_functions
     return [target is not None and _runs(target) for target, _ in edges[len(edges) - count :]]
 
 
 def _targets(node: Any, segments: int) -> Iterator[Any]:
-    """What the gradients of the chain of segments go to."""
+    """Yield the nodes that receive the gradients of the chain of segments."""
     for left in range(segments - 1, -1, -1):
         edges = [target for target, _ in node.next_functions]
         following = edges.pop(0) if left else None
@@ -92,7 +101,7 @@ def _targets(node: Any, segments: int) -> Iterator[Any]:
 def _runs(node: Any) -> bool:
     try:
         return torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
-    except RuntimeError:  # a leaf that `torch.autograd.grad` asks for
+    except RuntimeError:  # a leaf that `torch.autograd.grad` requests
         return True
 
 

@@ -1,4 +1,4 @@
-"""The engines there are."""
+"""The registry of engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENGINES: tuple[Engine, ...] = (EAGER, ARENA, COMPILED, AUTO)
 
 
 def engine_of(name: str) -> Engine:
-    """The engine called `name`. Raises EngineError with the engines there are."""
+    """Return an engine by name. Raises EngineError with the known names."""
     engines = {engine.name: engine for engine in ENGINES}
     if name not in engines:
         known = "; ".join(f"{engine.name!r} ({engine.about})" for engine in ENGINES)

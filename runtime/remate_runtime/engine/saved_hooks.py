@@ -1,4 +1,4 @@
-"""Hooks of the caller on saved tensors: a schedule saves nothing through autograd, so they never run."""
+"""The caller's hooks on saved tensors. A schedule saves nothing through autograd, so they never run."""
 
 from __future__ import annotations
 
@@ -9,21 +9,18 @@ import torch
 
 
 def warn_of_saved_hooks() -> None:
-    """Warn if hooks of the caller's own are active, which may change what the model saves, and with it its
-    gradients."""
+    """Warn if the caller's hooks are active: they may change what the model saves, and thereby its gradients."""
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
     if hooks is not None and not all(of_torch(hook) for hook in hooks):
         warnings.warn(
             f"the schedule ignores saved_tensors_hooks ({getattr(hooks[0], '__qualname__', hooks[0])!r}): it keeps "
-            "what backward "
-            "needs itself. If they change what is saved (compress or round it), gradients are not those of the "
-            "model: call the "
-            "scheduled model outside of them, or use the original model",
+            "what backward needs itself. If they change what is saved (compress or round it), gradients are not those "
+            "of the model: call the scheduled model outside of them, or use the original model",
             UserWarning,
             stacklevel=8,
         )
 
 
 def of_torch(hook: Any) -> bool:
-    """Whether a hook is one of torch's (`save_on_cpu`, checkpoints), which give back what they took."""
+    """Return whether a hook is one of torch's (`save_on_cpu`, checkpoints), which return what they received."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "torch"

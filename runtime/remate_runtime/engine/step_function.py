@@ -1,10 +1,10 @@
-"""One training step under autograd, whatever engine executes it.
+"""A training step under autograd, with any engine.
 
-To autograd the step is a chain of nodes, one per delivery of gradients; the inputs of each are the parameters and
-inputs whose gradients it delivers. The first is the step's forward and takes the gradients of the outputs; each of the
-others follows because the one before it gives a gradient to its output, a tensor without elements (the *token*).
-Autograd hands out what a node returns before it runs the next: it is added to `.grad`, hooks and
-DistributedDataParallel's reducer see it, and an optimizer in backward may use it up.
+To autograd the step is a chain of nodes, one per delivery of gradients. The inputs of each are the parameters and
+inputs whose gradients it delivers. The first node is the step's forward and takes the gradients of the outputs. Each
+other node follows because the previous one returns a gradient of its output, a tensor without elements (the *token*).
+Autograd passes on what a node returns before it runs the next: it is added to `.grad`, hooks and
+DistributedDataParallel's reducer see it, and an optimizer in backward may consume it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ _TWICE = (
 )
 
 
-Contents = Callable[[torch.Tensor], Any]  # equal for tensors that hold the same
+Contents = Callable[[torch.Tensor], Any]  # equal for tensors with the same content
 
 
 class StepFunction(NamedTuple):
-    """A step that is ready to run on a device. still_resident: called in backward where an optimizer was to have used
-    up the gradients of the first delivery, and has not."""
+    """A step that is ready to run on a device.
+
+    Attributes:
+        still_resident: Called in backward if an optimizer should have consumed the gradients of the first delivery, and
+            has not.
+    """
 
     compiled: CompiledStep
     contract: StepContract
@@ -45,7 +49,8 @@ class StepFunction(NamedTuple):
 
 
 class _Frame:
-    """What one forward leaves for its backward. Holds no tensor that knows its autograd node: no reference cycle."""
+    """What a forward leaves for its backward. It refers to no tensor with an autograd node, so there is no reference
+    cycle."""
 
     __slots__ = (
         "contents",
@@ -69,29 +74,33 @@ class _Frame:
         self.residue: Any = None
         self.watched: list[_Held] = []
         self.tangents: list[torch.Tensor | None] = []
-        self.given: set[int] = set()  # values of the tangents that were given
-        self.next = 0  # the segment that comes next
-        self.first: torch.Tensor | None = None  # whose gradient comes first, if it is to be looked at
-        self.undelivered: Undelivered | None = None  # of passes that did not ask for all gradients
+        self.given: set[int] = set()  # values of the tangents that backward received
+        self.next = 0  # the next segment
+        self.first: torch.Tensor | None = None  # receives the first gradient, if that is to be checked
+        self.undelivered: Undelivered | None = None  # of passes that did not request all gradients
         self.hook: RemovableHandle | None = None
         self.inner: list[InnerOutput] = []
 
     def receive_from(self, node: Any) -> None:
-        """Take the tangents over from an autograd node, which would hold them until all of backward has run."""
+        """Take the tangents from an autograd node, which would keep them until all of backward has run."""
         self.hook = node.register_prehook(self._receive)
 
     def _receive(self, gradients: tuple[torch.Tensor | None, ...]) -> tuple[None, ...] | None:
         hooks = None if self.hook is None else self.hook.hooks_dict_ref()
         if hooks is not None and len(hooks) > 1:
-            return None  # the hooks behind this one are to see them: torch's zero-bubble pipelines remember them so
+            return None  # hooks after this one must see them: torch's zero-bubble pipelines remember them in this way
         self.tangents = list(gradients)
         return (None,) * len(gradients)
 
 
 class _Held(NamedTuple):
-    """A tensor that backward reads, as it was when forward ended. until: the segment with its last read; None for what
-    is looked at once, when backward begins, and freed then: backward frees such tensors one by one. content: what it
-    held, of a call that is checked."""
+    """A tensor that backward reads, in its state when forward ended.
+
+    Attributes:
+        until: The segment of its last read. None: checked only when backward begins, and freed then, because backward
+            frees such tensors one by one.
+        content: Its content, in a checked call.
+    """
 
     tensor: torch.Tensor
     version: int
@@ -103,12 +112,15 @@ class _Held(NamedTuple):
 def run_step(
     step: StepFunction, sources: Sequence[Any], detached: Detached | None = None, contents: Contents | None = None
 ) -> Sequence[torch.Tensor]:
-    """Run the step's forward on inputs, parameters, buffers and live attributes, which are floats (the contract's
-    sources). Returns the contract's outputs.
+    """Run the step's forward and return the contract's outputs.
 
-    If gradients are wanted the tensors carry autograd history; otherwise nothing is kept. detached: refuses gradients
-    that the step was planned without. contents: says what tensors hold, so that it is noticed what writes into them
-    without a new version.
+    If gradients are wanted, the tensors carry autograd history; otherwise nothing is kept.
+
+    Args:
+        step: The step.
+        sources: Inputs, parameters, buffers and live attributes (floats), as in the contract.
+        detached: Refuses gradients that the step was planned without.
+        contents: Returns the content of a tensor, to detect writes that do not increase the version.
     """
     contract = step.contract
     if torch.is_grad_enabled():
@@ -117,28 +129,28 @@ def run_step(
             warn_of_saved_hooks()
             frame = _Frame(step, sources, contents)
             token: torch.Tensor | None = None
-            for at in range(len(arguments) - 1, 0, -1):  # autograd runs first what was made last
+            for at in range(len(arguments) - 1, 0, -1):  # autograd first runs what was created last
                 token = _Segment.apply(frame, at, token, *arguments[at])
             if step.still_resident is not None:
                 frame.first = next((t for t in arguments[0] if t.requires_grad and t.is_leaf), None)
-            made = _Step.apply(frame, token, *arguments[0])
-            node = next((t.grad_fn for t in made if t.grad_fn is not None), None)
+            results = _Step.apply(frame, token, *arguments[0])
+            node = next((t.grad_fn for t in results if t.grad_fn is not None), None)
             if node is not None:
                 frame.receive_from(node)
-            returned = _returned(step.contract, separate(step.contract, made), sources, detached)
+            returned = _returned(step.contract, separate(step.contract, results), sources, detached)
             frame.inner = inner_outputs(step.contract, returned)
             return returned
     with torch.no_grad():
-        made = step.compiled.inference(sources)
-        _update(contract, sources, made.updates)
-        returned = [_own(output, tensor) for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
+        results = step.compiled.inference(sources)
+        _update(contract, sources, results.updates)
+        returned = [_own(output, tensor) for output, tensor in zip(contract.outputs, results.outputs, strict=True)]
     return _returned(contract, returned, sources, detached)
 
 
 def _returned(
     contract: StepContract, values: Sequence[torch.Tensor], sources: Sequence[Any], detached: Detached | None
 ) -> Sequence[torch.Tensor]:
-    """What the caller gets: parameters and buffers as they are, other outputs as the step has made them."""
+    """Return what the caller receives: parameters and buffers themselves, other outputs as the step computed them."""
     if detached is not None:
         values = detached.guard(values, (sources[at] for at in contract.undelivered))
     if not contract.passed:
@@ -152,19 +164,19 @@ def _returned(
 
 def _forward(frame: _Frame) -> list[torch.Tensor]:
     contract, sources = frame.step.contract, frame.sources
-    made = frame.step.compiled.forward(sources)
-    _update(contract, sources, made.updates)
-    held = [(sources[w.at], w.what, w.until) for w in contract.watched_sources]
-    held += [(made.outputs[w.at], w.what, None) for w in contract.watched_outputs]
+    results = frame.step.compiled.forward(sources)
+    _update(contract, sources, results.updates)
+    watched = [(sources[w.at], w.what, w.until) for w in contract.watched_sources]
+    watched += [(results.outputs[w.at], w.what, None) for w in contract.watched_outputs]
     contents = frame.contents or _not_looked_at
-    frame.watched = [_Held(tensor, _version(tensor), what, until, contents(tensor)) for tensor, what, until in held]
-    frame.sources, frame.residue = (), made.residue
+    frame.watched = [_Held(tensor, _version(tensor), what, until, contents(tensor)) for tensor, what, until in watched]
+    frame.sources, frame.residue = (), results.residue
     # An alias per output gets the autograd history; the engine's tensor shares storage and version with it.
-    return [_own(output, tensor).detach() for output, tensor in zip(contract.outputs, made.outputs, strict=True)]
+    return [_own(output, tensor).detach() for output, tensor in zip(contract.outputs, results.outputs, strict=True)]
 
 
 def _own(output: Output, tensor: torch.Tensor) -> torch.Tensor:
-    """What the caller may write into without a later step reading it."""
+    """Return a tensor that the caller may write into without affecting a later step."""
     return tensor.clone() if output.constant else tensor
 
 
@@ -184,7 +196,7 @@ def _begin(frame: _Frame) -> None:
 
 
 def _check_mode(frame: _Frame) -> None:
-    """Raise ExecutionError for a backward that a schedule does not have."""
+    """Raise ExecutionError for a kind of backward that a schedule does not support."""
     if torch.is_grad_enabled():
         raise ExecutionError(
             "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
@@ -197,15 +209,14 @@ def _check_mode(frame: _Frame) -> None:
     if torch.is_autocast_enabled(frame.step.device.type):
         raise ExecutionError(
             "backward is called under autocast, which casts in eager's backward, too: its gradients are rounded "
-            "otherwise "
-            "there, and a schedule has those of a backward outside\n  call it behind the `with "
-            "torch.autocast(...)` block, as "
-            "torch advises: with torch.autocast(...): loss = model(x); then loss.backward()"
+            "otherwise there, and a schedule has those of a backward outside\n  call it behind the `with "
+            "torch.autocast(...)` block, as torch advises: with torch.autocast(...): loss = model(x); then "
+            "loss.backward()"
         )
 
 
 def _backward(ctx: Any, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
-    """The gradients of a segment: those that it computes, or those that are left of when it ran."""
+    """Return the gradients of a segment: computed now, or kept since it ran."""
     frame = ctx.frame
     undelivered = frame.undelivered
     if undelivered is None:
@@ -217,14 +228,14 @@ def _backward(ctx: Any, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | 
 
 
 def _computed(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[bool]:
-    """Which gradients of a segment there are."""
+    """Return which gradients of a segment exist."""
     contract = frame.step.contract
     promised = [contract.gradients[number] for number in contract.deliveries[at]]
     return [want and gradient.depends(frame.given) for gradient, want in zip(promised, wanted, strict=True)]
 
 
 def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
-    """Run a segment of backward. Returns its gradients."""
+    """Run a segment of backward and return its gradients."""
     contract, residue = frame.step.contract, frame.residue
     if residue is None or frame.next != at:
         raise ExecutionError(_TWICE)
@@ -237,38 +248,36 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
     gradients = frame.step.compiled.segments[at](residue)
     if frame.next == len(contract.deliveries):
         frame.residue, frame.watched = None, []
-    found: list[torch.Tensor | None] = []
+    delivered: list[torch.Tensor | None] = []
     for number, computed in zip(contract.deliveries[at], _computed(frame, at, wanted), strict=True):
         gradient = gradients.pop(0)
         shared = contract.gradients[number].shared
-        found.append((gradient.clone() if shared else gradient) if computed else None)
-    return found
+        delivered.append((gradient.clone() if shared else gradient) if computed else None)
+    return delivered
 
 
 def _check_unchanged(frame: _Frame) -> None:
-    """Raise ExecutionError for a tensor that was written to though a segment still to come reads it."""
-    for held in frame.watched:
-        if _version(held.tensor) != held.version and (held.until is None or held.until >= frame.next):
+    """Raise ExecutionError if a tensor was written to that a later segment reads."""
+    for watched in frame.watched:
+        if _version(watched.tensor) != watched.version and (watched.until is None or watched.until >= frame.next):
             raise ExecutionError(
-                f"{held.what} was modified in place between forward and backward (version {_version(held.tensor)}, "
-                f"expected {held.version})\n  modify it after backward (optimizer steps too; in backward, each "
-                "parameter "
-                "when its own gradient has come), or give the step a clone of it"
+                f"{watched.what} was modified in place between forward and backward (version "
+                f"{_version(watched.tensor)}, expected {watched.version})\n  modify it after backward (optimizer steps "
+                "too; in backward, each parameter when its own gradient has come), or give the step a clone of it"
             )
 
 
 def _check_contents(frame: _Frame) -> None:
-    """Raise ExecutionError for a tensor that holds something else though nobody wrote to it as far as torch knows."""
+    """Raise ExecutionError if the content of a tensor has changed without an increased version."""
     contents, frame.contents = frame.contents, None
     if contents is None:
         return
-    for held in frame.watched:
-        if contents(held.tensor) != held.content:
+    for watched in frame.watched:
+        if contents(watched.tensor) != watched.content:
             raise ExecutionError(
-                f"{held.what} was written to between forward and backward, by .data or through NumPy, where torch "
-                "does not notice: "
-                "what is recomputed from it is not what forward computed\n  write to it after backward, or give "
-                "the step a clone"
+                f"{watched.what} was written to between forward and backward, by .data or through NumPy, where torch "
+                "does not notice: what is recomputed from it is not what forward computed\n  write to it after "
+                "backward, or give the step a clone"
             )
 
 
@@ -277,7 +286,7 @@ def _not_looked_at(tensor: torch.Tensor) -> None:
 
 
 def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
-    """The tangents that backward reads, as it reads them; and the values of those that were given."""
+    """Return the values of the received tangents, and the tangents in the order in which backward reads them."""
     arrived, frame.tangents = frame.tangents, []
     given: set[int] = set()
     tangents: list[torch.Tensor] = []
@@ -289,22 +298,22 @@ def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
     return given, tangents
 
 
-def _tangent(given: torch.Tensor | None, type_: TensorType, device: torch.device) -> torch.Tensor:
-    """The gradient of an output in the layout that the backward operations were recorded with; zeros for none."""
-    if given is None:
+def _tangent(gradient: torch.Tensor | None, type_: TensorType, device: torch.device) -> torch.Tensor:
+    """Return the gradient of an output in the layout that backward was recorded with; zeros for None."""
+    if gradient is None:
         return empty(type_, device).zero_()
     if (
-        given.dtype is TORCH_DTYPES[type_.dtype]
-        and laid_out(given, type_)
-        and not given.is_conj()
-        and not given.is_neg()
+        gradient.dtype is TORCH_DTYPES[type_.dtype]
+        and laid_out(gradient, type_)
+        and not gradient.is_conj()
+        and not gradient.is_neg()
     ):
-        return given.detach()
-    return empty(type_, device).copy_(given)
+        return gradient.detach()
+    return empty(type_, device).copy_(gradient)
 
 
 def _batched(tensor: torch.Tensor) -> bool:
-    """Whether it stands for many, of `torch.func.vmap` or of what autograd's is_grads_batched uses."""
+    """Return whether a tensor is batched, by `torch.func.vmap` or by autograd's is_grads_batched."""
     kinds: Any = torch._C._functorch  # type: ignore[attr-defined]
     return kinds.is_batchedtensor(tensor) or kinds.is_legacy_batchedtensor(tensor)
 
@@ -357,5 +366,5 @@ class _Segment(torch.autograd.Function):
 
 
 def _token(ctx: Any, at: int) -> torch.Tensor | None:
-    """The gradient of the token that the next segment made, None if there is no next one."""
+    """Return the gradient of the token of the next segment; None if there is no next one."""
     return torch.empty(0, dtype=torch.float32, device=ctx.frame.step.device) if ctx.needs_input_grad[at] else None

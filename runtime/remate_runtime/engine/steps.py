@@ -1,4 +1,4 @@
-"""One step in all the forms that calls ask for: per device, and per set of parameters that are trained."""
+"""The forms of a step for its calls: per device, and per set of trained parameters."""
 
 from __future__ import annotations
 
@@ -22,14 +22,21 @@ from .compiled_step import Engine, LinkedStep
 from .observed import observed_forward
 from .step_function import StepFunction
 
-_FORMS = 8  # that are kept, beside the planned one of each device; the oldest goes
+_FORMS = 8  # most forms to keep beside the planned one of each device; the oldest is dropped
 
 
 class Steps:
-    """outputs: the leaves of the module's outputs. names: of the inputs, parameters and buffers, as calls give them.
-    operators: the live operator of every name in the graph. ranges: as of `LinkedStep`. updated: names of the buffers
-    that forward updates. graph: the step without its plan. exact: as of `Engine`.
-    Raises EngineError if the engine does not work here."""
+    """The forms of a step. Raises EngineError if the engine does not work here.
+
+    Attributes:
+        outputs: The leaves of the module's outputs.
+        names: Inputs, parameters and buffers in the order of calls.
+        operators: The live operator of every name in the graph.
+        ranges: As in `LinkedStep`.
+        updated: Names of the buffers that forward updates.
+        graph: The step without its plan.
+        exact: As in `Engine`.
+    """
 
     def __init__(
         self,
@@ -47,25 +54,25 @@ class Steps:
         self.graph = verified.linked.graph
         self._contract = step_contract(verified.linked, outputs, names)
         self.updated = frozenset(names[buffer] for buffer, _ in self._contract.updates)
-        self._told = False  # that gradients are held which were to be used up
+        self._warned = False  # about gradients that should have been consumed
         self._planned: dict[torch.device, StepFunction] = {}
         self._forms: dict[tuple[torch.device, tuple[bool, ...], Fsdp2 | None], StepFunction] = {}
 
     def planned(self, device: torch.device) -> StepFunction:
-        """The step as it was planned."""
+        """Return the step as planned."""
         if device not in self._planned:
             self._planned[device] = self._compiled(self._linked, self._contract, device)
             self._compare(self._planned[device].compiled.peak)
         return self._planned[device]
 
     def peak(self, device: torch.device) -> int:
-        """Bytes that the planned step will hold at its worst moment on this device, counted as a budget counts them."""
+        """Return the predicted peak of the planned step on this device in bytes, counted as in budgets."""
         predicted = self.planned(device).compiled.peak
         return self._verified.peak if predicted is None else predicted
 
     def wanted(self, device: torch.device, sources: Sequence[Any], sharded: Fsdp2 | None = None) -> StepFunction:
-        """The step for a call with these tensors: without what only gradients that nobody wants need, and with the
-        borders of what is sharded."""
+        """Return the step for a call with these tensors: without operations for unwanted gradients, with borders of
+        shards."""
         gradients = self._contract.gradients
         trained = tuple(sources[gradient.source].requires_grad for gradient in gradients)
         if all(trained) or not any(trained) or not torch.is_grad_enabled():
@@ -85,7 +92,7 @@ class Steps:
         return self._forms[key]
 
     def observed(self, device: torch.device, sources: Sequence[Any]) -> Iterator[tuple[Op, list[torch.Tensor]]]:
-        """Forward one operation at a time, each with its results, whatever engine executes the step."""
+        """Run forward operation by operation and yield each with its results, whatever engine executes the step."""
         return observed_forward(self._linked, self._contract, self._operators, device, sources)
 
     def _compiled(
@@ -94,25 +101,23 @@ class Steps:
         about = self._verified
         budget = about.compiled
         if budget is None:
-            budget = max(about.budget, about.peak)  # plans may be edited: no engine is held to what the plan exceeds
+            # Plans may be edited: engines are not held to a budget that the plan exceeds.
+            budget = max(about.budget, about.peak)
         step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded, self._ranges)
-        watched = linked.graph.delivered == "consumed" and not self._told
+        watched = linked.graph.delivered == "consumed" and not self._warned
         return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
 
     def _compare(self, predicted: int | None) -> None:
-        """A file that was planned for compiled execution has a budget for it. Warn where this execution will not keep
-        it."""
+        """Warn if this execution will not keep the budget of a file that was planned for compiled execution."""
         about = self._verified
         peak = about.peak if predicted is None else predicted
         budget = about.budget if about.compiled is None else about.compiled
         if self._graphs and peak > budget:
             warnings.warn(
                 f"with CUDA graphs a step of schedule {about.name!r} is predicted to take {peak:,} bytes, over its "
-                "budget of "
-                f"{budget:,}: their private pool stays reserved, and gradients are copied out of it\n  `remate "
-                "check FILE "
-                "--engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or plan with a "
-                "smaller budget",
+                f"budget of {budget:,}: their private pool stays reserved, and gradients are copied out of it\n  "
+                "`remate check FILE --engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or "
+                "plan with a smaller budget",
                 UserWarning,
                 stacklevel=2,
             )
@@ -126,19 +131,18 @@ class Steps:
             )
 
     def _still_held(self) -> None:
-        """An optimizer in backward was assumed. Warn once, if the budget does not hold without it."""
-        if self._told:
+        """Warn once if the budget does not hold without the assumed optimizer in backward."""
+        if self._warned:
             return
-        self._told = True
+        self._warned = True
         about = self._verified
         peak = simulate(about.linked, "retained").peak
         if peak > about.budget:
             warnings.warn(
-                f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as "
-                "they come; they are "
-                f"still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n  register "
-                "such an "
-                "optimizer (register_post_accumulate_grad_hook), or plan with gradients='held' or 'accumulated'",
+                f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as they "
+                f"come; they are still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n"
+                "  register such an optimizer (register_post_accumulate_grad_hook), or plan with gradients='held' or "
+                "'accumulated'",
                 UserWarning,
                 stacklevel=2,
             )

@@ -1,7 +1,8 @@
 """Arguments of an operation: their JSON in a schedule file, and their form in a Graph.
 
-`"%x"` refers to a value, `"%%x"` is the literal text `%x`, arrays nest, and an object with one key spells what JSON
-cannot: {"dtype": "f32"}, {"device": "main"}, {"float": "-inf"}, … {"number": "1 - %p"} follows from live attributes.
+`"%x"` refers to a value, `"%%x"` is the literal text `%x`, arrays nest, and an object with a single key represents what
+JSON cannot: {"dtype": "f32"}, {"device": "main"}, {"float": "-inf"}, … {"number": "1 - %p"} follows from live
+attributes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,17 @@ from .graph import Number, Ref
 
 
 def to_graph(argument: Any, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
-    """JSON -> Graph form. Values read are appended to `reads`. scope: values by name; live: live attributes by name.
-    Raise ScheduleError R021, R027, R030."""
+    """Convert JSON to Graph form.
+
+    Args:
+        argument: The JSON.
+        scope: Values by name.
+        live: Live attributes by name.
+        reads: The values that are read are appended here.
+
+    Raises:
+        ScheduleError: R021, R027, R030.
+    """
     if isinstance(argument, str):
         if not argument.startswith("%"):
             return argument
@@ -39,7 +49,12 @@ def to_graph(argument: Any, scope: Mapping[str, int], live: Mapping[str, int], r
 
 
 def to_json(argument: Any, name: Callable[[int], str]) -> Any:
-    """Graph form -> JSON; `name` gives the local name of a value, without `%`."""
+    """Convert Graph form to JSON.
+
+    Args:
+        argument: The Graph form.
+        name: Returns the local name of a value, without `%`.
+    """
     if isinstance(argument, Ref):
         return "%" + name(argument.value)
     if isinstance(argument, Number):
@@ -49,7 +64,7 @@ def to_json(argument: Any, name: Callable[[int], str]) -> Any:
     if isinstance(argument, str):
         return "%" + argument if argument.startswith("%") else argument
     if isinstance(argument, list | tuple):
-        return [to_json(a, name) for a in argument]  # as a reader gives it
+        return [to_json(a, name) for a in argument]  # as a reader returns it
     return argument
 
 
@@ -66,7 +81,11 @@ def _number(text: str, live: Mapping[str, int]) -> Number:
 
 
 def resolve(reference: str, scope: Mapping[str, int]) -> int:
-    """The value that `%name` refers to. Raise ScheduleError R030 or R035 with the names it may have meant."""
+    """Return the value that `%name` refers to.
+
+    Raises:
+        ScheduleError: R030 or R035, with similar names.
+    """
     value = scope.get(reference[1:]) if reference.startswith("%") else None
     if value is None:
         raise _missing(reference, scope)

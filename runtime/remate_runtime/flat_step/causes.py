@@ -1,16 +1,15 @@
-"""Faults of a step, one for each cause: a template is expanded many times, and a misspelt name is read in many
-places."""
+"""Faults of a step, one for each cause: templates expand many times, and many places may read a misspelt name."""
 
 from __future__ import annotations
 
 from ..errors import ScheduleError, ScheduleFaultsError
 from ..format.limits import MAX_FAULTS
 
-_MAX_SEEN = 3 * MAX_FAULTS  # looking for what was meant costs time, also where the cause is known
+_MAX_SEEN = 3 * MAX_FAULTS  # looking for similar names takes time, even if the cause is known
 
 
 class Causes:
-    """Collects faults. Of several with one cause the first is kept, with the number of places."""
+    """Collects faults. Of several with the same cause it keeps the first, with the number of places."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, ...], ScheduleError] = {}
@@ -18,9 +17,14 @@ class Causes:
         self._seen = 0
 
     def add(self, fault: ScheduleError, where: str, *cause: str) -> None:
-        """where: its pointer, unless it has one. cause: what it has in common with others of its code; default: the
-        pointer, and for a name that means nothing (R030) the block and the name. Raises all faults once there are
-        MAX_FAULTS."""
+        """Add a fault, and raise all faults once there are MAX_FAULTS.
+
+        Args:
+            fault: The fault.
+            where: Its pointer, unless it has one.
+            cause: What it shares with others of its code. By default the pointer; for an unknown name (R030) the block
+                and the name.
+        """
         located = ScheduleError(fault.code, fault.message, fault.where or where, fault.hint)
         if fault.code == "R030" and not cause:
             cause = (*located.where.split("/")[1:3], fault.message)
@@ -32,7 +36,7 @@ class Causes:
             self.report()
 
     def report(self) -> None:
-        """Raise ScheduleError, or ScheduleFaultsError with all of them, if there are any."""
+        """Raise ScheduleError, or ScheduleFaultsError with all faults, if there are any."""
         faults = [self._counted(key, fault) for key, fault in self._found.items()]
         if len(faults) == 1:
             raise faults[0]

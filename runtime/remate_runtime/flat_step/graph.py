@@ -1,7 +1,7 @@
-"""The flat training step: what a schedule file expands to, and what every planner strategy works on. Needs no torch.
+"""The flat training step: what a schedule file expands to and planner strategies use. Does not require torch.
 
-Operations stand in step order: forward first (`operations[:backward_start]`), then backward. Values are numbered; an
-operation refers to them by number. A *view* shares its base's storage: `root[v]` is the value that owns the storage of
+Operations are in step order: forward first (`operations[:backward_start]`), then backward. Values are numbered, and
+operations refer to them by number. A *view* shares its base's storage: `root[v]` is the value that owns the storage of
 v.
 """
 
@@ -18,10 +18,10 @@ from ..format.tensor_type import TensorType
 from ..format.vocabulary import Gradients, PageMemory
 from ..operators.tables import DEVICES
 
-DEVICE, HOST = "device", "host"  # memories: of the device that a schedule is for, and of the machine that it is in
+DEVICE, HOST = "device", "host"  # memories: of the schedule's device, and of its host
 LIVE = "live"
 SOURCES = ("parameter", "buffer", "input", "constant", "tangent", LIVE)
-NUMBER = TensorType("f64", (), None, True)  # what stands for the type of a live attribute, which is no tensor
+NUMBER = TensorType("f64", (), None, True)  # the type of a live attribute, which is not a tensor
 
 
 class Ref(msgspec.Struct, frozen=True):
@@ -31,20 +31,31 @@ class Ref(msgspec.Struct, frozen=True):
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A float inside an operation's arguments that follows from live attributes. text: in the file's words, the
-    attributes called by their places in `values`: `1/(1 - %0)`."""
+    """A float in an operation's arguments that follows from live attributes.
+
+    Attributes:
+        text: The expression; attributes are named by their indices in `values`: `1/(1 - %0)`.
+        values: The attributes.
+    """
 
     text: str
     values: tuple[int, ...]
 
     def of(self, value: Callable[[int], int]) -> Number:
-        """The same number in a graph that counts its values otherwise."""
+        """Return the same number in a graph with different indices of values."""
         return Number(self.text, tuple(map(value, self.values)))
 
 
 class Value(msgspec.Struct, frozen=True):
-    """kind: one of SOURCES, or "op" for what an operation makes. name: full name without `%`. data: elements of a
-    constant; of a live attribute, what it was when it was planned."""
+    """A value of a step.
+
+    Attributes:
+        name: Full name without `%`.
+        type: Its type.
+        kind: One of SOURCES, or "op" for results of operations.
+        producer: Index in `Graph.operations`; -1 for sources.
+        data: Elements of a constant, or the planned number of a live attribute.
+    """
 
     name: str
     type: TensorType
@@ -54,15 +65,15 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Op(msgspec.Struct, frozen=True):
-    """One operation. args and kwargs hold Ref, Number, literals and (nested) tuples; `op` names the overload as in the
-    file."""
+    """An operation. args and kwargs contain Ref, Number, literals and (nested) tuples; `op` names the overload as in
+    the file."""
 
     id: str
     op: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     reads: tuple[int, ...]  # tensors in the arguments, in order, each once
-    writes: tuple[int | None, ...]  # values made; None where the operator returns none
+    writes: tuple[int | None, ...]  # results; None where the operator returns none
     multiple: bool  # the operator returns a tuple or list
     view: bool  # outputs share the storage of the first value read
     random: bool  # draws from the generator
@@ -74,11 +85,15 @@ class Op(msgspec.Struct, frozen=True):
 class Graph(msgspec.Struct, frozen=True):
     """A training step without its plan.
 
-    outputs: values that the module returns (they live until the step ends). gradients: (source value, its gradient).
-    updates: (buffer value, value it takes when forward ends). root: for each value, the value that owns its storage.
-    delivered: what becomes of gradients that are delivered; all that is said of the step's memory assumes it.
-    calls: of this step within one of the model around it, where it is that of a part. modules: that make them, each
-    with parameters of its own. lanes: how fast values are paged, by memory.
+    Attributes:
+        outputs: Values that the module returns (they live until the step ends).
+        gradients: (source value, its gradient).
+        updates: (buffer value, its new value when forward ends).
+        root: For each value, the value that owns its storage.
+        delivered: What happens to delivered gradients; all memory figures of the step assume it.
+        calls: Calls of this step within a step of the enclosing model, if it is a part.
+        modules: Modules that make these calls, each with separate parameters.
+        lanes: Paging speed of each memory.
     """
 
     values: tuple[Value, ...]
@@ -95,11 +110,11 @@ class Graph(msgspec.Struct, frozen=True):
     lanes: Mapping[str, Lane] = msgspec.field(default_factory=lambda: LANES)
 
     def nbytes(self, value: int) -> int:
-        """Bytes that the allocator hands out for the storage of `value`: a multiple of what its device deals in."""
+        """Return the bytes that the allocator assigns to the storage of `value`: a multiple of its allocation unit."""
         return self._rounded(self.values[self.root[value]].type)
 
     def nbytes_of_copy(self, value: int) -> int:
-        """Bytes of a storage for `value` alone, without gaps."""
+        """Return the bytes of a storage for `value` alone, without gaps."""
         return self._rounded(self.values[value].type.dense)
 
     def _rounded(self, stored: TensorType) -> int:
@@ -108,21 +123,23 @@ class Graph(msgspec.Struct, frozen=True):
 
     @property
     def host(self) -> str:
-        """The memory of tensors that stay on the CPU; where the step runs on the CPU, that of its device."""
+        """Return the memory of tensors that stay on the CPU; for a step on the CPU, its device."""
         return DEVICE if self.device == "cpu" else HOST
 
     def memory(self, value: int) -> str:
-        """The memory that holds the storage of `value`: DEVICE or HOST."""
+        """Return the memory of the storage of `value`: DEVICE or HOST."""
         return self.host if self.values[self.root[value]].type.cpu else DEVICE
 
     def held_by_caller(self, tangent: int) -> bool:
-        """Whether the caller of backward holds a tangent to the end: `loss.backward()` makes the gradient of a loss of
-        one element itself, and frees it when backward has returned."""
+        """Return whether the caller of backward keeps a tangent to the end.
+
+        `loss.backward()` creates the gradient of a one-element loss itself, and frees it after backward.
+        """
         return self.values[tangent].type.numel == 1
 
 
 def planned_number(graph: Graph, number: Number) -> float:
-    """What a number was when the step was planned; 0 where the attributes' values give none."""
+    """Return the planned value of a number; 0 if the attributes' values give none."""
     try:
         return computed(parse_number(number.text))(
             [float((graph.values[at].data or (0.0,))[0]) for at in number.values]
@@ -132,7 +149,7 @@ def planned_number(graph: Graph, number: Number) -> float:
 
 
 def roots(count: int, operations: Sequence[Op]) -> tuple[int, ...]:
-    """For each of so many values, the value that owns its storage."""
+    """Return for each value the value that owns its storage."""
     root = list(range(count))
     for op in operations:
         for value in op.writes if op.view else ():
@@ -142,8 +159,8 @@ def roots(count: int, operations: Sequence[Op]) -> tuple[int, ...]:
 
 
 def numbers_in(op: Op) -> list[Number]:
-    """Those among the arguments of an operation."""
-    return [one for one in (*op.args, *op.kwargs.values()) if isinstance(one, Number)]
+    """Return the numbers among the arguments of an operation."""
+    return [argument for argument in (*op.args, *op.kwargs.values()) if isinstance(argument, Number)]
 
 
 class FlatRecompute(msgspec.Struct, frozen=True):
@@ -155,9 +172,10 @@ class FlatRecompute(msgspec.Struct, frozen=True):
 
 
 class FlatPage(msgspec.Struct, frozen=True):
-    """The storage of `value`, which forward makes, leaves the device and comes back before its next read.
+    """The storage of `value`, a result of forward, leaves the device and returns before its next read.
 
-    Points are indices of operations, just before which things happen; None: as the file's defaults are (`link.paging`).
+    Points are indices of operations and mean the moment just before them. None: the defaults of the file format
+    (`link.paging`).
     """
 
     value: int

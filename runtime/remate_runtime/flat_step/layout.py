@@ -1,4 +1,4 @@
-"""Where every block instance of a schedule lies in the flat step: the first half of `expand`."""
+"""The span of every block instance in the flat step: the first half of `expand`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from ..format.suggest import close_names, did_you_mean
 
 
 class InstanceSpan(msgspec.Struct, frozen=True):
-    """An instance: id with the ids around it, its parameter prefix, and the range of its operations in the step."""
+    """An instance in the step.
+
+    Attributes:
+        id: Its id with the ids of enclosing instances.
+        where: JSON pointer of the instance.
+        parent: Index of the enclosing InstanceSpan; -1 at the top.
+    """
 
     id: str
     prefix: str
@@ -32,7 +38,11 @@ class InstanceSpan(msgspec.Struct, frozen=True):
         return not self.block.instances
 
     def plan(self) -> tuple[Statement, ...]:
-        """Raise ScheduleError R040 if the plan is not one of the block's."""
+        """Return the statements of the instance's plan.
+
+        Raises:
+            ScheduleError: R040, the block has no such plan.
+        """
         name, plans = self.instance.plan, self.block.plans
         if name == BASELINE:
             return ()
@@ -46,7 +56,7 @@ class InstanceSpan(msgspec.Struct, frozen=True):
 
 
 class _Size(NamedTuple):
-    """What a block expands to, nested blocks included. items: see MAX_ITEMS."""
+    """The size of an expanded block, including nested blocks. items: see MAX_ITEMS."""
 
     forward: int
     backward: int
@@ -55,9 +65,10 @@ class _Size(NamedTuple):
 
 
 def lay_out(schedule: Schedule) -> tuple[list[InstanceSpan], int]:
-    """All instances, enclosing ones before those inside, in forward order; and the number of forward operations.
+    """Return all instances in forward order, enclosing ones before inner ones, and the number of forward operations.
 
-    Raise ScheduleError R031, R032, R033, R071, R072, R073.
+    Raises:
+        ScheduleError: R031, R032, R033, R071, R072, R073.
     """
     sizes = _sizes(schedule)
     total = _total(sizes[i.block] for i in schedule.program)
@@ -85,7 +96,7 @@ def _place(
     start: int,
     end: int,
 ) -> None:
-    """Forward operations of `instances` begin at `start`; backward runs them in reverse and stops at `end`."""
+    """Place `instances`: forward operations begin at `start`; backward runs in reverse and stops at `end`."""
     for at, instance in enumerate(instances):
         block = _block(schedule, instance.block, f"{where}/{at}/block")
         forward, backward = sizes[instance.block][:2]
@@ -105,7 +116,7 @@ def _place(
 
 
 def _sizes(schedule: Schedule) -> dict[str, _Size]:
-    """What every block expands to. Finds cycles."""
+    """Return the expanded size of every block. Detects cycles."""
     sizes: dict[str, _Size] = {}
     open_: list[str] = []
 
@@ -142,14 +153,14 @@ def _sizes(schedule: Schedule) -> dict[str, _Size]:
 
 
 def _total(sizes: Iterable[_Size]) -> _Size:
-    """Of instances of blocks of these sizes."""
+    """Return the total size of instances."""
     listed = list(sizes)
     forward, backward, inside, items = (sum(size[part] for size in listed) for part in range(4))
     return _Size(forward, backward, inside + len(listed), items)
 
 
 def _items(block: Block) -> int:
-    """What every instance of a block makes anew, beside its operations."""
+    """Return the number of items that every instance of a block creates beside its operations."""
     names = sum(map(len, (block.inputs, block.parameters, block.buffers, block.live, block.constants)))
     return names + sum(_items_of(line) for line in (*block.forward, *block.backward))
 

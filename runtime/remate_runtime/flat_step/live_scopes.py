@@ -1,5 +1,7 @@
-"""What the names of live attributes mean inside each block instance. They are apart from those of values: no reference
-finds a live attribute, and no number a tensor."""
+"""The meaning of names of live attributes in each block instance.
+
+They are separate from values: no reference resolves to a live attribute, and no number to a tensor.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,15 @@ from .layout import InstanceSpan
 
 
 def scopes_of_live(places: Sequence[InstanceSpan], model: Mapping[str, int], causes: Causes) -> list[dict[str, int]]:
-    """By place: the values of the names in `live` of its block. Those that `with` names are of the block around it or
-    of the model; the others the prefix finds. model: the model's, by path. Faults (R030, R031, R037) go into
-    `causes`."""
+    """Return for each place the values of the names in `live` of its block.
+
+    Names in `with` belong to the enclosing block or the model; the prefix resolves the others.
+
+    Args:
+        places: The instances.
+        model: The model's live attributes by path.
+        causes: Faults (R030, R031, R037) are added here.
+    """
     scopes: list[dict[str, int]] = []
     for place in places:
         above = scopes[place.parent] if place.parent >= 0 else model

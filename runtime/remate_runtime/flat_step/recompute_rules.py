@@ -1,4 +1,4 @@
-"""Which recomputations are legal: of forward operations that are no views, after their first run."""
+"""The legal recomputations: of forward operations that are no views, after their first run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .graph import FlatRecompute, Graph
 
 
 def check_recomputes(graph: Graph, recomputes: Iterable[FlatRecompute]) -> None:
-    """Raise ScheduleError for the first recomputation that names no forward operation, a view, or too early a point."""
+    """Raise ScheduleError for the first recomputation of no forward operation, of a view, or before its first run."""
     for recompute in recomputes:
         if not 0 <= recompute.op < graph.backward_start or not 0 <= recompute.before < len(graph.operations):
             raise ScheduleError(

@@ -1,7 +1,7 @@
-"""Python's bindings of operators, which take their arguments in half the time that the call by schema takes.
+"""Python's bindings of operators. They take arguments in half the time of a call by schema.
 
-A binding chooses an overload by the kinds of its arguments; each is listed with the kinds for which it chooses the
-operator of its name, and calls it with the same arguments.
+A binding selects an overload by the kinds of its arguments. Each is listed with the kinds for which it selects the
+named operator, and receives the same arguments.
 """
 
 from __future__ import annotations
@@ -41,8 +41,13 @@ FUNCTIONS: dict[str, str] = {
 
 
 def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """What runs the operator `name` (`aten.add.Tensor`, also one that writes over its first argument) for arguments as
-    those of `Op`; None where there is nothing that is faster."""
+    """Return what runs an operator for arguments as in `Op`; None if nothing is faster than the call by schema.
+
+    Args:
+        name: The operator (`aten.add.Tensor`), also one that writes over its first argument.
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+    """
     space, _, short = name.partition(".")
     if kwargs or space != "aten" or "".join(map(_kind, args)) not in FUNCTIONS.get(short, "").split():
         return None

@@ -1,7 +1,7 @@
-"""The folder in which torch keeps what it compiles, where it cannot be made.
+"""The folder for torch's compiled files, if it cannot be created.
 
-torch imports `torch._dynamo` with its first tensor without data, and that makes the folder; where it cannot, the import
-fails, and fails for good. Nothing of a step needs the folder, but for the engine that compiles.
+torch imports `torch._dynamo` with its first tensor without data, and the import creates the folder. If that fails, the
+import fails for the rest of the process. Only the engine that compiles needs the folder.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-NAME = "TORCHINDUCTOR_CACHE_DIR"  # there is no other way to name it to torch
+NAME = "TORCHINDUCTOR_CACHE_DIR"  # torch offers no other way to set the folder
 
 
 @contextmanager
 def in_folder(path: str) -> Iterator[None]:
-    """Have torch keep it there meanwhile."""
+    """Make torch use this folder meanwhile."""
     before = os.environ.get(NAME)
     os.environ[NAME] = path
     try:
@@ -29,14 +29,17 @@ def in_folder(path: str) -> Iterator[None]:
 
 
 def import_without_folder() -> None:
-    """Import what would make the folder, if that is requested where it cannot be made; to be called before tensors
-    without data. (Where none is named it is made among the system's temporary files.)"""
+    """Import the module that creates the folder, if the configured folder cannot be created.
+
+    Call this before tensors without data are created. Without configuration, torch uses the system's folder for
+    temporary files.
+    """
     path = os.environ.get(NAME)
     if path is None or "torch._dynamo" in sys.modules:
         return
     try:
         os.makedirs(path, exist_ok=True)
     except OSError:
-        # If there is no other, torch reports what it misses.
+        # If that fails too, torch reports the reason.
         with suppress(OSError), tempfile.TemporaryDirectory() as other, in_folder(other):
             import torch._dynamo  # noqa: F401

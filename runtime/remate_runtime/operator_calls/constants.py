@@ -1,4 +1,4 @@
-"""Constants of a model's schedules as tensors, each made once: steps of other sizes and forms read the same ones."""
+"""Constants of a model's schedules as tensors, each created once and shared by steps of all sizes and forms."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from .overloads import constant
 
 
 class Constants:
-    """They stay as long as this does: what a step at a new size adds to them would be memory of that step."""
+    """Keeps constants for its own lifetime: the constants of a step at a new size would otherwise count as its
+    memory."""
 
     def __init__(self) -> None:
         self._made: dict[str, torch.Tensor] = {}
 
     def tensor(self, type_: TensorType, data: tuple[Any, ...], device: torch.device) -> torch.Tensor:
-        """The tensor of a constant of a file, which nothing may write to."""
+        """Return the tensor of a constant of a file. Nothing may write to it."""
         key = f"{type_} {device} {data!r}"
         if key not in self._made:
             with torch.inference_mode(False):

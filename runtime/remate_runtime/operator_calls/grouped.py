@@ -1,4 +1,4 @@
-"""The result of a grouped matrix product, which torch infers for bfloat16 on CUDA alone."""
+"""The result of a grouped matrix product. torch infers it for bfloat16 on CUDA only."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ import torch
 
 
 def grouped_mm(
-    one: torch.Tensor, other: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None
+    left: torch.Tensor, right: torch.Tensor, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> torch.Tensor:
-    """An empty tensor of the type that `aten._grouped_mm` returns for these arguments, on their device: rows are padded
-    to 16 bytes, on the CPU too. Raises ValueError for arguments that do not fit each other.
+    """Return an empty tensor of the type that `aten._grouped_mm` returns for these arguments, on their device.
+
+    Rows are padded to 16 bytes, also on the CPU.
+
+    Raises:
+        ValueError: The arguments do not fit each other.
     """
-    both = one.dim(), other.dim()
-    groups = offs if both != (3, 3) else one
+    both = left.dim(), right.dim()
+    groups = offs if both != (3, 3) else left
     if (
         not {*both} <= {2, 3}
         or not isinstance(groups, torch.Tensor)
         or groups.dim() < 1
-        or one.shape[-1] != other.shape[-2]
+        or left.shape[-1] != right.shape[-2]
     ):
-        raise ValueError(f"matrices of shapes {tuple(one.shape)} and {tuple(other.shape)} do not fit each other")
-    sizes = [one.shape[-2], other.shape[-1]]
-    if one.dim() == other.dim():
+        raise ValueError(f"matrices of shapes {tuple(left.shape)} and {tuple(right.shape)} do not fit each other")
+    sizes = [left.shape[-2], right.shape[-1]]
+    if left.dim() == right.dim():
         sizes.insert(0, groups.shape[0])
-    dtype = out_dtype or one.dtype
+    dtype = out_dtype or left.dtype
     row = -(-sizes[-1] * dtype.itemsize // 16) * 16 // dtype.itemsize
     strides = [sizes[1] * row, row, 1] if len(sizes) == 3 else [row, 1]
-    return torch.empty_strided(sizes, strides, dtype=dtype, device=one.device)
+    return torch.empty_strided(sizes, strides, dtype=dtype, device=left.device)

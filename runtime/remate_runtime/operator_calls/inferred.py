@@ -1,9 +1,9 @@
-"""What a file declares of results, against what torch infers from the arguments: before a step runs, so that no
-operation of a file allocates more than the file says.
+"""Compares the result types in a file with those that torch infers from the arguments, before a step runs.
 
-Each distinct signature is inferred once, on the meta device, where tensors have no memory. Where that fails or differs,
-fake tensors decide: capture inferred the types with them, and meta kernels differ from those of devices in a few
-places. Operators that torch cannot infer are judged by the first run (`engine`).
+So no operation of a file allocates more than the file says. Each distinct signature is inferred once, on the meta
+device, whose tensors have no memory. If that fails or differs, fake tensors decide: capture inferred the types with
+them, and meta kernels differ from those of devices in a few cases. Operators that torch cannot infer are checked in the
+first run (`engine`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
 from .results import RESULTS, on_cpu
 
 _META = torch.device("meta")
-# On the CPU, norms of half-precision input by full-precision weights have full-precision statistics; torch infers half.
+# On the CPU, norms of half-precision input with full-precision weights have full-precision statistics; torch infers
+# half.
 _MIXED = frozenset({"aten.native_layer_norm", "aten.native_group_norm"})
-# Operators that return as many tensors as a size says: the argument that says how much of it each gets; None: one.
+# Operators with as many results as a size: the argument with the length of each result; None: length one.
 _PIECES = {
     "aten.split.Tensor": "split_size",
     "aten.split_copy.Tensor": "split_size",
@@ -35,8 +36,13 @@ _PIECES = {
 
 
 def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverload]) -> dict[str, ScheduleError]:
-    """Faults (R053) by the JSON pointer of their operation. where: pointer of every operation; live: operator by
-    name."""
+    """Return faults (R053) by the JSON pointer of their operation.
+
+    Args:
+        graph: The step.
+        where: Pointer of every operation.
+        live: Operators by name.
+    """
     judged: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}
     import_without_folder()
@@ -52,7 +58,7 @@ def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverloa
 
 
 def signature(graph: Graph, op: Op) -> Any:
-    """All that the inference reads: equal for operations that are equal in types and literals."""
+    """Return everything that the inference reads. It is equal for operations with equal types and literals."""
 
     def key(argument: Any) -> Any:
         if isinstance(argument, Ref):
@@ -71,13 +77,14 @@ def signature(graph: Graph, op: Op) -> Any:
 
 
 def infer(graph: Graph, args: tuple[Any, ...], kwargs: dict[str, Any], live: OpOverload) -> Any:
-    """What the operator gives for these arguments (as in `Op`), on the meta device. Raises whatever torch raises."""
+    """Return the operator's result for these arguments (as in `Op`) on the meta device. May raise any error of
+    torch."""
     with torch.no_grad():
         return _inferred(graph, args, kwargs, live, _empty_meta)
 
 
 def _judge(graph: Graph, op: Op, live: OpOverload) -> str:
-    """What is wrong with an operation's types; "" if nothing is, or if torch cannot tell without running it."""
+    """Return the fault in an operation's types; "" if there is none, or if torch has to run the operation to know."""
     names = [argument.name for argument in live._schema.arguments]
     if not op.reads and any("Tensor" in str(argument.type) for argument in live._schema.arguments):
         return (
@@ -102,8 +109,8 @@ def _second_opinion(graph: Graph, op: Op, live: OpOverload, wrong: str) -> str:
         with FakeTensorMode(allow_non_fake_inputs=True):
             host = torch.device("cpu")
             make = lambda type_: _empty(type_, host if type_.cpu else device)  # noqa: E731
-            made = _inferred(graph, op.args, op.kwargs, live, make)
-            return _compared(graph, op, made)
+            inferred = _inferred(graph, op.args, op.kwargs, live, make)
+            return _compared(graph, op, inferred)
     except (UnsupportedOperatorException, NotImplementedError):
         return wrong
     except Exception:
@@ -117,41 +124,41 @@ def _inferred(
     live: OpOverload,
     tensor: Callable[[TensorType], torch.Tensor],
 ) -> Any:
-    """What the operator returns for tensors of the declared types. No factory may make a tensor elsewhere."""
-    made: dict[int, torch.Tensor] = {}
+    """Return the operator's result for tensors of the declared types. No factory may create a tensor elsewhere."""
+    tensors: dict[int, torch.Tensor] = {}
 
-    def argument(one: Any) -> Any:
-        if isinstance(one, Ref):
-            if one.value not in made:
-                made[one.value] = tensor(graph.values[one.value].type)
-            return made[one.value]
-        if isinstance(one, Number):
-            return planned_number(graph, one)
-        if isinstance(one, tuple):
-            return [argument(each) for each in one]
-        return literal(one, device)
+    def argument(item: Any) -> Any:
+        if isinstance(item, Ref):
+            if item.value not in tensors:
+                tensors[item.value] = tensor(graph.values[item.value].type)
+            return tensors[item.value]
+        if isinstance(item, Number):
+            return planned_number(graph, item)
+        if isinstance(item, tuple):
+            return [argument(item) for item in item]
+        return literal(item, device)
 
     device = tensor(TensorType("u8", (0,))).device
-    names = [each.name for each in live._schema.arguments]
-    args = [argument(each) for each in given]
-    kwargs = {name: argument(each) for name, each in named.items()}
+    names = [item.name for item in live._schema.arguments]
+    args = [argument(item) for item in given]
+    kwargs = {name: argument(item) for name, item in named.items()}
     if "device" in names and device == _META:
         at = names.index("device")
         if at < len(args):
             args[at] = device
         else:
             kwargs["device"] = device
-    elif "device" in names and not made and kwargs.get("device") is None:
+    elif "device" in names and not tensors and kwargs.get("device") is None:
         kwargs["device"] = device
     inferred = RESULTS.get(live, live)(*args, **kwargs)
     return on_cpu(live, args, inferred) if graph.device == "cpu" else inferred
 
 
-def _compared(graph: Graph, op: Op, made: Any) -> str:
-    found = list(made) if isinstance(made, tuple | list) else [made]
-    if len(found) != len(op.writes):
-        return f"it has {len(found)} outputs, the file declares {len(op.writes)}"
-    for at, (value, tensor) in enumerate(zip(op.writes, found, strict=True)):
+def _compared(graph: Graph, op: Op, inferred: Any) -> str:
+    results = list(inferred) if isinstance(inferred, tuple | list) else [inferred]
+    if len(results) != len(op.writes):
+        return f"it has {len(results)} outputs, the file declares {len(op.writes)}"
+    for at, (value, tensor) in enumerate(zip(op.writes, results, strict=True)):
         if value is None:
             continue
         declared = graph.values[value].type
@@ -162,7 +169,8 @@ def _compared(graph: Graph, op: Op, made: Any) -> str:
 
 
 def _fits(op: Op, tensor: torch.Tensor, declared: TensorType) -> bool:
-    """Dtype and shape agree; a view has the declared strides, and what is no view takes no more bytes than declared."""
+    """Return whether dtype and shape agree, a view has the declared strides, and others take no more bytes than
+    declared."""
     if tuple(tensor.shape) != declared.shape:
         return False
     if tensor.dtype is not TORCH_DTYPES[declared.dtype] and not (op.op in _MIXED and declared.dtype == "f32"):
@@ -176,13 +184,13 @@ def _fits(op: Op, tensor: torch.Tensor, declared: TensorType) -> bool:
 
 
 def _nbytes(tensor: torch.Tensor) -> int:
-    """Bytes that the elements span."""
+    """Return the bytes that the elements span."""
     spread = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     return (1 + spread) * tensor.itemsize if tensor.numel() else 0
 
 
 def _wrong_count(graph: Graph, op: Op, names: Sequence[str]) -> str:
-    """Before torch makes them: a file may ask for more pieces than there is memory for."""
+    """Check the number of results before torch creates them: a file may request more than memory has room for."""
     given = dict(zip(names, op.args, strict=False)) | op.kwargs
     source, dim = given.get("self"), given.get("dim", 0)
     size = given.get(_PIECES[op.op] or "", 1)
@@ -204,12 +212,12 @@ def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(type_.shape, type_.strides, dtype=dtype, device=device)
 
 
-def _described(made: Any) -> str:
-    if not isinstance(made, torch.Tensor):
-        return "none" if made is None else f"of type {type(made).__name__}"
-    strides = None if made.is_contiguous() else tuple(made.stride())
-    dtype = SHORT_DTYPES.get(made.dtype)
-    return str(TensorType(dtype, tuple(made.shape), strides)) if dtype else f"a tensor of {made.dtype}"
+def _described(result: Any) -> str:
+    if not isinstance(result, torch.Tensor):
+        return "none" if result is None else f"of type {type(result).__name__}"
+    strides = None if result.is_contiguous() else tuple(result.stride())
+    dtype = SHORT_DTYPES.get(result.dtype)
+    return str(TensorType(dtype, tuple(result.shape), strides)) if dtype else f"a tensor of {result.dtype}"
 
 
 def _line(error: Exception) -> str:

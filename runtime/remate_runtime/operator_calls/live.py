@@ -1,4 +1,4 @@
-"""The live operators of a step, every one checked against what the file and the static tables say of it."""
+"""The live operators of a step, checked against the file and the static tables."""
 
 from __future__ import annotations
 
@@ -17,41 +17,45 @@ from .unchecked import trusts
 
 
 def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
-    """The live operator of every name in the graph; and the types of all results are what torch infers from the
-    arguments.
+    """Return the live operator of every name in the graph, and check all result types against what torch infers.
 
-    where: JSON pointer of every operation (`Expanded.where`). namespaces: permitted beyond the usual ones, of
-    libraries, and operators of torch that need a permission.
+    Args:
+        graph: The step.
+        where: JSON pointer of every operation (`Expanded.where`).
+        namespaces: Permitted namespaces of libraries, and operators of torch that need a permission.
 
-    Raises ScheduleError R050–R053, with all faults.
+    Raises:
+        ScheduleError: R050–R053, with all faults.
     """
-    found: dict[str, OpOverload] = {}
+    operators_by_name: dict[str, OpOverload] = {}
     known: dict[Any, str] = {}
-    faults: dict[str, ScheduleError] = {}  # by pointer: the instances of a block share its operations' lines
+    faults: dict[str, ScheduleError] = {}  # by pointer, because the instances of a block share its operations' lines
     for op, at in zip(graph.operations, where, strict=True):
         try:
-            if op.op not in found:
-                found[op.op] = overload(op.op, namespaces)
+            if op.op not in operators_by_name:
+                operators_by_name[op.op] = overload(op.op, namespaces)
         except ScheduleError as fault:
             faults[at] = ScheduleError(fault.code, fault.message, f"{at}/op", fault.hint)
         else:
             try:
-                check_operator(op, found[op.op])
-                if op.op not in namespaces and (why := trusts(graph, op, found[op.op], known)):
+                check_operator(op, operators_by_name[op.op])
+                if op.op not in namespaces and (why := trusts(graph, op, operators_by_name[op.op], known)):
                     raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
             except ScheduleError as fault:
                 faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
         if len(faults) >= MAX_FAULTS:
             break
-    faults = faults or check_types(graph, where, found)
+    faults = faults or check_types(graph, where, operators_by_name)
     if faults:
         raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
-    return found
+    return operators_by_name
 
 
 def needed(graph: Graph) -> tuple[str, ...]:
-    """What `namespaces` of a file with these operations lists, and whoever applies it must permit: namespaces of
-    libraries, and operators of torch whose kernels would trust what the file gives them."""
+    """Return what `namespaces` of a file with these operations must list, and whoever applies it must permit.
+
+    These are namespaces of libraries, and operators of torch whose kernels would trust the file's arguments.
+    """
     wanted: set[str] = set()
     known: dict[Any, str] = {}
     for op in graph.operations:

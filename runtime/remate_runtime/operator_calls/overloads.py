@@ -1,5 +1,6 @@
-"""Operators and literals of a schedule -> live objects of torch. Nothing in a file reaches Python by name: an operator
-is looked up as an exact overload in an allowed namespace, and everything else is spelled from fixed tables.
+"""Operators and literals of a schedule as objects of torch. Nothing in a file reaches Python by name.
+
+An operator is looked up as an exact overload in an allowed namespace. Literals come from fixed tables.
 """
 
 from __future__ import annotations
@@ -38,11 +39,15 @@ _MEMORY_FORMATS: dict[str, torch.memory_format] = {name: getattr(torch, name) fo
 
 
 def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
-    """The live operator overload that `name` (`aten.add.Tensor`, `aten.addmm`) stands for.
+    """Return the live operator overload of a name (`aten.add.Tensor`, `aten.addmm`).
 
-    namespaces: allowed beyond `operators.NAMESPACES`, or listed operators that need a permission. Raises ScheduleError
-    R050 (not allowed, or not among the operators that a file may name), R051 (unknown operator), R052 (it writes over
-    its arguments).
+    Args:
+        name: The name.
+        namespaces: Permitted beyond `operators.NAMESPACES`, or listed operators that need a permission.
+
+    Raises:
+        ScheduleError: R050 (not permitted, or not an operator that a file may name), R051 (unknown operator), R052 (it
+            writes over its arguments).
     """
     parts = _NAME.fullmatch(name)
     if parts is None:
@@ -52,30 +57,38 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
     if parts[1] not in NAMESPACES and parts[1] not in namespaces:
         raise not_permitted(f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", parts[1])
     packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
-    found = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
-    if not isinstance(found, OpOverload):
+    operator = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
+    if not isinstance(operator, OpOverload):
         hint = f"import the library that registers it, or {REPLAN} with this version of torch"
         raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
-    if found._schema.is_mutable:
+    if operator._schema.is_mutable:
         raise ScheduleError("R052", f"operator {name!r} writes over its arguments", hint="name a functional operator")
     if why := refusal(name):
         raise ScheduleError("R050", why, hint="name the operators that it is made of: plan again")
     if (wanted := permission(name)) and wanted not in namespaces:
         raise not_permitted(f"operator {name!r} needs a permission: {PERMISSION[name]}", wanted)
-    return found
+    return operator
 
 
 def not_permitted(message: str, wanted: str) -> ScheduleError:
-    """R050 with the permission that would serve. wanted: a namespace, or the name of an operator."""
+    """Return R050 with the permission that would suffice.
+
+    Args:
+        message: The fault.
+        wanted: A namespace, or the name of an operator.
+    """
     hint = f"if you trust the file and where it comes from: apply(model, schedule, namespaces=({wanted!r},))"
     return ScheduleError("R050", message, hint=hint)
 
 
 def check_operator(op: Op, live: OpOverload) -> None:
-    """Compare what the file and the static tables say of an operation with the live operator's schema.
+    """Compare an operation in the file and in the static tables with the live operator's schema.
 
-    Raises ScheduleError R053. Keeps a wrong table from corrupting gradients: an unlisted view would be counted, and
-    overwritten, as a storage of its own; an unlisted random operator would draw anew when it is recomputed.
+    A wrong table must not corrupt gradients: an unlisted view would be counted, and overwritten, as a separate storage;
+    an unlisted random operator would draw new numbers when recomputed.
+
+    Raises:
+        ScheduleError: R053.
     """
     schema = live._schema
     returns, named = schema.returns, {a.name for a in schema.arguments}
@@ -96,24 +109,27 @@ def check_operator(op: Op, live: OpOverload) -> None:
         raise _differs(op, f"{op.op} draws random numbers, which the operator tables do not say")
 
 
-def _check_length(op: Op, argument: Any, given: Any) -> None:
-    """Kernels read a list of fixed length without looking how long it is. One element stands for all; of a stride, none
-    for the size of the window."""
-    if argument.N is None or argument.N < 2 or not isinstance(given, tuple):  # 1: of any length, or one number
+def _check_length(op: Op, argument: Any, value: Any) -> None:
+    """Check a list of fixed length, because kernels read it without checking.
+
+    A single element stands for all. An empty stride stands for the size of the window.
+    """
+    if argument.N is None or argument.N < 2 or not isinstance(value, tuple):  # 1: any length, or a single number
         return
     empty = argument.name == "stride" or argument.default_value == []
-    if len(given) not in (1, argument.N) and not (empty and not given):
-        raise _differs(op, f"`{argument.name}` of {op.op} has {argument.N} elements, not {len(given)}")
+    if len(value) not in (1, argument.N) and not (empty and not value):
+        raise _differs(op, f"`{argument.name}` of {op.op} has {argument.N} elements, not {len(value)}")
 
 
 def _check_number(op: Op, argument: Any, given: Any) -> None:
-    """A float that follows from live attributes stands where the operator takes one number, and decides no size."""
+    """Check that a number from live attributes is where the operator takes a single number, and that it decides no
+    size."""
     if isinstance(given, tuple) and any(isinstance(each, Number) for each in given):
         raise _differs(op, f"`{argument.name}` is a list, which holds no numbers that follow from live attributes")
     if not isinstance(given, Number):
         return
     kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
-    if not isinstance(kind, torch.FloatType | torch.NumberType | torch.TensorType):  # a number stands for a tensor, too
+    if not isinstance(kind, torch.FloatType | torch.NumberType | torch.TensorType):  # a number may stand for a tensor
         raise _differs(
             op,
             f"`{argument.name}` of {op.op} is neither a float nor a tensor, so it cannot follow from live attributes",
@@ -123,8 +139,10 @@ def _check_number(op: Op, argument: Any, given: Any) -> None:
 
 
 def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
-    """What runs the operator, without the Python frame of OpOverload.__call__. No result holds more memory than it
-    fills."""
+    """Return what runs the operator, without the Python frame of OpOverload.__call__.
+
+    No result keeps more memory than it fills.
+    """
     function = live._op
     if live in (LAYER, LAYER_BACKWARD):
         return whole_layer(function)
@@ -132,15 +150,14 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
         return function
 
     def run(*args: Any, **kwargs: Any) -> torch.Tensor:
-        made = function(*args, **kwargs)
-        return made.clone() if made.untyped_storage().nbytes() > made.nbytes else made
+        result = function(*args, **kwargs)
+        return result.clone() if result.untyped_storage().nbytes() > result.nbytes else result
 
     return run
 
 
 def in_place(op: Op) -> Callable[..., Any]:
-    """What runs an operation that the linker lets write over an argument, which comes first. It returns that
-    argument."""
+    """Return what runs an operation that may write over its first argument. It returns that argument."""
     form = IN_PLACE[op.op]
     write = _overload(form.op)._op
     if form.through is None:
@@ -160,14 +177,20 @@ def _overload(name: str) -> OpOverload:
 
 
 def has_kernel(live: OpOverload, device: torch.device) -> bool:
-    """Whether the operator runs on this kind of device."""
+    """Return whether the operator runs on this kind of device."""
     return torch._C._dispatch_has_computed_kernel_for_dispatch_key(
         live.name(), "CUDA" if device.type == "cuda" else "CPU"
     )
 
 
 def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.device, planned: str) -> None:
-    """Raise BindError naming the operators without a kernel for `device`; `planned` is the device class of the file."""
+    """Raise BindError with the operators that have no kernel for a device.
+
+    Args:
+        operators: Names and operators.
+        device: The device.
+        planned: The device class of the file.
+    """
     lacking = sorted({name for name, live in operators if not has_kernel(live, device)})
     if lacking:
         raise BindError(
@@ -177,7 +200,7 @@ def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.d
 
 
 def literal(argument: Any, device: torch.device) -> Any:
-    """A literal in Graph form -> what torch takes. `{"device": "main"}` becomes `device`."""
+    """Convert a literal from Graph form to torch. `{"device": "main"}` becomes `device`."""
     if isinstance(argument, tuple):
         return [literal(a, device) for a in argument]
     if not isinstance(argument, dict):
@@ -195,7 +218,7 @@ def literal(argument: Any, device: torch.device) -> Any:
 
 
 def constant(type_: TensorType, data: tuple[Any, ...], device: torch.device) -> torch.Tensor:
-    """The tensor of a constant of the file."""
+    """Return the tensor of a constant of the file."""
     where = torch.device("cpu") if type_.cpu else device
     elements = [literal(e, where) if isinstance(e, dict) else e for e in data]
     flat = torch.tensor(elements, dtype=TORCH_DTYPES[type_.dtype], device=where)
@@ -211,7 +234,7 @@ def constant(type_: TensorType, data: tuple[Any, ...], device: torch.device) -> 
 
 
 def empty(type_: TensorType, device: torch.device) -> torch.Tensor:
-    """An uninitialised tensor of exactly this type."""
+    """Return an uninitialised tensor of exactly this type."""
     where = torch.device("cpu") if type_.cpu else device
     dtype = TORCH_DTYPES[type_.dtype]
     if type_.strides is None:
@@ -220,7 +243,7 @@ def empty(type_: TensorType, device: torch.device) -> torch.Tensor:
 
 
 def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
-    """Whether the strides are the recorded ones. Dimensions of size 1 have no stride that matters."""
+    """Return whether a tensor has the recorded strides. Strides of dimensions of size 1 do not matter."""
     if type_.strides is None:
         return tensor.is_contiguous()
     pairs = zip(tensor.shape, tensor.stride(), type_.strides, strict=True)
@@ -228,8 +251,7 @@ def laid_out(tensor: torch.Tensor, type_: TensorType) -> bool:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Where the storage of a tensor begins; 0 if it is empty. Of one without memory (fake tensors), what stands for
-    it."""
+    """Return the address of a tensor's storage; 0 if it is empty; for a fake tensor, a number in its place."""
     try:
         return tensor.untyped_storage().data_ptr() or _without_memory(tensor)
     except (RuntimeError, NotImplementedError):
@@ -237,7 +259,7 @@ def storage_address(tensor: torch.Tensor) -> int:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where the elements of a tensor begin. Of one without memory (fake tensors), what stands for its storage."""
+    """Return the address of a tensor's elements; for a fake tensor, a number in place of its storage's address."""
     try:
         return tensor.data_ptr() or _without_memory(tensor)
     except (RuntimeError, NotImplementedError):
@@ -245,17 +267,18 @@ def address(tensor: torch.Tensor) -> int:
 
 
 def _without_memory(tensor: torch.Tensor) -> int:
-    """What stands for the storage of a fake tensor, which versions of torch say is at 0; of an empty tensor 0."""
+    """Return a number for the storage of a fake tensor, whose address some versions of torch report as 0; 0 if
+    empty."""
     return storage_identity(tensor) if is_fake(tensor) and tensor.numel() else 0
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has a type and a storage, but no memory."""
+    """Return whether a tensor has a type and a storage, but no memory."""
     return hasattr(tensor, "fake_mode")
 
 
 def storage_identity(tensor: torch.Tensor) -> int:
-    """A number that tensors of one storage have in common; of a tensor without storage, its own."""
+    """Return a number that identifies a tensor's storage; of a tensor without storage, its own."""
     try:
         return tensor.untyped_storage()._cdata
     except (RuntimeError, NotImplementedError):
@@ -263,14 +286,13 @@ def storage_identity(tensor: torch.Tensor) -> int:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has sizes and strides: is not sparse, nested, quantised, or a parameter whose shape is still
-    unknown."""
+    """Return whether a tensor has sizes and strides: not sparse, nested, quantised, or with an unknown shape."""
     uninitialized = torch.nn.parameter.is_lazy(tensor)
     return not uninitialized and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
 def described(tensor: torch.Tensor) -> str:
-    """A live tensor in the file's notation: `f32[8,256]`, with strides when it is not contiguous, and its device."""
+    """Describe a tensor in the file's notation: `f32[8,256]`, with its device, and with strides if not contiguous."""
     if not is_dense(tensor):
         if torch.nn.parameter.is_lazy(tensor):
             return f"no shape yet ({type(tensor).__name__})"

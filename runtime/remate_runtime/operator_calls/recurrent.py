@@ -1,9 +1,8 @@
-"""LSTM layers as oneDNN runs them on the CPU: one operator for all time steps of one direction, and one for its
-backward.
+"""LSTM layers as oneDNN runs them on the CPU: an operator for all time steps of a direction, and one for backward.
 
-Torch infers no workspace for it, though it is most of what the layer holds for backward, and the kernel takes its
-arguments as contiguous memory of the sizes that it is reported, without looking. Time comes first in them whatever
-`batch_first` says, which the kernel does not read.
+torch infers no workspace for it, although it is most of what the layer keeps for backward. The kernel assumes
+contiguous arguments of consistent sizes without checking. Time is always their first dimension, because the kernel does
+not read `batch_first`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
 _LSTM = 2  # `mode`
 _GATES = 4
 _PAGE = 4096
-_MOST = 1 << 31  # oneDNN counts elements with 32 bits in places
+_MOST = 1 << 31  # oneDNN uses 32-bit counts of elements in some places
 
 
 def lstm_layer(
@@ -30,8 +29,12 @@ def lstm_layer(
     bidirectional: bool,
     batch_first: bool, train: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Empty tensors of the types that `aten.mkldnn_rnn_layer` returns where gradients are enabled: output, last hidden
-    and cell state, workspace. Raises ValueError for arguments that do not fit each other, or that are no LSTM's.
+    """Return empty tensors of the types that `aten.mkldnn_rnn_layer` returns with gradients enabled.
+
+    These are output, last hidden and cell state, workspace.
+
+    Raises:
+        ValueError: The arguments do not fit each other, or are not an LSTM's.
     """
     _check((input, w0, w1, w2, w3, hx, cx), (mode, hidden_size, batch_sizes), has_biases)
     time, batch, width = input.shape
@@ -50,8 +53,12 @@ def lstm_layer_backward(
     train: bool,
     bidirectional: bool, batch_sizes: list[int], batch_first: bool, workspace: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    """Empty tensors of the types that `aten.mkldnn_rnn_layer_backward` returns: the gradients of the first seven
-    arguments, in single precision. Raises ValueError as `lstm_layer` does, and where no gradient is given.
+    """Return empty tensors of the types that `aten.mkldnn_rnn_layer_backward` returns.
+
+    These are the gradients of the first seven arguments, in single precision.
+
+    Raises:
+        ValueError: As `lstm_layer`, or all gradients are missing.
     """
     leading = (input, w0, w1, w2, w3, hx, cx)
     _check(leading, (mode, hidden_size, batch_sizes), has_biases)
@@ -73,9 +80,17 @@ def lstm_layer_backward(
 
 
 def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: int) -> int:
-    """Bytes that the forward leaves for the backward: gates, hidden states, states of layer and cell, and their
-    gradients, each from a page on (oneDNN, `src/cpu/rnn/rnn_utils.hpp`). width: of the input. itemsize: bytes of one of
-    its elements.
+    """Return the size of the workspace that forward leaves for backward.
+
+    It consists of gates, hidden states, states of layer and cell, and their gradients, each aligned to a page (oneDNN,
+    `src/cpu/rnn/rnn_utils.hpp`).
+
+    Args:
+        time: Number of time steps.
+        batch: Batch size.
+        width: Width of the input.
+        hidden: Width of the hidden state.
+        itemsize: Bytes of an element of the input.
     """
     wide, cells, states = max(width, hidden), time * batch, 2 * (time + 1) * batch
     kept = [
@@ -91,7 +106,7 @@ def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: in
 
 
 def workspace_as_told(dtype: torch.dtype) -> bool:
-    """Whether the installed oneDNN leaves as much as `workspace_bytes` says, tried on two small layers."""
+    """Return whether the installed oneDNN uses the sizes of `workspace_bytes`, tested on two small layers."""
     return all(
         _left(dtype, *sizes) == workspace_bytes(*sizes, dtype.itemsize) for sizes in ((1, 1, 1, 1), (3, 5, 260, 64))
     )
@@ -112,13 +127,15 @@ def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) ->
     try:
         with torch._C._DisableAutocast():
             return whole_layer(LAYER._op)(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
-    except RuntimeError:  # a torch without oneDNN, or a processor that it does not know
+    except RuntimeError:  # a torch without oneDNN, or an unsupported processor
         return -1
 
 
 def whole_layer(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` (forward or backward) with what eager gives it: contiguous arguments, and enabled gradients, without
-    which the forward leaves no workspace."""
+    """Wrap `function` (forward or backward) to run as in eager: with contiguous arguments and gradients enabled.
+
+    Without gradients, forward leaves no workspace.
+    """
 
     def run(*args: Any) -> Any:
         enabled = torch.is_grad_enabled()
@@ -131,8 +148,8 @@ def whole_layer(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _check(tensors: tuple[torch.Tensor, ...], told: tuple[int, int, list[int]], biases: bool) -> None:
-    mode, hidden, batch_sizes = told
+def _check(tensors: tuple[torch.Tensor, ...], sizes: tuple[int, int, list[int]], biases: bool) -> None:
+    mode, hidden, batch_sizes = sizes
     if mode != _LSTM or batch_sizes:
         raise ValueError("only LSTMs over sequences of one length run as one layer")
     layer_input = tensors[0]

@@ -1,8 +1,8 @@
-"""Operators whose kernels trust their arguments (`paired`, `literals` in the operator tables): whether what a file
-gives them is what a forward operator made, or would make.
+"""Operators whose kernels trust their arguments (`paired`, `literals` in the operator tables).
 
-Kernels of backward operators follow indices, and sizes of saved tensors, without looking: out of range they crash, or
-write where they should not. The indices that a forward kernel made are in range whatever the data are.
+The check is whether the arguments in a file are what a forward operator returned or would return. Kernels of backward
+operators follow indices and sizes of saved tensors without checking: out of range they crash, or write where they must
+not. Indices from a forward kernel are in range for all data.
 """
 
 from __future__ import annotations
@@ -28,12 +28,19 @@ Arguments = Mapping[str, Any]
 
 
 def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
-    """Why the operation needs a permission; "" if it needs none. known: what was found for other operations of the
-    graph."""
+    """Return why the operation needs a permission; "" if it needs none.
+
+    Args:
+        graph: The step.
+        op: The operation.
+        live: Its operator.
+        known: Results for other operations of the graph.
+    """
     pair = PAIRED.get(op.op)
     if pair is None and op.op not in LITERALS and not op.op.startswith(_BY_SHAPES):
         return ""
-    if pair is not None and pair.outputs:  # it matters which operation made the arguments, not their types alone
+    # The result depends on the operation that produced the arguments, not only on types.
+    if pair is not None and pair.outputs:
         return _judge(graph, op, live, pair)
     key = signature(graph, op)
     if key not in known:
@@ -61,17 +68,17 @@ def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) 
 
 
 def _arguments(op: Op, live: OpOverload) -> dict[str, Any]:
-    """By name, with the defaults of the schema; the first one as `grad`, too."""
+    """Return arguments by name, with the defaults of the schema; the first one also as `grad`."""
     arguments = live._schema.arguments
     given = {a.name: a.default_value for a in arguments if a.has_default_value()}
     given |= {a.name: value for a, value in zip(arguments, op.args, strict=False)} | op.kwargs
     return {"grad": given.get(arguments[0].name)} | given
 
 
-def _made(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
-    """The saved arguments are outputs of one forward operation, which had the same arguments."""
-    saved = {name: given[name] for name in pair.outputs if isinstance(given.get(name), Ref)}
-    if not saved or any(not isinstance(given.get(name), Ref | None) for name in pair.outputs):
+def _made(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
+    """Check that the saved arguments are outputs of a forward operation with the same arguments."""
+    saved = {name: arguments[name] for name in pair.outputs if isinstance(arguments.get(name), Ref)}
+    if not saved or any(not isinstance(arguments.get(name), Ref | None) for name in pair.outputs):
         return f"none of {_listed(pair.outputs)} is what {_listed(pair.by)} made"
     producers = {graph.values[value.value].producer for value in saved.values()}
     forward = graph.operations[next(iter(producers))] if len(producers) == 1 and min(producers) >= 0 else None
@@ -84,37 +91,37 @@ def _made(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
     for name in pair.same:
         there = pair.renamed.get(name, name)
         wanted = pair.by[forward.op].get(name, had.get(there))
-        if given.get(name) is not None and not _same(graph, given[name], wanted):
+        if arguments.get(name) is not None and not _same(graph, arguments[name], wanted):
             return f"`{name}` must be as in {forward.id!r}, whose outputs it reads"
     for name, at in pair.like.items():
         value = forward.writes[at]
-        if given.get(name) is None:  # an output without a gradient; torch refuses it where there must be one
+        if arguments.get(name) is None:  # an output without a gradient; torch refuses it if it needs one
             continue
-        if value is None or _shape(graph, given[name]) != graph.values[value].type.shape:
+        if value is None or _shape(graph, arguments[name]) != graph.values[value].type.shape:
             return f"`{name}` must have the shape of output {at} of {forward.id!r}"
     return ""
 
 
-def _like(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
-    """The arguments have the shapes of what the forward operator would make."""
+def _like(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
+    """Check that the arguments have the shapes that the forward operator would return."""
     ((name, literals),) = pair.by.items()
-    args: dict[str, Any] = {key: given.get(key) for key in pair.same} | literals
+    args: dict[str, Any] = {key: arguments.get(key) for key in pair.same} | literals
     for key, (of, count) in pair.last.items():
-        shape = _shape(graph, given.get(of))
+        shape = _shape(graph, arguments.get(of))
         if shape is None or len(shape) < count:
             return f"`{of}` must have the shape that {name} gives"
         args[key] = shape[-count:]
     live = overload(name)
     ordered = tuple(args[a.name] for a in live._schema.arguments if a.name in args)
     try:
-        made = infer(graph, ordered, {}, live)
-    except Exception:  # whatever torch says of arguments that do not fit
-        made = None
-    found = [made] if isinstance(made, torch.Tensor) else list(made or ())
-    if any(0 in (_shape(graph, each) or ()) for each in given.values()):
+        inferred = infer(graph, ordered, {}, live)
+    except Exception:  # torch may raise any error for arguments that do not fit
+        inferred = None
+    outputs = [inferred] if isinstance(inferred, torch.Tensor) else list(inferred or ())
+    if any(0 in (_shape(graph, argument) or ()) for argument in arguments.values()):
         return f"without elements its arguments are not what {name} gives"
     for key, at in pair.like.items():
-        if at >= len(found) or _shape(graph, given.get(key)) != tuple(found[at].shape):
+        if at >= len(outputs) or _shape(graph, arguments.get(key)) != tuple(outputs[at].shape):
             return f"`{key}` must have the shape that {name} gives for the other arguments"
     return ""
 
@@ -127,15 +134,15 @@ def _sizes(graph: Graph, given: Arguments, pair: PairedOperator) -> str:
     return ""
 
 
-def _attention(graph: Graph, given: Arguments) -> str:
-    """Kernels of attention take batch, heads and lengths from the query alone, and divide by them."""
-    query, key, value = (_shape(graph, given.get(name)) for name in ("query", "key", "value"))
+def _attention(graph: Graph, arguments: Arguments) -> str:
+    """Check attention: its kernels take batch, heads and lengths from the query only, and divide by them."""
+    query, key, value = (_shape(graph, arguments.get(name)) for name in ("query", "key", "value"))
     if query is None or key is None or value is None or {len(query), len(key), len(value)} != {4}:
         return "query, key and value must have four dimensions"
     heads = query[1] % max(1, key[1]) == 0
     if query[0] != key[0] or key[:3] != value[:3] or query[3] != key[3] or not heads or 0 in (*query, *key, *value):
         return "query, key and value must agree in batch, heads, length and width, none of them empty"
-    mask = _shape(graph, given.get("attn_mask", given.get("attn_bias")))
+    mask = _shape(graph, arguments.get("attn_mask", arguments.get("attn_bias")))
     full = (*query[:2], query[2], key[2])
     if mask is not None and (
         len(mask) > 4 or any(m not in (1, n) for m, n in zip(mask[::-1], full[::-1], strict=False))
@@ -144,9 +151,13 @@ def _attention(graph: Graph, given: Arguments) -> str:
     return ""
 
 
-def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
-    """The kernel reads as many elements as the length of the result calls for."""
-    shape, dims, length = _shape(graph, given.get("self")) or (), given.get("dim"), given.get("last_dim_size")
+def _half_of_spectrum(graph: Graph, arguments: Arguments) -> str:
+    """Check that the input has as many elements as the kernel reads for the length of the result."""
+    shape, dims, length = (
+        _shape(graph, arguments.get("self")) or (),
+        arguments.get("dim"),
+        arguments.get("last_dim_size"),
+    )
     last = dims[-1] if isinstance(dims, tuple) and dims else None
     size = shape[last] if isinstance(last, int) and -len(shape) <= last < len(shape) else None
     if size is None or not isinstance(length, int) or size != length // 2 + 1:
@@ -154,45 +165,45 @@ def _half_of_spectrum(graph: Graph, given: Arguments) -> str:
     return ""
 
 
-def _weight_norm(graph: Graph, given: Arguments) -> str:
-    """The kernels take all sizes from the weight, divide by them, and write norms into memory laid out as the
-    magnitudes are."""
-    weight = _shape(graph, given.get("v", given.get("saved_v"))) or ()
-    dim = given.get("dim")
+def _weight_norm(graph: Graph, arguments: Arguments) -> str:
+    """Check weight norms: kernels take all sizes from the weight, divide by them, and write norms in the magnitudes'
+    layout."""
+    weight = _shape(graph, arguments.get("v", arguments.get("saved_v"))) or ()
+    dim = arguments.get("dim")
     if 0 in weight or not weight or dim not in (0, len(weight) - 1):
         return "the weight must have elements, and `dim` be its first or last dimension"
     norms = tuple(size if at == dim else 1 for at, size in enumerate(weight))
-    if any(_shape(graph, given[name]) != norms for name in ("g", "saved_g", "saved_norms") if name in given):
+    if any(_shape(graph, arguments[name]) != norms for name in ("g", "saved_g", "saved_norms") if name in arguments):
         return "magnitudes and norms must have the weight's size in `dim`, and 1 in the others"
-    if any(_strides(graph, given.get(name)) is not None for name in ("g", "saved_g", "saved_norms")):
+    if any(_strides(graph, arguments.get(name)) is not None for name in ("g", "saved_g", "saved_norms")):
         return "magnitudes and norms must be contiguous"
-    if "grad_w" in given and _shape(graph, given["grad_w"]) != weight:
+    if "grad_w" in arguments and _shape(graph, arguments["grad_w"]) != weight:
         return "`grad_w` must have the shape of the weight"
     return ""
 
 
-def _resized(graph: Graph, given: Arguments) -> str:
-    """The kernels compute where to read from the factors, whatever the sizes are."""
-    before = given.get("input_size") or _shape(graph, given.get("self")) or ()
-    after = given.get("output_size")
+def _resized(graph: Graph, arguments: Arguments) -> str:
+    """Check factors: kernels compute addresses from them, whatever the sizes are."""
+    before = arguments.get("input_size") or _shape(graph, arguments.get("self")) or ()
+    after = arguments.get("output_size")
     if not isinstance(after, tuple) or len(before) != 4 or len(after) != 2:
         return "sizes before and after must be those of images"
     for name, size, wanted in zip(("scales_h", "scales_w"), before[2:], after, strict=True):
-        factor = given.get(name)
+        factor = arguments.get(name)
         if factor is not None and not (isinstance(factor, int | float) and int(size * factor) == wanted):
             return f"`{name}` must be what makes {size} into {wanted}, or null"
     return ""
 
 
-def _same(graph: Graph, one: Any, other: Any) -> bool:
-    if isinstance(one, Ref) and isinstance(other, Ref):
-        a, b = graph.values[one.value].type, graph.values[other.value].type
+def _same(graph: Graph, left: Any, right: Any) -> bool:
+    if isinstance(left, Ref) and isinstance(right, Ref):
+        a, b = graph.values[left.value].type, graph.values[right.value].type
         return (a.dtype, a.shape) == (b.dtype, b.shape)
-    return _plain(one) == _plain(other)
+    return _plain(left) == _plain(right)
 
 
 def _plain(literal: Any) -> Any:
-    """`2` is short for `(2, 2)` and what the schema has as default."""
+    """Expand `2`, which is short for `(2, 2)` and for the schema's default."""
     if isinstance(literal, tuple | list):
         return literal[0] if len(set(literal)) == 1 else tuple(literal)
     return literal
@@ -204,7 +215,7 @@ def _shape(graph: Graph, argument: Any) -> tuple[int, ...] | None:
 
 
 def _strides(graph: Graph, argument: Any) -> tuple[int, ...] | None:
-    """None: the argument is contiguous, or no tensor."""
+    """Return strides; None if the argument is contiguous or not a tensor."""
     return graph.values[argument.value].type.strides if isinstance(argument, Ref) else None
 
 

@@ -1,4 +1,4 @@
-"""Tables of operators and devices: what a file may name, views, in-place forms, random ones. Needs no torch."""
+"""Tables of operators and devices: permitted names, views, in-place forms, random operators. Does not require torch."""
 
 from __future__ import annotations
 

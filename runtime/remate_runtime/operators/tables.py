@@ -1,8 +1,8 @@
-"""What remate must know of operators without loading torch: `schema/operators-1.json`, which `tools/operator_tables.py`
-takes from torch's own schemas, and which a second implementation reads as well.
+"""What remate must know about operators without loading torch: `schema/operators-1.json`.
 
-Names are as in a schedule file: `namespace.name` or `namespace.name.overload`, `.default` left out. `bind` checks the
-tables against the live operators, so that a torch that differs cannot corrupt a gradient.
+`tools/operator_tables.py` generates the file from torch's own schemas, and a second implementation reads it as well.
+Names are as in a schedule file: `namespace.name` or `namespace.name.overload`, without `.default`. `bind` checks the
+tables against the live operators, so that a different torch cannot corrupt a gradient.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ _NAME = "operators-1.json"
 
 
 class InPlace(msgspec.Struct, frozen=True):
-    """op: the overload that writes over an argument. positions: arguments that may be overwritten; two: commutative.
-    through: the view of the first argument that `op` writes the second one into; it takes the arguments behind
-    these."""
+    """The in-place form of an operator.
+
+    Attributes:
+        op: The overload that writes over an argument.
+        positions: Arguments that may be overwritten; two if the operator is commutative.
+        through: The view of the first argument that `op` writes the second one into. It takes the following arguments.
+    """
 
     op: str
     positions: tuple[int, ...]
@@ -25,13 +29,19 @@ class InPlace(msgspec.Struct, frozen=True):
 
 
 class PairedOperator(msgspec.Struct, frozen=True):
-    """What an operator's kernel takes on trust, so that it runs only as the backward of an operator of the file.
+    """The unchecked assumptions of an operator's kernel. It runs only as the backward of an operator of the file.
 
-    by: the forward operators, each with further literals: of this operator where there are `outputs`, else its own.
-    outputs: arguments that are this output of one of them. same: arguments that it has too. like: arguments of the
-    shape of this output. renamed: arguments by other names there. sizes: literals that are a size of an argument. last:
-    lists that are the last sizes of an argument. Without `outputs` the forward operator need not be in the file: what
-    it would make counts. `grad` is the first argument, which versions of torch name differently.
+    Without `outputs` the forward operator need not be in the file: what it would return counts. `grad` is the first
+    argument, whose name differs between versions of torch.
+
+    Attributes:
+        by: The forward operators, each with further literals: of this operator if there are `outputs`, else its own.
+        outputs: Arguments that are this output of one of them.
+        same: Arguments that both have.
+        like: Arguments with the shape of this output.
+        renamed: Arguments that have a different name there.
+        sizes: Literals that are a size of an argument.
+        last: Lists that are the last sizes of an argument.
     """
 
     by: dict[str, dict[str, bool | float | None]]
@@ -44,15 +54,20 @@ class PairedOperator(msgspec.Struct, frozen=True):
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
-    """Bytes. allocation: the allocator rounds requests up to a multiple of it. generator_state: of the tensor that
-    holds a generator's state, in the memory of the host."""
+    """Facts about a device, in bytes.
+
+    Attributes:
+        allocation: The allocator rounds requests up to a multiple of this.
+        generator_state: Size of the tensor with a generator's state, in host memory.
+    """
 
     allocation: int
     generator_state: int
 
 
 class Tables(msgspec.Struct, frozen=True):
-    """The file. A list of exceptions gives for each operator why the tables differ from what torch's schema says."""
+    """The contents of the file. A list of exceptions gives for each operator why the tables differ from torch's
+    schema."""
 
     format: str
     version: int
@@ -72,38 +87,38 @@ class Tables(msgspec.Struct, frozen=True):
 
 
 def path() -> Path:
-    """The file: beside this module in an installed wheel, in `schema/` of the source tree.
+    """Return the path of the file: beside this module in an installed wheel, in `schema/` of the source tree.
 
-    Raises FileNotFoundError if the installation is damaged.
+    Raises:
+        FileNotFoundError: The installation is damaged.
     """
-    here = Path(__file__).resolve()
-    for found in (here.with_name(_NAME), here.parents[3] / "schema" / _NAME):
-        if found.is_file():
-            return found
+    module = Path(__file__).resolve()
+    for candidate in (module.with_name(_NAME), module.parents[3] / "schema" / _NAME):
+        if candidate.is_file():
+            return candidate
     raise FileNotFoundError(f"{_NAME} is missing from the installation of remate_runtime; install it again")
 
 
 TABLES = msgspec.json.decode(path().read_bytes(), type=Tables)
 DEVICES = TABLES.devices
-# Namespaces whose operators run without being requested, as far as they are listed. A file names every other one in
-# `namespaces`, and `remate_runtime.apply(..., namespaces=(...))` permits it.
+# Namespaces whose listed operators run without permission. A file names every other one in `namespaces`, and
+# `remate_runtime.apply(..., namespaces=(...))` permits it.
 NAMESPACES = TABLES.namespaces
-# The operators of these namespaces that a file may name: those that capture can emit, and no other.
+# The operators of these namespaces that a file may name: exactly those that capture can emit.
 OPERATORS = TABLES.operators
-# Those that it may name only where whoever applies it permits the operator by name; why.
+# Operators that a file may name only if whoever applies it permits them by name, with the reason.
 PERMISSION = TABLES.permission
-# Those that need the same permission unless their arguments are what a forward operator of the file made.
+# Operators that need the same permission unless a forward operator of the file produced their arguments.
 PAIRED = TABLES.paired
-# Literals that an operator may have without that permission.
+# Literals of an operator that need no permission.
 LITERALS = TABLES.literals
-# Operators that reach beyond their arguments: files, processes, the generator, autograd's state.
+# Operators with effects beyond their arguments: on files, processes, the generator, autograd's state.
 REFUSED = TABLES.refused
 VIEWS = TABLES.views
 RANDOM = TABLES.random
-# Tagged as random by torch, but they draw nothing: without dropout, or with the random state as an argument.
+# torch tags these as random, but they draw nothing: without dropout, or with the random state as an argument.
 NOT_RANDOM = frozenset(TABLES.exceptions["not_random"])
-# The storage that these return holds more than the result: what they computed on the way to it, which would stay
-# allocated.
+# The storage of these results also contains intermediate results, which would stay allocated.
 COPIED = TABLES.copied
 IN_PLACE = TABLES.in_place  # by operator
 
@@ -113,20 +128,22 @@ def namespace(op: str) -> str:
 
 
 def permission(op: str) -> str:
-    """What a file lists in `namespaces` to name this operator, and `apply` must permit: the namespace of a library, the
-    operator itself, or nothing ("")."""
+    """Return what `namespaces` of a file must list for this operator, and `apply` must permit; "" for nothing.
+
+    It is the namespace of a library, or the operator itself.
+    """
     if namespace(op) not in NAMESPACES:
         return namespace(op)
     return op if op in PERMISSION else ""
 
 
 def permissible(name: str) -> bool:
-    """Whether `namespaces` of a file may list this: a library's namespace, or a listed operator."""
+    """Return whether `namespaces` of a file may list this: a library's namespace, or a listed operator."""
     return name not in NAMESPACES if "." not in name else name in OPERATORS or name in PERMISSION
 
 
 def refusal(op: str) -> str:
-    """Why no file may name an operator, whatever is permitted; "" if it may. Says nothing of libraries' operators."""
+    """Return why no file may name an operator even with a permission; "" if it may. Ignores libraries' operators."""
     if namespace(op) not in NAMESPACES or op in OPERATORS or op in PERMISSION:
         return ""
     why = REFUSED.get(".".join(op.split(".")[:2])) or TABLES.exceptions["no_views"].get(op)

@@ -1,16 +1,14 @@
-"""The self-check of an applied model: the model's own forward runs beside the scheduled one, and results are compared
-bit for bit.
+"""The self-check of an applied model: it runs the model's own forward beside the scheduled one and compares bitwise.
 
-The digest and the guard see what they know to look at. The self-check needs to know nothing: it sees any change whose
-effect reaches the outputs, buffers, attributes or random numbers of a call, and where backward runs code of the user's
-own, the gradients.
+Digest and guard detect known kinds of changes. The self-check detects any change that affects the outputs, buffers,
+attributes or random numbers of a call, and gradients where backward runs code of the user's.
 
-- `policy`: at which calls it runs. `check`: the order of what it does, and what becomes of the result.
-- `snapshot` (with `reached` and `iterators`): puts the state back that a forward changed, in place. `generators`: of
-  random numbers.
-- `live_forward`: runs the model's own forward so that it keeps nothing for backward.
-- `checksum`, `outcome`, `comparison`: what a forward gave, in a few bytes, and whether two are the same.
-- `gradients`: compares one step with backward. `memory`: whether there is room for it.
+- `policy`: the calls at which it runs. `check`: its order, and what happens with the result.
+- `snapshot` (with `reached` and `iterators`): restores in place the state that a forward changed. `generators`: the
+states of random number generators.
+- `live_forward`: runs the model's own forward without keeping anything for backward.
+- `checksum`, `outcome`, `comparison`: the results of a forward in a few bytes, and their comparison.
+- `gradients`: compares a step with backward. `memory`: whether memory suffices for it.
 - `locate`: the first operation and the first line that differ. `ranks`: the verdict of several processes.
 """
 

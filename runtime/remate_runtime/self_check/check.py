@@ -1,12 +1,11 @@
-"""The self-check of one applied model: the order in which it does things, and what becomes of the result.
+"""The self-check of an applied model: its order, and what happens with the result.
 
-1. The guard has looked already: what it sees has better words, and costs less.
-2. State and generators are noted; the model's own forward runs; everything is put back (`live_forward`).
-3. Where backward runs code that is not torch's, one step of each is compared with gradients, if there is room.
-4. The scheduled forward runs: its results are those of the call. They are compared.
-5. On a difference both run again, with values: what another thread changed meanwhile, and what is rounding, is a
-   warning.
-6. What is left is located, the state is put back, and StaleModelError raised, on all ranks alike.
+1. The guard runs first: its messages are more precise, and it costs less.
+2. The check records state and generators, runs the model's own forward, and restores everything (`live_forward`).
+3. If backward runs code that is not torch's and memory suffices, it compares the gradients of one step of each.
+4. The scheduled forward runs. The call returns its results, and the check compares them.
+5. On a difference both run again and keep values. Changes by another thread, and rounding, lead to a warning.
+6. A remaining difference is located, the state is restored, and all ranks raise StaleModelError together.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from ..staleness.eager_operators import BEYOND_EAGER, EagerOperators, beyond_eag
 from ..support.callers import frames_to_caller
 from . import ranks
 from .checksum import Checksums
-from .comparison import OTHER_OPERATORS, Found, Kind, Tolerance, differences
+from .comparison import OTHER_OPERATORS, Difference, Kind, Tolerance, differences
 from .generators import Generators
 from .gradients import compared_gradients
-from .live_forward import Live, NotRunError, callers_hooks, is_torchs, run_live
+from .live_forward import LiveForward, NotRunError, callers_hooks, is_torchs, run_live
 from .locate import NOT_LOCATED, Located, located
 from .memory import fits
-from .outcome import Outcome, outcome_of
+from .outcome import ForwardOutcome, outcome_of
 from .policy import Checks, Turns
 from .program import Program
 from .snapshot import Snapshot
@@ -41,21 +40,24 @@ _FINE, _ROUNDING, _REAL = range(3)
 
 
 class SelfCheck:
-    """Checks the calls of one applied model that are due. raises: a difference is an error; else a warning, as the
-    caller asked to go on with the planned step (`stale="warn"`)."""
+    """Checks the calls of an applied model that are due.
+
+    Attributes:
+        raises: A difference is an error, else a warning (`stale="warn"`: the caller chose the planned step).
+    """
 
     def __init__(self, checks: Checks, raises: bool = True) -> None:
         self._turns, self._raises = Turns(checks), raises
-        self._lock = threading.RLock()  # generators and the state of the model are everybody's
-        self._told: set[str] = set()
+        self._lock = threading.RLock()  # generators and the state of the model are shared between threads
+        self._warned: set[str] = set()
 
     def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool) -> bool:
-        """Whether to check the call that is about to run.
+        """Return whether to check the call that is about to run.
 
         Args:
             model: The live model.
             step: The file that runs.
-            size: Which of its sizes.
+            size: The size among those of the file.
             sharded: Whether torch shards parts of the model.
         """
         together = ranks.calls_together(model, sharded)
@@ -68,43 +70,47 @@ class SelfCheck:
         return True
 
     def run(self, program: Program, fixed: bool) -> Any:
-        """The outputs of the scheduled forward, once they are found to be the model's own.
+        """Run the scheduled forward and return its outputs if they equal the model's own.
 
         Args:
             program: The call.
-            fixed: Whether there is one file, of fixed sizes: ranks that call together then check the same calls.
+            fixed: There is one file, of fixed sizes. Ranks that call together then check the same calls.
 
         Raises:
-            StaleModelError: They are not.
+            StaleModelError: The outputs differ.
         """
         together = ranks.calls_together(program.model, program.fsdp2) if fixed else ""
         groups = ranks.groups_of(program.model, together)
         with self._lock:
-            return _Check(program, groups, self._tell, raises=self._raises).run()
+            return _Check(program, groups, self._warn, raises=self._raises).run()
 
     def now(self, program: Program) -> None:
-        """Check a call, gradients too, and leave everything as it was. Raises StaleModelError."""
-        with self._lock:
-            _Check(program, (), self._tell, gradients=True).leaving_nothing()
+        """Check a call including gradients, and restore everything.
 
-    def _tell(self, text: str, once: str = "") -> None:
-        """Warn; once: only the first time for this reason."""
-        if once in self._told:
+        Raises:
+            StaleModelError: The results differ.
+        """
+        with self._lock:
+            _Check(program, (), self._warn, gradients=True).leaving_nothing()
+
+    def _warn(self, text: str, once: str = "") -> None:
+        """Warn, and only once for each non-empty key `once`."""
+        if once in self._warned:
             return
         if once:
-            self._told.add(once)
+            self._warned.add(once)
         warnings.warn(text, StaleModelWarning, stacklevel=frames_to_caller())
 
 
 def _is_watched() -> bool:
-    """Whether somebody follows each operation (FlopCounterMode), or a graph of CUDA is being recorded: the next call
-    will do."""
+    """Return whether each operation is observed (FlopCounterMode) or a CUDA graph is being recorded. The check then
+    waits for the next call."""
     recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
     return recorded or torch.compiler.is_compiling() or bool(_get_current_dispatch_mode_stack())
 
 
 class _Check:
-    """One check of one call."""
+    """A check of one call."""
 
     def __init__(
         self,
@@ -114,15 +120,17 @@ class _Check:
         gradients: bool = False,
         raises: bool = True,
     ) -> None:
-        self.program, self._groups, self._tell, self._gradients = program, groups, tell, gradients
+        self.program, self._groups, self._warn, self._gradients = program, groups, tell, gradients
         self._raises = raises
         self._checksums = Checksums()
         self._tolerance = Tolerance(program.exact)
         self._located: Located | None = None
         self._start = Generators.now()
-        self._updated = {name: t for name, t in program.updated().items() if t is not None}  # gone: the binding says so
+        self._updated = {
+            name: t for name, t in program.updated().items() if t is not None
+        }  # None: the binding reports the missing buffer
         self._before = [tensor.detach().clone() for tensor in self._updated.values()]
-        # Other ranks would wait for a second run, and engines that round differ at once.
+        # Other ranks would wait for a second run. Engines that round differently need values in the first run.
         self._keep = bool(groups) or program.fsdp2 or not program.exact or gradients
 
     def run(self) -> Any:
@@ -130,19 +138,19 @@ class _Check:
             return self.program.run()
         live = self._live(self._keep)
         gradients = self._with_gradients(live)
-        made = self.program.run()
-        found = [*(self._compared(live.outcome, made, self._keep) if live is not None else ()), *gradients]
-        if found and not self._groups and not self.program.fsdp2:
-            del made
-            made, found = self._again()
-        elif self._groups and not self.program.exact and self._verdict(found) == _REAL:
+        outputs = self.program.run()
+        differing = [*(self._compared(live.outcome, outputs, self._keep) if live is not None else ()), *gradients]
+        if differing and not self._groups and not self.program.fsdp2:
+            del outputs
+            outputs, differing = self._again()
+        elif self._groups and not self.program.exact and self._verdict(differing) == _REAL:
             self._measure_rounding()
-            found = [*(self._compared(live.outcome, made, True) if live is not None else ()), *gradients]
-        self._judge(found)
-        return made
+            differing = [*(self._compared(live.outcome, outputs, True) if live is not None else ()), *gradients]
+        self._judge(differing)
+        return outputs
 
     def leaving_nothing(self) -> None:
-        """The same, of a call whose outputs nobody wants."""
+        """Run the check for a call whose outputs are not used."""
         program = self.program
         snapshot = Snapshot(program.model, (program.args, program.kwargs), program.updated().values())
         try:
@@ -151,18 +159,17 @@ class _Check:
             snapshot.restore(self._checksums)
             self._start.restore()
 
-    def _live(self, keep: bool) -> Live | None:
+    def _live(self, keep: bool) -> LiveForward | None:
         program = self.program
         try:
             return run_live(program, self._checksums, keep, self._fits)
         except NotRunError as error:
             if self._gradients and error.error is not None:
                 raise error.error from None
-            self._tell(
-                f"the self-check of schedule {program.name!r} could not run the model's own forward, so this call "
-                "is not "
-                f"compared with it: {error}\n  call the model itself to see why; apply(..., verify='never') leaves "
-                "the check out",
+            self._warn(
+                f"the self-check of schedule {program.name!r} could not run the model's own forward, so this call is "
+                f"not compared with it: {error}\n  call the model itself to see why; apply(..., verify='never') leaves "
+                "out the check",
                 once=f"live {error}",
             )
             return None
@@ -170,8 +177,8 @@ class _Check:
     def _fits(self) -> bool:
         return fits(self.program.eager_bytes, self.program.budget, self.program.device)
 
-    def _with_gradients(self, live: Live | None) -> list[Found]:
-        """Differences of gradients, where backward may differ though outputs are the same."""
+    def _with_gradients(self, live: LiveForward | None) -> list[Difference]:
+        """Return differences of gradients where backward may differ although outputs are equal."""
         program = self.program
         pack = callers_hooks()
         hooked = pack is not None and not is_torchs(pack)
@@ -194,60 +201,60 @@ class _Check:
             lines = str(error).splitlines()
             return self._unchecked(f"a step raises {type(error).__name__}: {lines[0] if lines else ''}")
 
-    def _unchecked(self, why: str) -> list[Found]:
-        self._tell(
-            f"the self-check of schedule {self.program.name!r} compared outputs and no gradients, though backward "
-            "of the model "
-            f"runs code of its own (a custom Function, a hook on a tensor or on saved ones): {why}\n  apply(..., "
-            "verify=(args, kwargs)) compares gradients on a batch that is small enough",
+    def _unchecked(self, why: str) -> list[Difference]:
+        self._warn(
+            f"the self-check of schedule {self.program.name!r} compared only outputs, no gradients, although backward "
+            f"of the model runs custom code (a custom Function, a hook on a tensor or on saved tensors): {why}\n  "
+            "apply(..., verify=(args, kwargs)) compares gradients on a batch that fits into memory",
             once="gradients",
         )
         return []
 
     def _where(self) -> Located:
-        """Where the schedule and the model differ. Blocks that FSDP2 shards would gather once more, so they are not run
-        again."""
+        """Return where the schedule and the model differ.
+
+        Not for blocks that FSDP2 shards: another run would gather parameters again.
+        """
         if self._located is None:
             self._located = NOT_LOCATED if self.program.fsdp2 else located(self.program, self._checksums)
         return self._located
 
     def _measure_rounding(self) -> None:
-        """Of an engine that rounds differently: by the largest result of the step, if the step is the model's."""
+        """Set the tolerance of an engine that rounds differently to the largest result, if the step is the model's."""
         if not self.program.exact and self._where().same:
             self._tolerance = self._tolerance._replace(largest=self._where().largest, dtype=self._where().dtype)
 
-    def _compared(self, live: Outcome, made: Any, keep: bool) -> list[Found]:
+    def _compared(self, live: ForwardOutcome, outputs: Any, keep: bool) -> list[Difference]:
         program = self.program
-        outcome = outcome_of(made, [*program.updated().values()], self._checksums, keep)
+        outcome = outcome_of(outputs, [*program.updated().values()], self._checksums, keep)
         return list(differences(live, outcome, [*program.updated()], self._checksums, self._tolerance))
 
-    def _again(self) -> tuple[Any, list[Found]]:
-        """Both once more, now with values. What does not differ again was another thread's doing, or that of chance."""
+    def _again(self) -> tuple[Any, list[Difference]]:
+        """Run both again and keep values. A difference that disappears comes from another thread or from chance."""
         program, self._keep = self.program, True
         self._put_back()
         operators = EagerOperators()
         with operators:
             live = self._live(True)
         gradients = self._with_gradients(live)
-        parted = beyond_eager(program.graph, operators) if live is not None and program.exact else []
-        if parted:
+        operators_beyond = beyond_eager(program.graph, operators) if live is not None and program.exact else []
+        if operators_beyond:
             self._tolerance = self._tolerance._replace(units=OTHER_OPERATORS)
         self._measure_rounding()
-        made = program.run()
-        found = [*(self._compared(live.outcome, made, True) if live is not None else ()), *gradients]
-        if parted and found:
-            branches = f"{BEYOND_EAGER} {'; '.join(parted[:_SHOWN])}"
-            told = f"{branches}: the schedule took another branch there, so its sums may be "
-            found.append(Found(f"{told}made in another order", Kind.ROUNDING))
-        if not found and live is not None and not self._tolerance.largest:  # else it is rounding of the engine
-            self._tell(
-                f"the self-check of schedule {program.name!r} found a difference that was gone when it looked "
-                "again: another "
-                "thread changed the model or drew random numbers meanwhile, or an operation gives other results in "
-                "each run",
+        outputs = program.run()
+        differing = [*(self._compared(live.outcome, outputs, True) if live is not None else ()), *gradients]
+        if operators_beyond and differing:
+            branches = f"{BEYOND_EAGER} {'; '.join(operators_beyond[:_SHOWN])}"
+            explanation = f"{branches}: the schedule took a different branch, so its sums may have a different order"
+            differing.append(Difference(explanation, Kind.ROUNDING))
+        rounds = bool(self._tolerance.largest)  # which explains a difference that does not appear again
+        if not differing and live is not None and not rounds:
+            self._warn(
+                f"the self-check of schedule {program.name!r} found a difference that did not appear again: another "
+                "thread changed the model or drew random numbers meanwhile, or an operation is not deterministic",
                 once="again",
             )
-        return made, found
+        return outputs, differing
 
     def _put_back(self) -> None:
         self._start.restore()
@@ -255,54 +262,51 @@ class _Check:
             for tensor, was in zip(self._updated.values(), self._before, strict=True):
                 tensor.detach().copy_(was)
 
-    def _verdict(self, found: Sequence[Found]) -> int:
-        """The worst of what any rank found."""
-        own = _severity(found)
+    def _verdict(self, differing: Sequence[Difference]) -> int:
+        """Return the worst verdict of all ranks."""
+        own = _severity(differing)
         return ranks.worst(own, self._groups, self.program.device) if self._groups else own
 
-    def _judge(self, found: Sequence[Found]) -> None:
-        own, verdict = _severity(found), self._verdict(found)
+    def _judge(self, differing: Sequence[Difference]) -> None:
+        own, verdict = _severity(differing), self._verdict(differing)
         if own == _ROUNDING:
-            self._tell(
-                f"the self-check of schedule {self.program.name!r}: what it computes and what the model computes "
-                "differ by "
-                f"rounding\n{_listed(found)}",
+            self._warn(
+                f"the self-check of schedule {self.program.name!r}: the results of the schedule and of the model "
+                f"differ by rounding\n{_listed(differing)}",
                 once="rounding",
             )
         if verdict < _REAL:
             return
         if self._raises:
             self._put_back()
-        told = [*map(Found, self._where().places), *sorted(found, key=_is_rounding)[:_SHOWN]]
+        listed = [*map(Difference, self._where().places), *sorted(differing, key=_is_rounding)[:_SHOWN]]
         text = (
-            f"the schedule is not what the model computes now ({self.program.name}); in this call they differ "
-            f"in\n{_listed(told)}"
-            f"\n  {REPLAN}"
+            f"the schedule does not compute what the model computes now ({self.program.name}); this call differs in\n"
+            f"{_listed(listed)}\n  {REPLAN}"
         )
         if own < _REAL:
             text = (
-                f"the self-check of schedule {self.program.name!r} found a difference on another rank\n  its "
-                "message names it; "
-                f"{REPLAN}"
+                f"the self-check of schedule {self.program.name!r} found a difference on another rank\n  its message "
+                f"names it; {REPLAN}"
             )
         if self._raises:
             raise StaleModelError(text)
-        self._tell(text, once="stale")
+        self._warn(text, once="stale")
 
 
-def _severity(found: Sequence[Found]) -> int:
-    return max((_ROUNDING if one.kind is Kind.ROUNDING else _REAL for one in found), default=_FINE)
+def _severity(differing: Sequence[Difference]) -> int:
+    return max((_ROUNDING if difference.kind is Kind.ROUNDING else _REAL for difference in differing), default=_FINE)
 
 
-def _is_rounding(one: Found) -> bool:
-    return one.kind is Kind.ROUNDING
+def _is_rounding(difference: Difference) -> bool:
+    return difference.kind is Kind.ROUNDING
 
 
-def _listed(found: Sequence[Found]) -> str:
-    return "\n".join(f"  - {one.text}" for one in found)
+def _listed(differing: Sequence[Difference]) -> str:
+    return "\n".join(f"  - {difference.text}" for difference in differing)
 
 
 def _is_fake(program: Program) -> bool:
-    """Whether tensors have no values (torch's FakeTensorMode)."""
+    """Return whether tensors have no values (torch's FakeTensorMode)."""
     module = sys.modules.get("torch._subclasses.fake_tensor")
     return module is not None and any(isinstance(t, module.FakeTensor) for t in program.trained.values())

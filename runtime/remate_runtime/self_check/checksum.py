@@ -1,4 +1,4 @@
-"""Tensors in eight bytes: equal tensors have equal checksums, and others have not but for chance (about 2**-60)."""
+"""Checksums of tensors in eight bytes. Equal tensors have equal checksums; others collide with probability 2**-60."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 from ..operator_calls.overloads import described
 
-_CHUNK = 1 << 13  # elements that are looked at together: what it takes beside the tensor stays below 256 KiB
-_STEP = -0x61C8864680B583EB  # odd; its powers tell the chunks apart
+_CHUNK = 1 << 13  # elements that are processed together, so that temporaries stay below 256 KiB
+_STEP = -0x61C8864680B583EB  # odd; its powers distinguish the chunks
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _WRAP = 1 << 64
 
 
 class Checksum(NamedTuple):
-    """What a tensor is and holds. NaN is one number whatever its bits, and so is zero with either sign."""
+    """The type, shape and content of a tensor. All NaN count as the same number, and so do 0.0 and -0.0."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -25,13 +25,13 @@ class Checksum(NamedTuple):
 
 
 class Checksums:
-    """Makes checksums; keeps the weights of one chunk for each device."""
+    """Computes checksums, and keeps the weights of a chunk for each device."""
 
     def __init__(self) -> None:
         self._weights: dict[torch.device, torch.Tensor] = {}
 
     def of(self, tensor: torch.Tensor) -> Checksum:
-        """The checksum of a tensor of any layout."""
+        """Return the checksum of a tensor of any layout."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             plain = tensor.detach()
             if plain.layout is not torch.strided:
@@ -48,22 +48,22 @@ class Checksums:
         return Checksum(tensor.dtype, tuple(tensor.shape), total)
 
     def content(self, tensor: torch.Tensor) -> Checksum | None:
-        """The checksum of a tensor of torch's own class; None of others, which may not be where they were."""
+        """Return the checksum of a plain tensor; None for subclasses, whose data may be elsewhere."""
         ordinary = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
         return self.of(tensor) if ordinary and tensor.device.type != "meta" else None
 
     def _weighed(self, words: torch.Tensor, at: int) -> int:
-        """The sum of some elements of a chunk, the first at `at`, each times the weight of its place, modulo 2**64."""
+        """Return the sum of elements of a chunk from position `at` on, weighted by position, modulo 2**64."""
         weights = self._weights.get(words.device)
         if weights is None:
             source = torch.Generator().manual_seed(0x5EED)
-            made = torch.randint(-(1 << 62), 1 << 62, (_CHUNK,), dtype=torch.int64, generator=source, device="cpu")
-            weights = self._weights[words.device] = made.mul_(2).add_(1).to(words.device)
+            random = torch.randint(-(1 << 62), 1 << 62, (_CHUNK,), dtype=torch.int64, generator=source, device="cpu")
+            weights = self._weights[words.device] = random.mul_(2).add_(1).to(words.device)
         return int((words * weights[at : at + words.numel()]).sum())
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The elements in order, no more than a chunk at a time."""
+    """Yield the elements in order, at most a chunk at a time."""
     if tensor.is_contiguous() or tensor.numel() <= _CHUNK:
         yield from tensor.reshape(-1).split(_CHUNK)
     else:
@@ -79,7 +79,7 @@ def _canonical(piece: torch.Tensor) -> torch.Tensor:
 
 
 def summary(tensor: torch.Tensor) -> str:
-    """A tensor in a few words, for messages."""
+    """Describe a tensor in a few words for messages."""
     try:
         if not tensor.numel():
             return described(tensor)

@@ -1,12 +1,14 @@
-"""Two outcomes of one call, the model's own and the schedule's: where they differ, and whether rounding explains it.
+"""Compares the model's own results of a call with the schedule's, and decides whether rounding explains a difference.
 
-Engines that compute eager's bits are compared bit for bit. What differs by no more than `ROUNDING` units in the last
-place of the largest element is a sum made in another order, or another kernel: a warning. Where the schedule's forward
-runs operators that the model's does not (`silu` for `x * sigmoid(x)`), rounding may be `OTHER_OPERATORS` units. The
-engine `compiled` rounds less often than eager; it is held to what sums in another order explain
-(`staleness.compare.beyond_reordering`: 1e-3 of the largest element in 32-bit floats, 5e-2 in 16-bit ones), and its
-integers and truth values are not compared. Where its operations, executed as eager PyTorch does, give the model's bits,
-rounding is measured by the largest result of the step: a mean of normalized values is zero but for rounding.
+Engines that reproduce eager are compared bitwise. A difference of at most `ROUNDING` units in the last place of the
+largest element comes from a different order of sums or a different kernel, and leads to a warning. If the schedule's
+forward runs other operators than the model's (`silu` for `x * sigmoid(x)`), `OTHER_OPERATORS` units are allowed.
+
+Engine `compiled` rounds less often than eager. Its limit is what a different order of sums explains
+(`staleness.compare.beyond_reordering`: 1e-3 of the largest element in 32-bit floats, 5e-2 in 16-bit floats), and its
+integers and booleans are not compared. If its operations, executed as eager PyTorch does, reproduce the model bitwise,
+the largest result of the step is the scale of rounding, because a mean of normalized values is zero except for
+rounding.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ import torch
 
 from ..staleness.compare import beyond_reordering, coarsest, largest_finite
 from .checksum import Checksums
-from .outcome import Noted, Outcome
+from .outcome import ForwardOutcome, Noted
 from .snapshot import Changes
 
 ROUNDING = 8
-OTHER_OPERATORS = 64  # in 32-bit floats and finer ones
+OTHER_OPERATORS = 64  # in 32-bit floats and more precise types
 _COARSE = 1e-4
 
 
 class Tolerance(NamedTuple):
-    """How two results may differ.
+    """The allowed difference of two results.
 
     Attributes:
-        exact: The engine computes eager's bits.
-        units: Units in the last place of the largest element, which are rounding.
-        largest: Largest absolute value of any result of the step, where the step is known to be the model's.
-        dtype: The coarsest type of these results; None: that of the result which is compared.
+        exact: The engine reproduces eager bitwise.
+        units: Units in the last place of the largest element that count as rounding.
+        largest: Largest absolute value of any result of the step, if the step is known to be the model's.
+        dtype: The least precise type of these results. None: the type of the compared result.
     """
 
     exact: bool = True
@@ -44,50 +46,54 @@ class Tolerance(NamedTuple):
 
 
 class Kind(enum.Enum):
-    """What a difference is. UNKNOWN: values were not kept, so that it cannot be measured."""
+    """The kind of a difference. UNKNOWN: values were not kept, so that it cannot be measured."""
 
     ROUNDING = "rounding"
     REAL = "real"
     UNKNOWN = "unknown"
 
 
-class Found(NamedTuple):
-    """One difference, in words."""
+class Difference(NamedTuple):
+    """A difference as text."""
 
     text: str
     kind: Kind = Kind.REAL
 
 
 def differences(
-    live: Outcome, made: Outcome, names: Sequence[str], checksums: Checksums, tolerance: Tolerance
-) -> Iterator[Found]:
-    """How a scheduled forward differs from the model's own.
+    live: ForwardOutcome, made: ForwardOutcome, names: Sequence[str], checksums: Checksums, tolerance: Tolerance
+) -> Iterator[Difference]:
+    """Yield the differences between a scheduled forward and the model's own.
 
     Args:
-        live: The model's own.
-        made: The schedule's.
-        names: Of the buffers in the outcomes.
-        checksums: Makes checksums.
-        tolerance: How they may differ.
+        live: Results of the model.
+        made: Results of the schedule.
+        names: Names of the buffers.
+        checksums: Computes checksums.
+        tolerance: The allowed difference.
     """
     results = _without_left_out(live, made)
     if list(results) != list(made.results):
-        one, two = (", ".join(f"output{path}" for path in side) or "nothing" for side in (results, made.results))
-        yield Found(f"the model returns {one}; the schedule {two}")
+        expected, actual = (
+            ", ".join(f"output{path}" for path in side) or "nothing" for side in (results, made.results)
+        )
+        yield Difference(f"the model returns {expected}; the schedule {actual}")
         return
     for path, wanted in results.items():
         yield from _result(f"output{path}", wanted, made.results[path], tolerance)
     for name, wanted, noted in zip(names, live.buffers, made.buffers, strict=True):
         yield from _tensor(f"buffer {name!r}", wanted, noted, tolerance)
     for generator in live.generators.differences(made.generators):
-        yield Found(f"the state of a generator of random numbers: {generator}")
+        yield Difference(f"the state of a generator of random numbers: {generator}")
     if live.changes is not None:
         yield from _changed(live.changes, checksums, tolerance)
 
 
-def _without_left_out(live: Outcome, made: Outcome) -> dict[str, Any]:
-    """The model's results but for objects that no file can contain (a cache of keys and values): `plan` has warned that
-    the schedule returns None in their place, which a ModelOutput leaves out."""
+def _without_left_out(live: ForwardOutcome, made: ForwardOutcome) -> dict[str, Any]:
+    """Return the model's results without objects that no file can contain (a cache of keys and values).
+
+    The schedule returns None in their place, as `plan` warned, and a ModelOutput leaves None out.
+    """
     results = {}
     for path, result in live.results.items():
         if not isinstance(result, type) or made.results.get(path) is not None:
@@ -99,8 +105,8 @@ def _without_left_out(live: Outcome, made: Outcome) -> dict[str, Any]:
 
 def gradient_differences(
     live: Mapping[str, Noted | None], made: Mapping[str, Noted | None], tolerance: Tolerance
-) -> Iterator[Found]:
-    """The same of gradients by name. What is zero but for rounding is measured by the largest gradient of all."""
+) -> Iterator[Difference]:
+    """Yield differences of gradients by name. The largest of all gradients is the scale of rounding."""
     largest = max(
         (largest_finite(noted.values) for noted in live.values() if noted and noted.values is not None), default=0.0
     )
@@ -108,60 +114,62 @@ def gradient_differences(
         noted, what = made[name], f"gradient of {name!r}"
         if wanted is None or noted is None:
             if wanted is not noted:
-                one, two = (each.words if each else "none" for each in (wanted, noted))
-                yield Found(f"{what}: the model gives {one}, the schedule {two}")
+                expected, actual = (each.words if each else "none" for each in (wanted, noted))
+                yield Difference(f"{what}: the model gives {expected}, the schedule {actual}")
         else:
             yield from _tensor(what, wanted, noted, tolerance, largest)
 
 
-def _changed(changes: Changes, checksums: Checksums, tolerance: Tolerance) -> Iterator[Found]:
+def _changed(changes: Changes, checksums: Checksums, tolerance: Tolerance) -> Iterator[Difference]:
     for attribute in changes.attributes:
         place = f"attribute {f'{attribute.path}.{attribute.name}'.lstrip('.')!r}"
         now = attribute.holder.get(attribute.name)
         if not isinstance(now, torch.Tensor):
-            yield Found(f"{place}: the model sets it to a tensor, the schedule does not")
+            yield Difference(f"{place}: the model sets it to a tensor, the schedule does not")
         elif tolerance.exact and checksums.of(now) != attribute.made:
-            yield Found(f"{place}: the model sets it to another tensor than the schedule")
+            yield Difference(f"{place}: the model sets it to another tensor than the schedule")
     for tensor in changes.written:
-        yield Found(f"the model writes into a tensor of shape {list(tensor.shape)}, which the schedule leaves as it is")
+        yield Difference(
+            f"the model writes into a tensor of shape {list(tensor.shape)}, which the schedule leaves as it is"
+        )
 
 
-def _result(what: str, live: Any, made: Any, tolerance: Tolerance) -> Iterator[Found]:
-    if isinstance(live, Noted) and isinstance(made, Noted):
-        yield from _tensor(what, live, made, tolerance)
-        if live.requires_grad != made.requires_grad:
-            yield Found(
-                f"{what}: requires_grad is {live.requires_grad} in the model, {made.requires_grad} in the schedule"
+def _result(what: str, live: Any, scheduled: Any, tolerance: Tolerance) -> Iterator[Difference]:
+    if isinstance(live, Noted) and isinstance(scheduled, Noted):
+        yield from _tensor(what, live, scheduled, tolerance)
+        if live.requires_grad != scheduled.requires_grad:
+            yield Difference(
+                f"{what}: requires_grad is {live.requires_grad} in the model, {scheduled.requires_grad} in the schedule"
             )
-    elif type(live) is not type(made) or (live != made and live == live):
-        one, two = (each.words if isinstance(each, Noted) else repr(each)[:80] for each in (live, made))
-        yield Found(f"{what}: the model gives {one}, the schedule {two}")
+    elif type(live) is not type(scheduled) or (live != scheduled and live == live):
+        expected, actual = (each.words if isinstance(each, Noted) else repr(each)[:80] for each in (live, scheduled))
+        yield Difference(f"{what}: the model gives {expected}, the schedule {actual}")
 
 
-def _tensor(what: str, live: Noted, made: Noted, tolerance: Tolerance, noise: float = 0.0) -> Iterator[Found]:
-    if live.checksum != made.checksum and (kind := _judged(live, made, tolerance, noise)) is not None:
-        yield Found(f"{what}: the model gives {live.words}, the schedule {made.words}", kind)
+def _tensor(what: str, live: Noted, scheduled: Noted, tolerance: Tolerance, noise: float = 0.0) -> Iterator[Difference]:
+    if live.checksum != scheduled.checksum and (kind := _judged(live, scheduled, tolerance, noise)) is not None:
+        yield Difference(f"{what}: the model gives {live.words}, the schedule {scheduled.words}", kind)
 
 
-def _judged(live: Noted, made: Noted, tolerance: Tolerance, noise: float) -> Kind | None:
-    """What a difference is; None where the engine may differ so."""
-    if live.checksum.dtype != made.checksum.dtype or live.checksum.shape != made.checksum.shape:
+def _judged(live: Noted, scheduled: Noted, tolerance: Tolerance, noise: float) -> Kind | None:
+    """Return the kind of a difference; None if the engine may differ by it."""
+    if live.checksum.dtype != scheduled.checksum.dtype or live.checksum.shape != scheduled.checksum.shape:
         return Kind.REAL
-    one, two = live.values, made.values
+    expected, actual = live.values, scheduled.values
     numbers = live.checksum.dtype.is_floating_point or live.checksum.dtype.is_complex
     if not numbers:
         return Kind.REAL if tolerance.exact else None
-    if one is None or two is None:
+    if expected is None or actual is None:
         return Kind.UNKNOWN
     if not tolerance.exact:
-        noisy = {"": one, "largest": torch.tensor([max(noise, tolerance.largest)], dtype=torch.float64)}
-        far = list(beyond_reordering("", noisy, {"": two}, tolerance.dtype or coarsest([one])))
+        noisy = {"": expected, "largest": torch.tensor([max(noise, tolerance.largest)], dtype=torch.float64)}
+        far = list(beyond_reordering("", noisy, {"": actual}, tolerance.dtype or coarsest([expected])))
         return Kind.REAL if far else None
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    one, two = one.to(wide), two.to(wide)
-    same = (one == two) | (one.isnan() & two.isnan())
-    distance = (one - two)[~same].abs()
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    expected, actual = expected.to(wide), actual.to(wide)
+    same = (expected == actual) | (expected.isnan() & actual.isnan())
+    distance = (expected - actual)[~same].abs()
     eps = torch.finfo(live.checksum.dtype).eps
     units = tolerance.units if eps < _COARSE else ROUNDING
-    limit = eps * (units * largest_finite(one) + noise)
+    limit = eps * (units * largest_finite(expected) + noise)
     return Kind.ROUNDING if bool((distance <= limit).all()) else Kind.REAL

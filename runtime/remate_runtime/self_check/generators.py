@@ -11,7 +11,7 @@ import torch
 
 
 class Generators(NamedTuple):
-    """Their states at one moment."""
+    """The states of all generators at a moment."""
 
     torch: tuple[torch.Tensor, ...]
     python: Any
@@ -19,7 +19,7 @@ class Generators(NamedTuple):
 
     @classmethod
     def now(cls) -> Generators:
-        """The states as they are."""
+        """Return the current states."""
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         numpy = sys.modules.get("numpy")
         state = numpy.random.get_state(legacy=False) if numpy is not None else None
@@ -36,9 +36,9 @@ class Generators(NamedTuple):
             numpy.random.set_state(self.numpy)
 
     def differences(self, other: Generators) -> Iterator[str]:
-        """Whose states are not those of `other`."""
+        """Yield the names of generators whose states differ from those of `other`."""
         both = zip(self.torch, other.torch, strict=False)
-        if not all(torch.equal(one, two) for one, two in both):
+        if not all(torch.equal(own, theirs) for own, theirs in both):
             yield "torch"
         if self.python != other.python:
             yield "random (Python's)"
@@ -47,7 +47,7 @@ class Generators(NamedTuple):
 
 
 def _words(state: Any) -> Any:
-    """NumPy's state as values that compare."""
+    """Return NumPy's state as comparable values."""
     if state is None:
         return None
     key = state["state"]["key"]

@@ -1,4 +1,4 @@
-"""Iterators that a forward may advance (`next(self.steps)`): which of them can be put back."""
+"""Iterators that a forward may advance (`next(self.steps)`), and which of them can be restored."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ _PLAIN = (itertools.count, itertools.repeat, type(iter([])), type(iter(())), typ
 
 
 class Iterators:
-    """Copies of iterators as they were. missed: kinds that have no copy, and would stay advanced."""
+    """Copies of iterators.
+
+    Attributes:
+        missed: Kinds of iterators that cannot be copied, and that remain advanced.
+    """
 
     def __init__(self) -> None:
         self._copies: dict[int, tuple[Any, Any, Any]] = {}
         self.missed: set[str] = set()
 
     def note(self, value: Any) -> None:
-        """Remember where an iterator is, if `value` is one."""
+        """Record the position of `value` if it is an iterator."""
         if not hasattr(type(value), "__next__") or id(value) in self._copies:
             return
-        with suppress(Exception):  # newer versions of Python copy no iterator of itertools
+        with suppress(Exception):  # newer versions of Python do not copy iterators of itertools
             if isinstance(value, _PLAIN):
                 self._copies[id(value)] = value, copy.copy(value), value.__reduce__()
                 return
@@ -31,7 +35,7 @@ class Iterators:
         self.missed.add(type(value).__name__)
 
     def fresh(self, value: Any) -> Any:
-        """What stands where `value` stood: itself, or its copy if it may have advanced."""
+        """Return the replacement for `value`: itself, or its copy if it may have advanced."""
         known = self._copies.get(id(value))
         if known is None or known[0] is not value or _same(value, known[2]):
             return value
@@ -39,14 +43,14 @@ class Iterators:
 
 
 def _cycle(value: Any) -> Any:
-    _, (inner,), (saved, ended) = value.__reduce__()
-    made: Any = itertools.cycle(copy.copy(inner))
-    made.__setstate__((list(saved), ended))
-    return made
+    _, (iterator,), (saved, ended) = value.__reduce__()
+    cycle: Any = itertools.cycle(copy.copy(iterator))
+    cycle.__setstate__((list(saved), ended))
+    return cycle
 
 
 def _same(value: Any, was: Any) -> bool:
-    """Whether an iterator stands where it stood: positions are numbers, what it goes over is the same object."""
+    """Return whether an iterator is at its recorded position, in the same object."""
     if was is None:
         return False
     now = value.__reduce__()

@@ -1,10 +1,10 @@
-"""The model's own forward, run so that it keeps nothing for backward and leaves nothing behind.
+"""Runs the model's own forward without keeping anything for backward, and without side effects.
 
-Gradients stay on, so that the same kernels run, and what operators would save for backward is discarded: the run takes
-the memory of a forward without gradients. Three other places keep tensors, and are emptied as well: saved-tensor hooks
-within forward (`save_on_cpu`, checkpoints), what a custom Function puts on its `ctx`, and autocast's cache of weights.
-What comes to light meanwhile is noted: custom Functions, tensor hooks and saved-tensor hooks compute in backward what
-no output shows.
+Gradients stay enabled, so that the same kernels run, and tensors that operators save for backward are discarded. The
+run needs the memory of a forward without gradients. Three other places keep tensors and are emptied as well:
+saved-tensor hooks within forward (`save_on_cpu`, checkpoints), attributes that a custom Function sets on `ctx`, and
+autocast's cache of weights. The run records custom Functions, tensor hooks and saved-tensor hooks, because no output
+shows what they compute in backward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 
 from .checksum import Checksums
 from .generators import Generators
-from .outcome import Outcome, outcome_of, tensors_in
+from .outcome import ForwardOutcome, outcome_of, tensors_in
 from .program import Program
 from .snapshot import Snapshot
 
@@ -30,45 +30,49 @@ _GRAPH = _C._autograd
 
 
 class NotRunError(Exception):
-    """The model's own forward cannot run beside the schedule now. As text: why. error: what it raised."""
+    """Raised if the model's own forward cannot run beside the schedule. The text gives the reason.
+
+    Attributes:
+        error: The exception of the forward, if any.
+    """
 
     def __init__(self, why: str, error: Exception | None = None) -> None:
         super().__init__(why)
         self.error = error
 
 
-class Live(NamedTuple):
-    """What the model's own forward gave; and whether its backward runs code that is not torch's."""
+class LiveForward(NamedTuple):
+    """The results of the model's own forward, and whether its backward runs code that is not torch's."""
 
-    outcome: Outcome
+    outcome: ForwardOutcome
     own_backward: bool
 
 
-class _Seen:
-    """What a forward does that only backward would show."""
+class _BackwardCode:
+    """Records the code that only backward would run."""
 
     def __init__(self) -> None:
         self.own = False
 
-    def look(self, thing: Any) -> None:
-        module = getattr(thing, "__module__", None) or type(thing).__module__
+    def look(self, value: Any) -> None:
+        module = getattr(value, "__module__", None) or type(value).__module__
         self.own = self.own or module.partition(".")[0] not in _TORCHS
 
 
-def run_live(program: Program, checksums: Checksums, keep: bool, may_save: Callable[[], bool]) -> Live:
-    """Run the model's own forward; everything but the generators' end states is as before.
+def run_live(program: Program, checksums: Checksums, keep: bool, may_save: Callable[[], bool]) -> LiveForward:
+    """Run the model's own forward. Everything except the generators is restored.
 
     Args:
         program: The call.
-        checksums: Makes checksums.
-        keep: Keep values of results, too.
-        may_save: Whether there is room for a forward that saves what backward needs. Asked where it cannot do without:
-            a gradient taken within forward.
+        checksums: Computes checksums.
+        keep: Keep the values of results.
+        may_save: Returns whether memory suffices for a forward that saves what backward needs. Called only if the
+            forward itself computes a gradient.
 
     Raises:
-        NotRunError: It raised an error, or there is no room.
+        NotRunError: The forward raised an error, or memory does not suffice.
     """
-    seen = _Seen()
+    seen = _BackwardCode()
     try:
         return _run(program, checksums, keep, seen, discarding(seen))
     except Exception as error:
@@ -83,21 +87,25 @@ def run_live(program: Program, checksums: Checksums, keep: bool, may_save: Calla
 
 
 def _run(
-    program: Program, checksums: Checksums, keep: bool, seen: _Seen, around: contextlib.AbstractContextManager[None]
-) -> Live:
+    program: Program,
+    checksums: Checksums,
+    keep: bool,
+    seen: _BackwardCode,
+    around: contextlib.AbstractContextManager[None],
+) -> LiveForward:
     start = Generators.now()
     snapshot = Snapshot(program.model, (program.args, program.kwargs), program.updated().values())
     outcome = None
     try:
         with around, uncached():
-            made = program.model.forward(*program.args, **program.kwargs)
-            own = seen.own or _has_own_nodes(made, (program.args, program.kwargs))
-        outcome = outcome_of(made, [*program.updated().values()], checksums, keep)
-        del made  # and with it the graph of autograd
+            outputs = program.model.forward(*program.args, **program.kwargs)
+            own_backward = seen.own or _has_own_nodes(outputs, (program.args, program.kwargs))
+        outcome = outcome_of(outputs, [*program.updated().values()], checksums, keep)
+        del outputs  # frees the autograd graph
     finally:
         changes = snapshot.restore(checksums)
         start.restore()
-    return Live(outcome._replace(changes=changes), own)
+    return LiveForward(outcome._replace(changes=changes), own_backward)
 
 
 def _reason(error: Exception) -> str:
@@ -107,8 +115,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def uncached() -> Iterator[None]:
-    """Autocast as it is, without the cache of weights: a weight that was cast within would stay for the scheduled
-    run."""
+    """Disable autocast's cache of weights: a weight that is cast here would stay for the scheduled run."""
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
             if torch.is_autocast_enabled(kind):
@@ -119,7 +126,11 @@ def uncached() -> Iterator[None]:
 
 @contextlib.contextmanager
 def discarding(seen: Any) -> Iterator[None]:
-    """Nothing is kept for backward. seen: told of what backward would run (`look`)."""
+    """Discard everything that is saved for backward.
+
+    Args:
+        seen: Records what backward would run (`look`).
+    """
     push = _GRAPH._push_saved_tensors_default_hooks
     here = threading.get_ident()
 
@@ -139,7 +150,11 @@ def discarding(seen: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching(seen: Any) -> Iterator[None]:
-    """Note hooks on tensors that are not torch's. seen: told of them (`look`)."""
+    """Record hooks on tensors that are not torch's.
+
+    Args:
+        seen: Records the hooks (`look`).
+    """
     register, here = torch.Tensor.register_hook, threading.get_ident()
 
     def registered(tensor: torch.Tensor, hook: Any) -> Any:
@@ -153,15 +168,15 @@ def watching(seen: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _nothing_on_ctx() -> Iterator[None]:
-    """What custom Functions put on `ctx` as attributes goes at once; what they save with it is seen by hooks."""
-    here = threading.get_ident()
+    """Remove the attributes that custom Functions set on `ctx`. Hooks see what they save with it."""
+    thread = threading.get_ident()
     with contextlib.ExitStack() as stack:
         for kind in _own_functions(torch.autograd.Function):
             takes_ctx = ("setup_context",) if kind.setup_context is not _SETUP else ("forward",)
             for name in takes_ctx:
-                if isinstance(held := vars(kind).get(name), staticmethod):
-                    stack.callback(setattr, kind, name, held)
-                    setattr(kind, name, staticmethod(_emptying(held.__func__, here)))
+                if isinstance(method := vars(kind).get(name), staticmethod):
+                    stack.callback(setattr, kind, name, method)
+                    setattr(kind, name, staticmethod(_emptying(method.__func__, thread)))
         yield
 
 
@@ -175,29 +190,31 @@ def _own_functions(base: Any) -> Iterator[Any]:
         yield from _own_functions(kind)
 
 
-def _emptying(method: Callable[..., Any], here: int) -> Callable[..., Any]:
-    """A method whose first argument is a `ctx`."""
+def _emptying(method: Callable[..., Any], thread: int) -> Callable[..., Any]:
+    """Wrap a method whose first argument is a `ctx`, and empty that `ctx` afterwards."""
 
     @functools.wraps(method)
     def run(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        made = method(ctx, *args, **kwargs)
-        if threading.get_ident() == here:
+        result = method(ctx, *args, **kwargs)
+        if threading.get_ident() == thread:
             vars(ctx).clear()
-        return made
+        return result
 
     return run
 
 
 def callers_hooks() -> Any:
-    """What packs saved tensors around the call, on behalf of the caller; None if nothing does."""
+    """Return the function that packs saved tensors around the call on behalf of the caller; None without one."""
     hooks = _GRAPH._top_saved_tensors_default_hooks(False)
     return None if hooks is None else hooks[0]
 
 
 @contextlib.contextmanager
 def shielded() -> Iterator[None]:
-    """Saved tensors are not seen by torch's own hooks around the call: a checkpoint would count them as those of its
-    forward. Hooks of the caller's own see them, for they may change them."""
+    """Hide saved tensors from torch's own hooks around the call: a checkpoint would count them as its own.
+
+    Hooks of the caller still run, because they may change the tensors.
+    """
     pack = callers_hooks()
     if pack is None or not is_torchs(pack):
         yield
@@ -207,7 +224,7 @@ def shielded() -> Iterator[None]:
 
 
 def is_torchs(hook: Any) -> bool:
-    """Whether a hook is torch's own."""
+    """Return whether a hook is torch's own."""
     module = getattr(hook, "__module__", None) or type(hook).__module__
     return module.partition(".")[0] == "torch"
 
@@ -224,10 +241,10 @@ def _refuse(packed: None) -> torch.Tensor:
     raise RuntimeError("forward reads tensors that were saved for backward")
 
 
-def _has_own_nodes(made: Any, given: Any) -> bool:
-    """Whether backward, down to what forward was given, goes through a Function that is not torch's."""
-    seen = {tensor.grad_fn for tensor in tensors_in(given)}
-    stack = [tensor.grad_fn for tensor in tensors_in(made)]
+def _has_own_nodes(outputs: Any, inputs: Any) -> bool:
+    """Return whether backward, down to the inputs, goes through a Function that is not torch's."""
+    seen = {tensor.grad_fn for tensor in tensors_in(inputs)}
+    stack = [tensor.grad_fn for tensor in tensors_in(outputs)]
     while stack:
         node = stack.pop()
         if node is None or node in seen:

@@ -1,9 +1,8 @@
-"""Where a schedule and its model differ: the first operation of the schedule whose result the model never computes, and
-the first of the model that the schedule never computes. No map between the two is needed: equal steps have equal
-numbers.
+"""Locates a difference: the first operation of the schedule whose result the model never computes, and the reverse.
 
-Random numbers are left out. The schedule draws masks of dropout as booleans, eager PyTorch as floating-point numbers;
-what is computed with them shows a difference.
+This needs no mapping between the two, because equal steps compute equal numbers. Random numbers are left out: the
+schedule draws masks of dropout as booleans, eager PyTorch as floating-point numbers. Results that depend on them show a
+difference.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ _SKIPPED = ("torch", "remate_runtime", "contextlib", "functools")
 
 
 class _Result(NamedTuple):
-    """One result of an operation. place: where it was computed, in words."""
+    """A result of an operation. place: where it was computed, as text."""
 
     checksum: Checksum
     place: str
 
 
 class Located(NamedTuple):
-    """How the operations of a schedule compare with those of its model.
+    """The comparison of a schedule's operations with those of its model.
 
     Attributes:
-        places: In words, the first operation on either side that the other does not have.
-        same: Whether the model computes every result of the schedule, to the bit.
+        places: The first operation on either side that the other does not have, as text.
+        same: Whether the model computes every result of the schedule bitwise.
         largest: Largest absolute value of any result of the schedule.
-        dtype: The coarsest of their floating-point types.
+        dtype: The least precise of their floating-point types.
     """
 
     places: list[str]
@@ -58,11 +57,11 @@ def located(program: Program, checksums: Checksums) -> Located:
     """Compare the operations of a schedule, executed one by one as eager PyTorch does, with those of its model.
 
     Args:
-        program: The call. Everything is left as it was.
-        checksums: Makes checksums.
+        program: The call. Everything is restored.
+        checksums: Computes checksums.
 
     Returns:
-        What they have in common; `NOT_LOCATED` where one of them cannot be followed.
+        The comparison; `NOT_LOCATED` if one of the two cannot be followed.
     """
     try:
         live = _results_of_model(program, checksums)
@@ -93,7 +92,7 @@ def _left_as_it_was(program: Program, checksums: Checksums) -> Iterator[None]:
 
 
 def _results_of_schedule(program: Program, checksums: Checksums) -> tuple[list[_Result], float, torch.dtype]:
-    """Its results, their largest absolute value, and the coarsest of their types."""
+    """Return the schedule's results, their largest absolute value, and the least precise of their types."""
     results: list[_Result] = []
     largest, dtype = 0.0, torch.float32
     with _left_as_it_was(program, checksums):
@@ -117,12 +116,12 @@ def _results_of_model(program: Program, checksums: Checksums) -> list[_Result]:
 
 
 class _Ignored:
-    def look(self, thing: Any) -> None:
-        """Nothing: the first run looked."""
+    def look(self, value: Any) -> None:
+        """Do nothing: the first run has recorded the code."""
 
 
 class _Modules:
-    """The module whose forward is running."""
+    """Tracks the module whose forward is running."""
 
     def __init__(self, model: nn.Module) -> None:
         self._paths = {id(vars(module)): path for path, module in model.named_modules()}
@@ -141,7 +140,7 @@ class _Modules:
     def _enter(self, module: nn.Module, args: Any) -> None:
         self._running.append(self._paths.get(id(vars(module)), ""))
 
-    def _leave(self, module: nn.Module, args: Any, made: Any) -> None:
+    def _leave(self, module: nn.Module, args: Any, outputs: Any) -> None:
         if self._running:
             self._running.pop()
 
@@ -151,7 +150,7 @@ class _Modules:
 
 
 class _Noting(TorchDispatchMode):
-    """Notes what each operator gives, but for random numbers and what is written over them in place."""
+    """Records the results of each operator, except random numbers and what is written over them in place."""
 
     def __init__(self, checksums: Checksums, modules: _Modules) -> None:
         super().__init__()
@@ -173,12 +172,12 @@ class _Noting(TorchDispatchMode):
         return returned
 
 
-def _is_tensor(thing: Any) -> bool:
-    return isinstance(thing, torch.Tensor)
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
 
 
 def _line() -> str:
-    """The innermost line of code that is not torch's or ours."""
+    """Return the innermost line of code that is neither torch's nor ours."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and _is_skipped(frame):
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""How much memory is there for a step of the model itself, which takes what the schedule was made to save."""
+"""Estimates whether memory suffices for a step of the model itself, which needs what the schedule saves."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from pathlib import Path
 
 import torch
 
-_RESERVE = 1.25  # of what a step is predicted to take
+_RESERVE = 1.25  # factor on the predicted memory of a step
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def fits(wanted: int, budget: int, device: torch.device) -> bool:
-    """Whether a step that takes `wanted` bytes may run: within the budget of the schedule, or in memory that is free
-    anyway.
+    """Return whether a step that needs `wanted` bytes may run: within the schedule's budget, or in free memory.
 
-    What is free is asked of the GPU, or of Linux and the process's control group; where nobody says, the budget
+    Free memory is read from the GPU, or from Linux and the process's control group. If neither reports it, the budget
     decides.
     """
     return wanted <= budget or wanted * _RESERVE <= available(device)
 
 
 def available(device: torch.device) -> int:
-    """Bytes that could be allocated on a device now; 0 where that is not known."""
+    """Return the bytes that could be allocated on a device now; 0 if unknown."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -36,7 +35,7 @@ def available(device: torch.device) -> int:
             ("memory.max", "memory.current"),
             ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
         ):
-            with suppress(OSError, ValueError):  # there is none, or it is "max"
+            with suppress(OSError, ValueError):  # no file, or its content is "max"
                 most = int((_CGROUP / limit).read_text(encoding="ascii"))
                 free = min(free, most - int((_CGROUP / used).read_text(encoding="ascii")))
     return max(0, free)

@@ -1,4 +1,4 @@
-"""What a forward gave, in a few bytes: its results as checksums, new values of buffers, attributes, random numbers."""
+"""The results of a forward in a few bytes: outputs as checksums, new values of buffers, attributes, random numbers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _COMPARED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, tor
 
 
 class Noted(NamedTuple):
-    """One tensor that a forward gave.
+    """A tensor among the results of a forward.
 
     Attributes:
-        checksum: Of its contents.
-        requires_grad: Whether it has a gradient.
-        words: The tensor in a few words.
-        values: The tensor itself, where it was requested.
+        checksum: Checksum of its contents.
+        requires_grad: Whether it requires a gradient.
+        words: A short description.
+        values: The tensor itself, if requested.
     """
 
     checksum: Checksum
@@ -32,9 +32,15 @@ class Noted(NamedTuple):
     values: torch.Tensor | None = None
 
 
-class Outcome(NamedTuple):
-    """What a forward left: `results` by where they stand, `buffers`, where generators ended, and what else it
-    changed."""
+class ForwardOutcome(NamedTuple):
+    """The results of a forward.
+
+    Attributes:
+        results: Outputs by path.
+        buffers: New values of buffers.
+        generators: Final states of generators.
+        changes: Other changes.
+    """
 
     results: dict[str, Any]
     buffers: list[Noted]
@@ -43,7 +49,7 @@ class Outcome(NamedTuple):
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """The leaves of nested containers and records, each with where it is: `.loss`, `[0]`."""
+    """Yield (path, leaf) of nested containers and records; a path is like `.loss` or `[0]`."""
     inner = children(tree)
     if inner is None:
         yield path, tree
@@ -54,12 +60,12 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def tensors_in(tree: Any) -> list[torch.Tensor]:
-    """The tensors among the leaves, in order."""
+    """Return the tensors among the leaves, in order."""
     return [leaf for _, leaf in leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def noted(tensor: torch.Tensor, checksums: Checksums, keep: bool) -> Noted:
-    """A tensor as it is now. keep: its values, too."""
+    """Record the current state of a tensor. keep: also its values."""
     if not keep:
         return Noted(checksums.of(tensor), tensor.requires_grad, described(tensor))
     return Noted(checksums.of(tensor), tensor.requires_grad, summary(tensor), tensor.detach().clone())
@@ -70,14 +76,14 @@ def outcome_of(
     updated: Sequence[torch.Tensor],
     checksums: Checksums,
     keep: bool,
-) -> Outcome:
-    """What a forward that has just run left.
+) -> ForwardOutcome:
+    """Return the results of a forward that has just run.
 
     Args:
-        made: What it returned.
+        made: The outputs.
         updated: The tensors that the step writes to.
-        checksums: Makes checksums.
-        keep: Keep values, too, so that differences can be measured.
+        checksums: Computes checksums.
+        keep: Keep values, so that differences can be measured.
     """
     results: dict[str, Any] = {}
     for path, leaf in leaves(made):
@@ -88,4 +94,4 @@ def outcome_of(
         else:
             results[path] = type(leaf)
     buffers = [noted(tensor, checksums, keep) for tensor in updated]
-    return Outcome(results, buffers, Generators.now())
+    return ForwardOutcome(results, buffers, Generators.now())

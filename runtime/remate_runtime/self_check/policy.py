@@ -1,4 +1,4 @@
-"""At which calls the self-check runs."""
+"""The calls at which the self-check runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Verify = Literal["first", "never"] | bool | int | Call
 
 
 class Checks(NamedTuple):
-    """When an applied model is checked.
+    """When to check an applied model.
 
     Attributes:
         first: At the first call of each program.
-        every: At every call of this number, too; 0: at no other.
+        every: At each call whose number is a multiple of this; 0 for none.
     """
 
     first: bool = True
@@ -28,16 +28,16 @@ CHECK_FIRST = Checks()
 
 
 def checks_of(verify: Any) -> tuple[Checks, Call | bool]:
-    """What `apply(..., verify=...)` asks for.
+    """Parse `apply(..., verify=...)`.
 
     Args:
-        verify: The argument as it was given.
+        verify: The argument.
 
     Returns:
-        At which calls to check; and the call to check at once: (args, kwargs), True for random inputs, False for none.
+        The calls to check, and the call to check at once: (args, kwargs), True for random inputs, False for none.
 
     Raises:
-        BindError: It is none of the values that `verify` takes.
+        BindError: The argument has none of the allowed values.
     """
     if verify is True:
         return CHECK_FIRST, True
@@ -57,10 +57,10 @@ def checks_of(verify: Any) -> tuple[Checks, Call | bool]:
 
 
 class Turns:
-    """Counts the calls of an applied model, and picks those to check.
+    """Counts the calls of an applied model, and selects those to check.
 
-    A program is one file at one size, with or without gradients. Of a file for a range of sizes the first, second,
-    fourth, eighth … new size is checked, so that lengths that vary cost little.
+    A program is a file at a size, with or without gradients. Of a file for a range of sizes, the first, second, fourth,
+    eighth, … new size is checked, so that varying lengths cost little.
     """
 
     def __init__(self, checks: Checks) -> None:
@@ -71,11 +71,11 @@ class Turns:
         self._calls: dict[Hashable, int] = {}
 
     def due(self, family: Hashable, size: Hashable) -> bool:
-        """Whether the call that is about to run is one to check.
+        """Return whether to check the call that is about to run.
 
         Args:
-            family: The file, and whether gradients are on.
-            size: Which of its sizes the call has.
+            family: The file, and whether gradients are enabled.
+            size: The size of the call.
         """
         checks = self._checks
         if not checks.first or (not checks.every and (family, size) in self._seen):
@@ -93,7 +93,7 @@ class Turns:
             return sizes & (sizes - 1) == 0  # a power of two
 
     def again(self, family: Hashable, size: Hashable) -> None:
-        """The call could not be checked; the next one of its program is to be."""
+        """Postpone the check to the next call of the program, because this call could not be checked."""
         with self._lock:
             if (family, size) in self._seen:
                 self._seen.discard((family, size))

@@ -1,4 +1,4 @@
-"""What the self-check is given of one call: the model's own forward, the scheduled one, and what both may change."""
+"""The input of the self-check for a call: the model's own forward, the scheduled one, and what both may change."""
 
 from __future__ import annotations
 
@@ -14,24 +14,23 @@ Observed = Iterator[tuple[Op, list[torch.Tensor]]]
 
 
 class Program(NamedTuple):
-    """One call of an applied model.
+    """A call of an applied model.
 
     Attributes:
-        name: Of the schedule, for messages.
+        name: Name of the schedule, for messages.
         model: The live model.
         args: Positional arguments of its forward.
-        kwargs: Named arguments of its forward.
-        run: Runs the scheduled forward on them; may be called several times.
-        observe: The same operation by operation: each with its results.
+        kwargs: Keyword arguments of its forward.
+        run: Runs the scheduled forward; may be called several times.
+        observe: Runs it operation by operation and yields each with its results.
         graph: The operations of the schedule.
-        updated: Gives the tensors that the step writes to, by name; forward may put others in their place.
-        trained: Tensors that the step has gradients for, by name.
-        differentiated: For each tensor among the outputs, whether the step was planned with a gradient of it; None: all
-        were.
-        device: Where the model is.
-        exact: Whether the engine computes eager's bits; else results differ by rounding.
-        eager_bytes: What a step of the model itself holds at its peak, as planned.
-        budget: Bytes that a step of the schedule may hold.
+        updated: Returns the tensors that the step writes to, by name. Forward may replace them.
+        trained: Tensors that the step computes gradients for, by name.
+        differentiated: For each output tensor, whether the step was planned with its gradient. None: all were.
+        device: Device of the model.
+        exact: The engine reproduces eager bitwise; otherwise results differ by rounding.
+        eager_bytes: Planned peak of the model's own step, in bytes.
+        budget: Budget of a step of the schedule, in bytes.
         fsdp2: Whether torch shards parts of the model.
     """
 

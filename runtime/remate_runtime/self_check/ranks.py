@@ -1,12 +1,12 @@
 """The verdict of several ranks. A rank that raises alone leaves the others waiting in their next collective.
 
-A collective of our own is safe only where all ranks make the same calls in the same order, so it is used only there:
+An additional collective is safe only where all ranks make the same calls in the same order. It is used
 
 - under FSDP2, where each call gathers parameters anyway, with and without gradients;
-- in calls that DistributedDataParallel makes with gradients on, without `join()`, of one file of fixed sizes.
+- in calls that DistributedDataParallel makes with gradients enabled, without `join()`, of one file of fixed sizes.
 
-Elsewhere (evaluation on one rank, files for several sizes, pipelines) ranks may check different calls, and each speaks
-for itself.
+Elsewhere (evaluation on one rank, files for several sizes, pipelines) ranks may check different calls, and each decides
+alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..staleness.attributes import is_fully_shards
 
 
 def calls_together(model: nn.Module, sharded: bool) -> str:
-    """Which wrapper makes all ranks run this very call: "fsdp2", "ddp", or "" where that is not certain.
+    """Return the wrapper that makes all ranks run this very call: "fsdp2", "ddp", or "" if that is not certain.
 
     Args:
         model: The live model, whose call is running.
@@ -35,11 +35,16 @@ def calls_together(model: nn.Module, sharded: bool) -> str:
     wrapper = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
     if wrapper is None or not torch.is_grad_enabled() or wrapper._join_config.enable:
         return ""
-    return "ddp" if vars(wrapper.module) is vars(model) else ""  # a part may be called by some ranks alone
+    return "ddp" if vars(wrapper.module) is vars(model) else ""  # only some ranks may call a part
 
 
 def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
-    """The process groups of these ranks. together: what `calls_together` said."""
+    """Return the process groups of these ranks.
+
+    Args:
+        model: The live model.
+        together: The result of `calls_together`.
+    """
     if together == "ddp":
         wrapper: Any = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
         return (wrapper.process_group,)
@@ -48,15 +53,15 @@ def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
 
 
 def fsdp2_states(model: nn.Module) -> list[Any]:
-    """What `fully_shard` keeps of a model and its parts."""
-    found: dict[int, Any] = {}
+    """Return the states that `fully_shard` keeps for a model and its parts."""
+    states: dict[int, Any] = {}
     for module in model.modules():
         for hook in vars(module).get("_forward_pre_hooks", {}).values():
             if is_fully_shards(hook):
                 while not hasattr(hook, "__self__"):
                     hook = hook.__wrapped__
-                found[id(hook.__self__)] = hook.__self__
-    return list(found.values())
+                states[id(hook.__self__)] = hook.__self__
+    return list(states.values())
 
 
 def _of_state(state: Any) -> list[Any]:
@@ -68,7 +73,7 @@ def _of_state(state: Any) -> list[Any]:
 
 
 def worst(verdict: int, groups: tuple[Any, ...], device: torch.device) -> int:
-    """The greatest verdict of the ranks of all groups."""
+    """Return the worst verdict of the ranks of all groups."""
     flag = torch.tensor([verdict], dtype=torch.int64, device=device)
     for group in groups:
         torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=group)

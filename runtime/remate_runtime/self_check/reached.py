@@ -1,4 +1,4 @@
-"""What a forward can reach of a model, its arguments and its code: the values one step away from a value."""
+"""The values that a forward can reach directly from a value: attributes, items, and what code names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from torch import nn
 
 from ..staleness.ownership import is_own, is_own_function
 
-# Objects of these are not looked into: nothing of a model's state lies there, or their libraries look after it.
+# Instances of these are not followed: they contain no state of a model, or their libraries manage it.
 _CLOSED = frozenset(
     """abc asyncio builtins concurrent contextlib ctypes enum functools inspect io logging multiprocessing numpy
     pathlib re remate remate_runtime subprocess sys threading torch typing weakref _io _thread""".split()
 )
-_OPENED = frozenset({"collections", "types", "argparse"})  # of Python itself: UserDict, SimpleNamespace, Namespace
+_OPENED = frozenset(
+    {"collections", "types", "argparse"}
+)  # modules of Python itself: UserDict, SimpleNamespace, Namespace
 
 
 def is_open(kind: type) -> bool:
-    """Whether the attributes of an instance of a class are looked at."""
+    """Return whether the attributes of a class's instances are followed."""
     if issubclass(kind, nn.Module):
         return True
     top = kind.__module__.partition(".")[0]
@@ -28,18 +30,18 @@ def is_open(kind: type) -> bool:
 
 
 def slots_of(value: Any) -> dict[str, Any]:
-    """The values of `__slots__`."""
-    found: dict[str, Any] = {}
+    """Return the values of `__slots__`."""
+    values: dict[str, Any] = {}
     for base in type(value).__mro__:
         named = vars(base).get("__slots__", ())
         for name in (named,) if isinstance(named, str) else named:
             if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    return found
+                values[name] = getattr(value, name)
+    return values
 
 
 def plain_attributes(kind: type) -> dict[str, Any]:
-    """What a class of the user's own holds beside methods and descriptors."""
+    """Return the attributes of a class of the user's except methods and descriptors."""
     return {
         name: value
         for name, value in vars(kind).items()
@@ -50,7 +52,7 @@ def plain_attributes(kind: type) -> dict[str, Any]:
 
 
 def methods(kind: type) -> Iterator[types.FunctionType]:
-    """The functions that a class defines."""
+    """Yield the functions that a class defines."""
     for value in vars(kind).values():
         inner = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
         if isinstance(inner, types.FunctionType):
@@ -58,12 +60,12 @@ def methods(kind: type) -> Iterator[types.FunctionType]:
 
 
 def is_followed(value: Any) -> bool:
-    """Whether a function or class is the user's own: what those of libraries keep is not looked at."""
+    """Return whether a function or class is the user's own. Libraries' state is not followed."""
     return is_own(value.__module__ or "") if isinstance(value, type) else is_own_function(value)
 
 
 @functools.lru_cache(maxsize=4096)
 def names_in(code: types.CodeType) -> frozenset[str]:
-    """Names of globals and attributes that a function and those defined in it read or write."""
+    """Return the globals and attributes that a function and its inner functions read or write."""
     inner = (names_in(each) for each in code.co_consts if isinstance(each, types.CodeType))
     return frozenset(code.co_names).union(*inner)

@@ -1,9 +1,9 @@
-"""The state that a forward could change, and how it is put back in place, so that the forward leaves nothing behind.
+"""A snapshot of the state that a forward could change, and its restoration in place.
 
-Copies of the model would not do: attributes that forward sets, globals, closures, class attributes, lists and caches
-are shared with a copy, or belong to nobody. So everything stays where it is, and what changed is set back: containers,
-attributes of objects (with `__slots__`, too), cells of closures, globals that functions of the user's own name, class
-attributes, generators and iterators. Tensors are watched by their version; those that the step is known to update are
+A copy of the model would not suffice: attributes that forward sets, globals, closures, class attributes, lists and
+caches are shared with a copy, or belong to no object. So all objects stay in place, and what changed is set back:
+containers, attributes of objects (also `__slots__`), cells of closures, globals that functions of the user's name,
+class attributes, generators and iterators. Tensors are watched by version; those that the step is known to update are
 copied.
 """
 
@@ -28,14 +28,14 @@ from .checksum import Checksum, Checksums
 from .iterators import Iterators
 from .reached import is_followed, is_open, methods, names_in, plain_attributes, slots_of
 
-_MANY = 100_000  # objects that are looked at; items of one container that are looked into
-_LARGE = 4_000_000  # items of a container that is copied at all
-_SMALL = 1 << 20  # bytes of tensors that are copied though nothing is known to write to them
+_MANY = 100_000  # most objects to follow, and most items of a container to follow
+_LARGE = 4_000_000  # most items of a container to copy
+_SMALL = 1 << 20  # bytes of tensors that are copied although nothing is known to write to them
 _ATOMS = (int, float, complex, str, bytes, type(None), types.BuiltinFunctionType, torch.dtype, torch.device, range)
 _ABSENT: Any = object()
 
 _AUTOGRAD: Any = torch.autograd
-_UNCOUNTED = _AUTOGRAD._unsafe_preserve_version_counter  # writes that backward does not see
+_UNCOUNTED = _AUTOGRAD._unsafe_preserve_version_counter  # makes writes invisible to backward
 
 Undo = Callable[[], None]
 
@@ -50,12 +50,12 @@ class SetAttribute(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a forward changed beyond its results, before it was put back.
+    """What a forward changed beyond its results, before the restoration.
 
     Attributes:
         written: Tensors that it wrote to, and that the step is not known to update.
         attributes: Tensors that it assigned to attributes of modules.
-        missed: Kinds of objects that could not be put back.
+        missed: Kinds of objects that could not be restored.
     """
 
     written: list[torch.Tensor]
@@ -64,13 +64,14 @@ class Changes(NamedTuple):
 
 
 class Snapshot:
-    """The state reached from a model and the arguments of a call, as it is now."""
+    """The state that can be reached from a model and the arguments of a call."""
 
     def __init__(self, model: nn.Module, given: Iterable[Any], updated: Iterable[torch.Tensor]) -> None:
-        """
+        """Record the state.
+
         Args:
             model: The live model.
-            given: What its forward is called with.
+            given: The arguments of its forward.
             updated: Tensors that the step writes to.
         """
         self._paths = {id(vars(module)): path for path, module in model.named_modules()}
@@ -92,11 +93,11 @@ class Snapshot:
             if len(self._seen) >= _MANY:
                 self._missed.append(f"what lies beyond the first {_MANY:,} objects of the model")
                 return
-            self._seen[id(value)] = value  # kept, so that its id stays its own
+            self._seen[id(value)] = value  # keeps the value, so that its id stays valid
             stack.extend(self._note(value))
 
     def _note(self, value: Any) -> Iterable[Any]:
-        """Remember a value. Returns what is reached from it."""
+        """Record a value and return what can be reached from it."""
         match value:
             case torch.Tensor():
                 self._tensor(value)
@@ -132,29 +133,29 @@ class Snapshot:
             self._missed.append(f"a {type(value).__name__} of {len(value):,} items")
             return ()
         if isinstance(value, dict):
-            held = dict(value)
-            self._undo.append(functools.partial(_restore_dict, value, held, self._entries(held.values())))
+            contents = dict(value)
+            self._undo.append(functools.partial(_restore_dict, value, contents, self._entries(contents.values())))
             if id(value) in self._paths:
-                self._attributes.append((value, held))
-            items: Iterable[Any] = held.values()
+                self._attributes.append((value, contents))
+            items: Iterable[Any] = contents.values()
         else:
-            held = list(value)
-            self._undo.append(functools.partial(_restore_items, value, held, self._entries(held)))
-            items = held
+            contents = list(value)
+            self._undo.append(functools.partial(_restore_items, value, contents, self._entries(contents)))
+            items = contents
         return items if len(value) <= _MANY else ()
 
     def _entries(self, values: Iterable[Any]) -> Callable[[Any], Any]:
-        """What a holder of these values gets back for each."""
+        """Return a function that gives the replacement for each of these values."""
         for value in values:
             self._iterators.note(value)
         return self._iterators.fresh
 
-    def _named(self, holder: Any, held: dict[str, Any]) -> Iterable[Any]:
-        """Attributes that are set one by one: of classes, modules of Python, objects with slots."""
-        fresh = self._entries(held.values())
+    def _named(self, holder: Any, attributes: dict[str, Any]) -> Iterable[Any]:
+        """Record attributes that are set individually: of classes, modules of Python, objects with slots."""
+        fresh = self._entries(attributes.values())
 
         def undo() -> None:
-            for name, was in held.items():
+            for name, was in attributes.items():
                 wanted = _ABSENT if was is _ABSENT else fresh(was)
                 with suppress(AttributeError, TypeError, ValueError):
                     if getattr(holder, name, _ABSENT) is wanted:
@@ -162,7 +163,7 @@ class Snapshot:
                     delattr(holder, name) if wanted is _ABSENT else setattr(holder, name, wanted)
 
         self._undo.append(undo)
-        return [value for value in held.values() if value is not _ABSENT]
+        return [value for value in attributes.values() if value is not _ABSENT]
 
     def _function(self, function: types.FunctionType) -> Iterator[Any]:
         yield from (function.__defaults__, function.__kwdefaults__, vars(function))
@@ -170,10 +171,10 @@ class Snapshot:
             with suppress(ValueError):  # an empty cell
                 yield from self._named(cell, {"cell_contents": cell.cell_contents})
         space, names = function.__globals__, names_in(function.__code__)
-        held = {name: space.get(name, _ABSENT) for name in names}
-        fresh = self._entries(held.values())
-        self._undo.append(functools.partial(_restore_globals, space, held, fresh))
-        for value in held.values():
+        global_values = {name: space.get(name, _ABSENT) for name in names}
+        fresh = self._entries(global_values.values())
+        self._undo.append(functools.partial(_restore_globals, space, global_values, fresh))
+        for value in global_values.values():
             if isinstance(value, types.ModuleType):
                 if is_own(value.__name__):
                     yield from self._named(value, {n: getattr(value, n, _ABSENT) for n in names})
@@ -181,14 +182,14 @@ class Snapshot:
                 yield value
 
     def _class(self, kind: type) -> Iterator[Any]:
-        held = plain_attributes(kind)
+        attributes = plain_attributes(kind)
 
         def undo() -> None:
-            for name in plain_attributes(kind).keys() - held.keys():
+            for name in plain_attributes(kind).keys() - attributes.keys():
                 delattr(kind, name)
 
         self._undo.append(undo)
-        yield from self._named(kind, held)
+        yield from self._named(kind, attributes)
         yield from methods(kind)
         yield from kind.__bases__
 
@@ -197,29 +198,29 @@ class Snapshot:
 
         def undo() -> None:
             if variable.get(_ABSENT) is not was:
-                with suppress(LookupError):  # without a default it cannot be as if it had never been set
+                with suppress(LookupError):  # without a default it cannot be unset
                     variable.set(Context().run(variable.get) if was is _ABSENT else was)
 
         self._undo.append(undo)
 
     def _object(self, value: Any) -> Iterator[Any]:
         if (generator := _generator(value)) is not None:
-            state, put = generator
-            self._undo.append(functools.partial(put, state))
+            state, setter = generator
+            self._undo.append(functools.partial(setter, state))
         elif is_open(type(value)) and not isinstance(value, types.ModuleType):
             yield type(value)
-            if isinstance(held := getattr(value, "__dict__", None), dict):
-                yield held
+            if isinstance(attributes := getattr(value, "__dict__", None), dict):
+                yield attributes
             if slots := slots_of(value):
                 yield from self._named(value, slots)
 
     def restore(self, checksums: Checksums) -> Changes:
-        """Put everything back as it was. Returns what had changed."""
+        """Restore everything, and return what had changed."""
         attributes = [
             SetAttribute(self._paths[id(holder)], name, checksums.of(value), holder)
-            for holder, held in self._attributes
+            for holder, values in self._attributes
             for name, value in holder.items()
-            if isinstance(value, torch.Tensor) and held.get(name) is not value
+            if isinstance(value, torch.Tensor) and values.get(name) is not value
         ]
         written = []
         known = {storage_address(tensor) for tensor, _ in self._copied.values()}
@@ -244,23 +245,23 @@ def _write(tensor: torch.Tensor, copy: torch.Tensor) -> None:
         tensor.detach().copy_(copy)
 
 
-def _restore_dict(value: dict[Any, Any], held: dict[Any, Any], fresh: Callable[[Any], Any]) -> None:
-    if list(value) != list(held):
+def _restore_dict(value: dict[Any, Any], contents: dict[Any, Any], fresh: Callable[[Any], Any]) -> None:
+    if list(value) != list(contents):
         base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
         base.clear(value)
-        for key, was in held.items():
+        for key, was in contents.items():
             base.__setitem__(value, key, fresh(was))
         return
-    for key, was in held.items():
+    for key, was in contents.items():
         wanted = fresh(was)
         if dict.__getitem__(value, key) is not wanted:
             dict.__setitem__(value, key, wanted)
 
 
-def _restore_items(value: Any, held: list[Any], fresh: Callable[[Any], Any]) -> None:
-    wanted = [fresh(was) for was in held]
+def _restore_items(value: Any, contents: list[Any], fresh: Callable[[Any], Any]) -> None:
+    wanted = [fresh(was) for was in contents]
     if isinstance(value, set):
-        if value != set(held) or len(value) != len(held):
+        if value != set(contents) or len(value) != len(contents):
             set.clear(value)
             set.update(value, wanted)
     elif len(value) != len(wanted) or any(now is not was for now, was in zip(value, wanted, strict=True)):
@@ -269,8 +270,8 @@ def _restore_items(value: Any, held: list[Any], fresh: Callable[[Any], Any]) -> 
         base.extend(value, wanted)
 
 
-def _restore_globals(space: dict[str, Any], held: dict[str, Any], fresh: Callable[[Any], Any]) -> None:
-    for name, was in held.items():
+def _restore_globals(space: dict[str, Any], values: dict[str, Any], fresh: Callable[[Any], Any]) -> None:
+    for name, was in values.items():
         if was is _ABSENT:
             space.pop(name, None)
         elif space.get(name, _ABSENT) is not (wanted := fresh(was)):
@@ -278,7 +279,7 @@ def _restore_globals(space: dict[str, Any], held: dict[str, Any], fresh: Callabl
 
 
 def _generator(value: Any) -> tuple[Any, Callable[[Any], Any]] | None:
-    """The state of a generator of random numbers or of an array, and what sets it."""
+    """Return the state of a generator of random numbers or of an array, and its setter."""
     if isinstance(value, random.Random):
         return value.getstate(), value.setstate
     if isinstance(value, torch.Generator):

@@ -1,4 +1,4 @@
-"""Compares the live model with the planned one: code and attributes, at `apply` and at every call."""
+"""Comparison of the live model with the planned model: code and attributes, at `apply` and at every call."""
 
 from __future__ import annotations
 

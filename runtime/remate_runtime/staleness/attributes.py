@@ -1,4 +1,4 @@
-"""What a live module or config holds under a name now, without running anything of it; its hooks; its forward."""
+"""Reads the current attributes, hooks and forward of a live module or config without running any of its code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ownership import qualified
 from .values import ABSENT, MISSING, Seen, attribute, held_by, is_config, recorded
 
 CHILDREN = frozenset({"_modules", "_parameters", "_buffers"})  # read by name where forward goes through them
-_HOOKS_READ = "_forward_hooks"  # stands for all hooks of a module that become part of the step
+_HOOKS_READ = "_forward_hooks"  # records all hooks of a module that become part of the step
 REGISTERED = ("_parameters", "_buffers", "_modules")
 HOOKS = {
     "forward": "_forward_hooks",
@@ -23,7 +23,7 @@ HOOKS = {
     "backward": "_backward_hooks",
     "backward_pre": "_backward_pre_hooks",
 }
-FORWARDS_OWN_FLAG = "_output_capturing_hooks_installed"  # whether those of `is_forwards_own` are there
+FORWARDS_OWN_FLAG = "_output_capturing_hooks_installed"  # set once the hooks of `is_forwards_own` are installed
 _COLLECTING = "transformers.utils.output_capturing"
 _OBSERVERS = {
     "torch.utils.module_tracker",
@@ -35,39 +35,46 @@ _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backwa
 
 
 def record(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
-    """As `recorded`, of what `attribute` gives."""
+    """Describe what `attribute` returned, as `recorded` does; a missing attribute becomes ABSENT."""
     return ABSENT if value is MISSING else recorded(value, seen, tensors, inline, ordered)
 
 
 def record_attribute(thing: Any, name: str, seen: Seen) -> Any:
-    """What a digest writes for `thing.name`. Tensors of modules are theirs, and read at every call; those of their
-    classes and of configs are constants of the step. Objects in attributes stand in the digest on its own."""
+    """Return what a digest records for attribute `name` of a module or an object.
+
+    Tensors that a module registers are read at every call, so the digest leaves them out. Tensors of classes and of
+    configs are constants of the step. Objects in attributes have their own entries in the digest.
+
+    Args:
+        thing: The module, object or config.
+        name: The attribute.
+        seen: The code that reads the attribute.
+    """
     if isinstance(thing, nn.Module):
-        held = held_by(thing)
+        attributes = held_by(thing)
         if name in CHILDREN:
-            return _names_in_order(held.get(name, ()))
+            return _names_in_order(attributes.get(name, ()))
         if name == _HOOKS_READ:
             computing = (hook for kind, hook in hooks_of(thing) if not is_torchs(hook) and not only_looks(kind, hook))
             return [recorded(hook, seen) for hook in computing]
-        own = name in held or any(name in held.get(each, ()) for each in REGISTERED)
-        return record(attribute(thing, name), seen, tensors=not own, inline=False)
+        registered = name in attributes or any(name in attributes.get(registry, ()) for registry in REGISTERED)
+        return record(attribute(thing, name), seen, tensors=not registered, inline=False)
     return record(attribute(thing, name), seen, tensors=True, inline=False, ordered=not is_config(thing))
 
 
 def _names_in_order(held: Iterable[str]) -> Any:
-    """The names of submodules, parameters or buffers where forward goes through them; their count where they are
-    numbers in order."""
+    """Return the names of submodules, parameters or buffers in order, or their count where the names are 0, 1, 2, …"""
     names = list(held)
     return {"length": len(names)} if names == [str(at) for at in range(len(names))] else names
 
 
 def hook_reads(module: nn.Module) -> tuple[str, ...]:
-    """The name under which the hooks of a module are recorded by value, if it has any."""
+    """Return the name under which the hooks of a module are recorded by value; empty without hooks."""
     return (_HOOKS_READ,) if any(held_by(module).get(key) for key in HOOKS.values()) else ()
 
 
 def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(kind, hook) of every hook of a module that forward or backward calls and that could matter."""
+    """Yield (kind, hook) of every hook of a module that runs in forward or backward and that may affect the step."""
     for kind, key in HOOKS.items():
         for hook in vars(module).get(key, {}).values():
             if not is_forwards_own(hook) and not is_fully_shards(hook):
@@ -75,7 +82,7 @@ def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def only_looks(kind: str, hook: Any) -> bool:
-    """Whether a hook of forward can be seen to compute nothing, so that a schedule may leave it out."""
+    """Return whether a forward hook provably computes nothing, so that a schedule may leave it out."""
     return kind in ("forward", "forward_pre") and observes(hook)
 
 
@@ -89,51 +96,64 @@ def hook_name(kind: str, hook: Any) -> str:
 
 
 def is_forwards_own(hook: Any) -> bool:
-    """Whether a hook is one that forward itself installs when it runs first, to collect what it returns: the capture
-    traces what it does, with it or without."""
+    """Return whether forward itself installed a hook at its first run to collect outputs.
+
+    The capture traces the effect of such hooks, whether they are installed yet or not.
+    """
     return getattr(hook, "__module__", None) == _COLLECTING
 
 
 def collected_within(module: nn.Module) -> list[str]:
-    """What the forward that is running right now, of a model around this module, collects by such hooks of the module's
-    submodules: a schedule calls none of them. ["router_logits"]; none where the module collects for itself."""
+    """Return the outputs that the running forward of an enclosing model collects by hooks of submodules of `module`.
+
+    A schedule does not call these hooks. Example: `["router_logits"]`. Empty if the module collects them itself.
+    """
     collector = getattr(sys.modules.get(_COLLECTING), "_active_collector", None)
     if collector is None or not (collected := collector.get()) or getattr(module, "_can_record_outputs", None):
         return []
-    hooks = (hook for one in module.modules() if one is not module for hook in one._forward_hooks.values())
+    hooks = (
+        hook for submodule in module.modules() if submodule is not module for hook in submodule._forward_hooks.values()
+    )
     keys = [inspect.getclosurevars(hook).nonlocals.get("key") for hook in hooks if is_forwards_own(hook)]
     return [str(key) for key in collected if key in keys]
 
 
 def is_fully_shards(hook: Any) -> bool:
-    """Whether a hook is one that `fully_shard` (FSDP2) installs: it gathers parameters and computes nothing. A schedule
-    does that itself at the borders of a part, or refuses the model (`bind.fsdp2`)."""
-    while not hasattr(hook, "__self__") and hasattr(hook, "__wrapped__"):  # of a list of modules in one call
+    """Return whether `fully_shard` (FSDP2) installed a hook. Such hooks gather parameters and compute nothing.
+
+    A schedule gathers parameters itself at the borders of a part, or refuses the model (`bind.fsdp2`).
+    """
+    while not hasattr(hook, "__self__") and hasattr(
+        hook, "__wrapped__"
+    ):  # one call for a list of modules wraps the hook
         hook = hook.__wrapped__
     return type(getattr(hook, "__self__", None)).__module__ == "torch.distributed.fsdp._fully_shard._fsdp_state"
 
 
 def is_observer(hook: Any) -> bool:
-    """Whether a hook is one by which torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`), or `remate
-    train`, know the module that runs: it computes nothing. What they count in a schedule is the whole model's."""
+    """Return whether a hook only records which module runs.
+
+    torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`) and `remate train` install such hooks. In a
+    schedule they count for the whole model.
+    """
     return getattr(hook, "__module__", None) in _OBSERVERS
 
 
 def is_torchs(hook: Any) -> bool:
-    """Whether a hook is one of `torch.nn.utils`, which computes a weight: it is part of what the capture traces."""
+    """Return whether a hook of `torch.nn.utils` computes a weight. The capture traces it."""
     module = getattr(hook, "__module__", None) or type(hook).__module__
     return module.startswith("torch.nn.utils")
 
 
 def global_hooks() -> list[str]:
-    """Names of the hooks that are registered for all modules there are, and that could matter."""
+    """Return the names of hooks that are registered for all modules and that may affect the step."""
     hooks = (hook for key in _GLOBAL for hook in getattr(_torch_module, key, {}).values())
     return [hook_name("global", hook) for hook in hooks if not is_observer(hook)]
 
 
 def replaced_forward(module: nn.Module) -> Any:
-    """The `forward` that somebody put into the attributes of a module, MISSING if it is the class's own."""
-    found = vars(module).get("forward", MISSING)
-    own = inspect.getattr_static(type(module), "forward", None)
-    same = getattr(found, "__self__", None) is module and getattr(found, "__func__", None) is own
-    return MISSING if same else found
+    """Return the `forward` that was set on a module itself; MISSING if its class defines it."""
+    forward = vars(module).get("forward", MISSING)
+    defined = inspect.getattr_static(type(module), "forward", None)
+    is_defined = getattr(forward, "__self__", None) is module and getattr(forward, "__func__", None) is defined
+    return MISSING if is_defined else forward

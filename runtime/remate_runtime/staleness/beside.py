@@ -1,4 +1,4 @@
-"""A call of the planned types, for those who have no batch at hand."""
+"""An example call with tensors of the planned types, for use without a batch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Call:
-    """Random arguments of the planned types: numbers from 0 to 1, integers 0 or 1."""
+    """Return arguments of the planned types with random values: floating-point numbers in [0, 1), integers 0 or 1."""
     generator = torch.Generator().manual_seed(0)
     leaves: list[torch.Tensor] = []
     names: dict[str, int] = {}
@@ -31,9 +31,9 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         kind = parse_type(leaf.text)
         dtype = TORCH_DTYPES[kind.dtype]
         number = torch.rand(kind.shape, generator=generator)
-        made = empty(kind, torch.device("cpu") if kind.cpu else device)
-        made.copy_(number if dtype.is_floating_point or dtype.is_complex else number.round())
-        leaves.append(made.requires_grad_(leaf.grad))
+        tensor = empty(kind, torch.device("cpu") if kind.cpu else device)
+        tensor.copy_(number if dtype.is_floating_point or dtype.is_complex else number.round())
+        leaves.append(tensor.requires_grad_(leaf.grad))
     args, kwargs = recorded.inputs.get("args", []), recorded.inputs.get("kwargs", {})
     tree = {
         "tuple": [{"tuple": [_as_values(a) for a in args]}, {"dict": {k: _as_values(v) for k, v in kwargs.items()}}]
@@ -42,13 +42,13 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         return output_builder(tree, model)(leaves)
     except BindError as fault:
         raise BindError(
-            f"verify cannot make inputs of the planned types: {str(fault).splitlines()[0]}\n  give it a batch: "
+            f"verify cannot make inputs of the planned types: {str(fault).splitlines()[0]}\n  pass a batch: "
             "apply(..., verify=(args, kwargs))"
         ) from None
 
 
 def _as_values(tree: Any) -> Any:
-    """A tree of inputs as one of outputs, which can be built."""
+    """Convert a tree of inputs to a tree of outputs, which can be built."""
     if isinstance(tree, list):
         return [_as_values(item) for item in tree]
     if not isinstance(tree, dict) or "literal" in tree:

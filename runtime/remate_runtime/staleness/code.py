@@ -1,10 +1,9 @@
-"""The user's own code that a model's forward reaches: functions by a hash of their syntax trees, globals by their
-values.
+"""The user's code that a model's forward reaches: functions by a hash of their syntax trees, globals by their values.
 
-Followed are globals, closures, defaults, `self.method`, `super().method`, classes named in own code, what a function
-imports when it runs, and what objects and containers hold that are described, as far as they are the user's. Functions
-of packages are looked up where they stand (`library`). Not seen: what `getattr` with a computed name, `eval` and
-extensions in other languages reach.
+It follows globals, closures, defaults, `self.method`, `super().method`, classes that the user's code names, imports
+inside functions, and the contents of recorded objects and containers, as far as they are the user's. Functions of
+packages are compared in `library`. It cannot see what `getattr` with a computed name, `eval` or extensions in other
+languages reach.
 """
 
 from __future__ import annotations
@@ -32,14 +31,19 @@ from .values import (
     unwrapped,
 )
 
-_FUNCTIONS = 5000  # that are followed; no model reaches so many
-_NESTED = 3  # closures inside closures whose contents count
-_GENERATED = "<string>"  # what dataclass and namedtuple call the file of the methods that they write
+_FUNCTIONS = 5000  # upper limit of functions to follow; no model reaches it
+_NESTED = 3  # depth of nested closures whose contents count
+_GENERATED = "<string>"  # file name of methods that dataclass and namedtuple generate
 NO_FIELDS: Mapping[str, Collection[str]] = types.MappingProxyType({})
 
 
 class _Within(NamedTuple):
-    """What is known of the code that reads what a closure holds. depth: closures that it is in."""
+    """The code that reads the contents of a closure.
+
+    Attributes:
+        code: The collected code.
+        depth: Number of enclosing closures.
+    """
 
     code: Any
     depth: int
@@ -52,25 +56,33 @@ class _Within(NamedTuple):
 
 
 class Code:
-    """Collects the code that given functions reach.
+    """Collects the code that functions reach.
 
-    functions: hash by qualified name, None where the source cannot be read. values: globals by `module.name`. held: for
-    every global in `values`, and every function and method that was followed by name, what holds it, and its key there.
-    cells: what closures hold. members: methods that are called on `self`, by
-    class. described: classes of the objects that were described. questions: to the process, by name. library: the
-    functions of packages.
+    Attributes:
+        functions: Hash by qualified name; None where the source cannot be read.
+        values: Globals by `module.name`.
+        held: Holder and key of every global in `values`, and of every followed function and method, by name.
+        cells: Cells of closures by id.
+        members: Methods that are called on `self`, by class.
+        described: Classes of the recorded objects.
+        questions: Settings of the process that the code reads, by name.
+        library: The functions of packages.
     """
 
     def __init__(
         self, fields: Mapping[str, Collection[str]] = NO_FIELDS, met: Callable[[Any], None] | None = None
     ) -> None:
-        """fields: attributes that forward reads of objects, by the name of their class. met: is called with each
-        object."""
+        """Start without any code.
+
+        Args:
+            fields: Attributes that forward reads of objects, by class name.
+            met: Called with each recorded object.
+        """
         self._fields, self._met = fields, met
         self._hashes: dict[str, set[str | None]] = {}
-        self._made: dict[tuple[Any, int], str | None] = {}  # hashes, by function and the closures around it
-        self._followed: set[tuple[Any, Any]] = set()  # functions, each with the class that `self` is of
-        self._waiting: list[tuple[Any, Any]] = []  # of those, the ones whose references are still to be looked at
+        self._hash_of: dict[tuple[Any, int], str | None] = {}  # by function and number of enclosing closures
+        self._followed: set[tuple[Any, Any]] = set()  # functions, each with the class of `self`
+        self._waiting: list[tuple[Any, Any]] = []  # followed functions whose references have not been resolved yet
         self._working = False
         self._class_methods: set[Any] = set()
         self.values: dict[str, Any] = {}
@@ -78,12 +90,12 @@ class Code:
         self.cells: dict[int, types.CellType] = {}
         self.members: dict[type, set[str]] = {}
         self.described: set[str] = set()
-        self.objects: dict[int, Any] = {}  # described, by id
+        self.objects: dict[int, Any] = {}  # recorded objects by id
         self.questions: dict[str, Ask] = {}
         self.library = Library(self._in_library, self.members)
 
     def fields(self, thing: Any) -> Sequence[str]:
-        """The attributes that forward reads of an object; its class is followed."""
+        """Return the attributes that forward reads of an object, and follow its class."""
         kind = type(thing)
         self.objects[id(thing)] = thing
         self.described.add(kind.__qualname__)
@@ -93,61 +105,68 @@ class Code:
         return tuple(self._fields.get(kind.__qualname__, ()))
 
     def all_followed(self) -> list[types.FunctionType]:
-        """The functions whose code was looked at."""
+        """Return the functions whose code was read."""
         return list({id(function): function for function, _ in self._followed}.values())
 
     def _in_library(self, function: Any) -> Any:
-        """A function that stands in a package, described; one of the user's, though it may call itself the package's,
-        with its source."""
+        """Describe a function of a package; include the source if its code is in a file of the user's."""
         if isinstance(function, types.FunctionType) and has_own_file(function):
             self.follow(function)
-            return {"is": name_in_value(function), **({"source": made} if (made := self._hash(function, 0)) else {})}
+            return {
+                "is": name_in_value(function),
+                **({"source": source} if (source := self._hash(function, 0)) else {}),
+            }
         described = recorded(function, self)
         return None if described is OPAQUE else described
 
     @property
     def known_fields(self) -> Mapping[str, Collection[str]]:
-        """The attributes that forward reads of objects, by the name of their class."""
+        """Return the attributes that forward reads of objects, by class name."""
         return self._fields
 
     @property
     def functions(self) -> dict[str, str | None]:
-        """By name, sorted. Different functions of one name (two lambdas of a class) have one hash together."""
-        found: dict[str, str | None] = {}
+        """Return hashes by name, sorted. Different functions of one name (two lambdas of a class) share a hash."""
+        hash_of: dict[str, str | None] = {}
         for name, hashes in sorted(self._hashes.items()):
-            known = sorted(made for made in hashes if made)
-            found[name] = (
+            known = sorted(digest for digest in hashes if digest)
+            hash_of[name] = (
                 None if len(known) < len(hashes) else known[0] if len(known) == 1 else short_hash("".join(known))
             )
-        return found
+        return hash_of
 
     def module_class(self, kind: type[nn.Module]) -> None:
-        """What a class of modules computes: its forward, and its `__call__` if that is the user's."""
+        """Follow what a class of modules computes: its forward, and its `__call__` if the user defines it."""
         self.library.module_class(kind)
         for name in ("forward", "__call__"):
-            found = inspect.getattr_static(kind, name, None)
-            if name == "forward" or found is not nn.Module.__call__:
-                self._static(found, kind)
+            function = inspect.getattr_static(kind, name, None)
+            if name == "forward" or function is not nn.Module.__call__:
+                self._static(function, kind)
 
     def instance(self, thing: Any) -> None:
-        """All methods of the class of an object that is the user's."""
+        """Follow all methods of an object's class if the class is the user's."""
         self._class(type(thing))
 
     def source(self, function: Any) -> str | None:
-        """Hash of a function of the user's own (or of all methods of a class of theirs); None of any other."""
+        """Return the hash of a function of the user's, or of all methods of a class of theirs; None for any other."""
         return self.source_within(function, 0)
 
     def followed(self, function: Any) -> bool:
-        """Whether the code of this function is among what was collected."""
+        """Return whether the code of this function was collected."""
         return any(known is function for known, _ in self._followed)
 
     def follow(self, function: Any, kind: Any = None) -> None:
-        """Record a function of the user's own and all that it reaches. kind: the class that `self` is of."""
+        """Record a function of the user's and everything that it reaches.
+
+        Args:
+            function: The function.
+            kind: The class of `self`.
+        """
         if (function, kind) in self._followed or len(self._followed) >= _FUNCTIONS:
             return
         self._followed.add((function, kind))
         self._waiting.append((function, kind))
-        if self._working:  # a list of what waits, not recursion: what is recorded must not depend on where it began
+        if self._working:  # a queue and no recursion: the result must not depend on where it started
             return
         self._working = True
         try:
@@ -169,13 +188,18 @@ class Code:
             self._static(inner, kind)
 
     def source_within(self, function: Any, depth: int) -> str | None:
-        """The same of a function in a closure. depth: closures that it is in."""
+        """Return the hash of a function in a closure.
+
+        Args:
+            function: The function or class.
+            depth: Number of enclosing closures.
+        """
         function = unwrapped(function)
         if isinstance(function, type):
-            if (function, depth) not in self._made:
+            if (function, depth) not in self._hash_of:
                 self._class(function)
-                self._made[function, depth] = self._class_hash(function, depth)
-            return self._made[function, depth]
+                self._hash_of[function, depth] = self._class_hash(function, depth)
+            return self._hash_of[function, depth]
         function = getattr(function, "__func__", function)
         if not is_own_function(function):
             return None
@@ -183,88 +207,94 @@ class Code:
         return self._hash(function, depth)
 
     def _hash(self, function: Any, depth: int) -> str | None:
-        """Of a function's source, of what its names mean outside the user's own code (`act = torch.gelu`), and of what
-        its closure, its defaults and its attributes hold. depth: closures that it was found in; below some the source
-        alone is taken, for closures may hold each other."""
+        """Hash a function's source, what its external names mean, its closure, its defaults and its attributes.
+
+        Args:
+            function: The function.
+            depth: Number of enclosing closures. Beyond a limit only the source counts, because closures may refer to
+                each other.
+        """
         key = (function, depth)
-        if key not in self._made:
+        if key not in self._hash_of:
             tree = function_tree(function)
             bound = Names(function, None)
             outside = [] if tree is None else list(filter(None, (bound.meaning(each) for each in references(tree))))
             if tree is not None and depth < _NESTED:
                 outside += [f"{name}={hashed(value)}" for name, value in self._around(function, depth)]
-            self._made[key] = None if tree is None else short_hash("\n".join([canonical(tree), *sorted(outside)]))
-        return self._made[key]
+            self._hash_of[key] = None if tree is None else short_hash("\n".join([canonical(tree), *sorted(outside)]))
+        return self._hash_of[key]
 
     def _around(self, function: Any, depth: int) -> Iterator[tuple[str, Any]]:
-        """What a function holds beside its code, described."""
+        """Yield the description of each value that a function holds beside its code: closure, defaults, attributes."""
         seen = _Within(self, depth + 1)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
-            held = cell_contents(cell)
-            if held is not NOTHING and name != "__class__" and not isinstance(held, nn.Module):
-                value = recorded(held, seen, tensors=True)
+            content = cell_contents(cell)
+            if content is not NOTHING and name != "__class__" and not isinstance(content, nn.Module):
+                value = recorded(content, seen, tensors=True)
                 if value is not OPAQUE:
                     self.cells[id(cell)] = cell
                     yield name, value
         attributes = {name: value for name, value in held_by(function).items() if not name.startswith("__")}
         for name in ("__defaults__", "__kwdefaults__"):
             attributes[name] = getattr(function, name, None)
-        for name, held in attributes.items():
-            value = OPAQUE if held is None else recorded(held, seen, tensors=True)
+        for name, content in attributes.items():
+            value = OPAQUE if content is None else recorded(content, seen, tensors=True)
             if value is not OPAQUE:
                 yield name, value
 
     def _class_values(self, kind: type, names: Collection[str]) -> None:
-        """What is read of a class of the user's itself: `type(self).depth`, `cls.rate`, `type(self).function`."""
+        """Follow what code reads of a class of the user's: `type(self).depth`, `cls.rate`, `type(self).function`."""
         for name in sorted(names):
             base = next((base for base in kind.__mro__ if name in vars(base)), None)
             if base is None or not is_own(base.__module__):
                 continue
-            place, found = (f"{qualified(base)}.{name}", base, name), vars(base)[name]
-            if is_code(found):
-                self._static(found, kind)
+            place, value = (f"{qualified(base)}.{name}", base, name), vars(base)[name]
+            if is_code(value):
+                self._static(value, kind)
                 self._hold(place)
             else:
-                self._value(place, found)
+                self._value(place, value)
 
     def _reference(self, bound: Names, reference: Reference) -> None:
-        """Follow one reference."""
+        """Follow a reference."""
         if reference.own:
             if reference.attributes and bound.kind is not None:
-                found, place = bound.member(reference)
-                if place is not None and is_code(found) and reference.name != "super":
+                target, place = bound.member(reference)
+                if place is not None and is_code(target) and reference.name != "super":
                     self.members.setdefault(bound.kind, set()).add(reference.attributes[0])
-                self._static(found, bound.kind)
+                self._static(target, bound.kind)
                 self._hold(place)
             return
         resolved = bound.resolve(reference)
-        found, place = unwrapped(resolved.found), resolved.place
-        if (asked := question(found, resolved.rest)) is not None:
-            self.questions[asked[0]] = asked[1]
-        if isinstance(found, type):
-            self._class(found)
-            if place is not None and is_own(found.__module__) and not issubclass(found, nn.Module):
-                self._value(place, found)
-        elif isinstance(found, types.ModuleType | nn.Module):
+        target, place = unwrapped(resolved.found), resolved.place
+        if (reading := question(target, resolved.rest)) is not None:
+            self.questions[reading[0]] = reading[1]
+        if isinstance(target, type):
+            self._class(target)
+            if place is not None and is_own(target.__module__) and not issubclass(target, nn.Module):
+                self._value(place, target)
+        elif isinstance(target, types.ModuleType | nn.Module):
             return
         elif resolved.package:
-            if is_code(found) and place is not None and not isinstance(place[1], type):
+            if is_code(target) and place is not None and not isinstance(place[1], type):
                 self.library.reach(place[1], resolved.package, place[2])
-        elif is_code(found):
-            self._static(found, resolved.kind)
+        elif is_code(target):
+            self._static(target, resolved.kind)
             self._hold(place)
-            if place is not None and getattr(underlying(found), "__name__", "") != place[2]:
-                self._value(place, underlying(found))
-        elif inspect.getattr_static(found, "__wrapped__", None) is not None and not has_fields(found):
-            self._static(found, resolved.kind)
+            if place is not None and getattr(underlying(target), "__name__", "") != place[2]:
+                self._value(place, underlying(target))
+        elif inspect.getattr_static(target, "__wrapped__", None) is not None and not has_fields(target):
+            self._static(target, resolved.kind)
             self._hold(place)
         elif place is not None:
-            self._value(place, found)
+            self._value(place, target)
 
-    def _value(self, place: Place, found: Any) -> None:
+    def _value(self, place: Place, content: Any) -> None:
         name, holder, key = place
-        value = recorded(found, self, tensors=True)
-        if value is not OPAQUE and (has_fields(found) or not (isinstance(value, dict) and value.keys() == {"object"})):
+        value = recorded(content, self, tensors=True)
+        if value is not OPAQUE and (
+            has_fields(content) or not (isinstance(value, dict) and value.keys() == {"object"})
+        ):
             self.values[name] = value
             self.held[name] = (holder, key)
 
@@ -272,23 +302,23 @@ class Code:
         if place is not None and len(self.held) < _FUNCTIONS:
             self.held[place[0]] = place[1:]
 
-    def _static(self, found: Any, kind: Any) -> None:
+    def _static(self, function: Any, kind: Any) -> None:
         """Follow what a class or module holds under a name: a function, property, class method, …"""
-        if isinstance(found, classmethod):
-            self._class_methods.add(found.__func__)
-        found = underlying(found)
-        found = unwrapped(found)
-        if isinstance(found, types.MethodType):
-            found = found.__func__
-        if isinstance(found, types.FunctionType) and is_own_function(found):
-            self.follow(found, kind)
+        if isinstance(function, classmethod):
+            self._class_methods.add(function.__func__)
+        function = underlying(function)
+        function = unwrapped(function)
+        if isinstance(function, types.MethodType):
+            function = function.__func__
+        if isinstance(function, types.FunctionType) and is_own_function(function):
+            self.follow(function, kind)
         elif (
-            inspect.getattr_static(found, "__wrapped__", None) is not None
+            inspect.getattr_static(function, "__wrapped__", None) is not None
         ):  # functools.lru_cache, a decorator written as a class
-            self._static(found.__wrapped__, kind)
+            self._static(function.__wrapped__, kind)
 
     def _class(self, kind: type) -> None:
-        """Follow every method of a class of the user's own."""
+        """Follow every method of a class of the user's."""
         for name, function in _methods(kind):
             if isinstance(inspect.getattr_static(kind, name, None), classmethod):
                 self._class_methods.add(function)
@@ -297,23 +327,23 @@ class Code:
             self._hold((f"{qualified(base)}.{name}", base, name))
 
     def _class_hash(self, kind: type, depth: int) -> str | None:
-        """One hash of all methods of a class of the user's own; None of any other."""
+        """Return one hash for all methods of a class of the user's; None for any other class."""
         if not is_own(kind.__module__):
             return None
         return short_hash("\n".join(sorted(f"{name}={self._hash(method, depth)}" for name, method in _methods(kind))))
 
 
 def _methods(kind: type) -> Iterator[tuple[str, Any]]:
-    """Functions by name that a class of the user's own has, those of its bases too, as far as they are the user's."""
+    """Yield (name, function) of the methods that a class and its bases define, as far as they are the user's."""
     if not is_own(kind.__module__):
         return
     for base in kind.__mro__:
         if not is_own(base.__module__) or issubclass(base, nn.Module):
             continue
-        for name, found in vars(base).items():
-            inner = getattr(found, "__func__", getattr(found, "fget", found))
-            if isinstance(inner, types.FunctionType) and not _is_generated(inner):
-                yield name, inner
+        for name, member in vars(base).items():
+            function = getattr(member, "__func__", getattr(member, "fget", member))
+            if isinstance(function, types.FunctionType) and not _is_generated(function):
+                yield name, function
 
 
 def _is_generated(function: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A training step of any model, and two models compared step by step: gradients, outputs, buffers, generators."""
+"""A training step of any model, and the comparison of two models: gradients, outputs, buffers, generators."""
 
 from __future__ import annotations
 
@@ -17,15 +17,21 @@ Loss = Callable[[Any], torch.Tensor]
 
 
 class NothingToTrainError(RemateError):
-    """No output of the model is differentiable."""
+    """Raised if no output of the model is differentiable."""
 
 
 class NumericalDifference(msgspec.Struct, frozen=True):
-    """How far the second model is from the first, the worst of all steps.
+    """The largest differences between two models over all steps.
 
-    absolute: largest difference of any element of a gradient. relative: the same, relative to the largest element of
-    that gradient. A gradient that only one side has, or NaN on one side, is infinitely far. where: the gradient that
-    is worst, "" if all are equal bit by bit. outputs: largest absolute difference of any output.
+    Attributes:
+        absolute: Largest difference between elements of a gradient; infinite if only one model has the gradient or a
+            NaN in it.
+        relative: The same as a share of the largest element of that gradient.
+        where: The gradient with the largest relative difference; "" if all are bitwise equal.
+        outputs: Largest absolute difference between elements of an output.
+        buffers_equal: Whether buffers are bitwise equal.
+        generator_equal: Whether random number generators have equal states.
+        beyond: Tensors that differ by more than a different order of sums explains, as text.
     """
 
     absolute: float
@@ -42,7 +48,7 @@ class NumericalDifference(msgspec.Struct, frozen=True):
 
 
 def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
-    """The tensors in nested tuples, lists, mappings and dataclasses, in order."""
+    """Yield the tensors in nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(tree, torch.Tensor):
         yield tree
     elif isinstance(tree, Mapping):
@@ -57,26 +63,33 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
 
 
 def default_loss(outputs: Any) -> torch.Tensor:
-    """The first differentiable scalar of `outputs`; without one, the sum of the mean squares of all that are
-    differentiable, taking for gradient half of theirs.
+    """Return the first differentiable scalar of `outputs`, else the sum of mean squares of all differentiable outputs.
 
-    Raises NothingToTrainError. The product with the detached tensor makes one temporary forward, and backward exactly
-    the gradient that an ordinary loss would hand over: neither adds to the peak of the model's own step.
+    The gradient of a mean square is half the usual one: the product with the detached tensor needs one temporary in
+    forward, and in backward only the gradient that an ordinary loss would pass on. Neither adds to the peak of the
+    model's own step.
+
+    Args:
+        outputs: What a model returned.
+
+    Raises:
+        NothingToTrainError: No output is differentiable.
     """
-    found = [t for t in tensors_of(outputs) if t.requires_grad]
-    if not found:
+    differentiable = [t for t in tensors_of(outputs) if t.requires_grad]
+    if not differentiable:
         raise NothingToTrainError(
             "no output of the model needs a gradient: call it in training mode, with gradients on"
         )
-    for tensor in found:
+    for tensor in differentiable:
         if tensor.ndim == 0 and not tensor.is_complex():
             return tensor
-    real = [torch.view_as_real(t) if t.is_complex() else t for t in found]
+    real = [torch.view_as_real(t) if t.is_complex() else t for t in differentiable]
     means = [(t * t.detach()).sum() / t.numel() for t in real]  # the gradient of mean() would be a tensor of its own
     return torch.stack([mean.to(means[0]) for mean in means]).sum() if len(means) > 1 else means[0]
 
 
 def clear_gradients(model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    """Set `.grad` of parameters and inputs to None."""
     for tensor in (*model.parameters(), *tensors_of((args, kwargs or {}))):
         tensor.grad = None
 
@@ -84,9 +97,9 @@ def clear_gradients(model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[
 def training_step(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, loss: Loss = default_loss
 ) -> Any:
-    """Gradients to None, forward, loss, backward. Returns the outputs, detached from the graph where they are tensors.
+    """Clear gradients, then run forward, loss and backward. Return the output tensors, detached.
 
-    The outputs live through backward, as they do in a training loop that reports them.
+    The outputs stay in memory through backward, as in a training loop that reports them.
     """
     clear_gradients(model, args, kwargs)
     outputs = model(*args, **(kwargs or {}))
@@ -103,25 +116,38 @@ def compare_models(
     loss: Loss = default_loss,
     during: contextlib.AbstractContextManager[Any] | None = None,
 ) -> NumericalDifference:
-    """Run `steps` training steps of both models on the same inputs, each step from the same parameters, buffers and
-    generator states, and say how far the second is off. Buffers and generators advance as the first model leaves them,
-    and are put back at the end; `.grad` is neither read nor written. The models may share parameters and buffers.
-    during: entered around the first forward of the first model.
+    """Run training steps of two models on the same inputs and return how far the second model differs.
+
+    Each step starts from the same parameters, buffers and generator states. Buffers and generators advance as in the
+    first model, and are restored at the end; `.grad` is neither read nor written. The models may share parameters and
+    buffers.
+
+    Args:
+        first: The reference.
+        second: The model to compare.
+        args: Positional arguments of both calls.
+        kwargs: Keyword arguments of both calls.
+        steps: Number of training steps.
+        loss: Computes a scalar from the outputs.
+        during: Entered around the first forward of the first model.
+
+    Raises:
+        ValueError: `steps` is below 1.
     """
     start = _BufferSnapshot(first)
     begin, worst = start, None
     try:
         for _ in range(steps):
-            one = _Outcome(first, args, kwargs, loss, during)
+            expected = _Outcome(first, args, kwargs, loss, during)
             during = None
             begin.restore(first)
             begin.restore(second)
-            other = _Outcome(second, args, kwargs, loss)
-            found = one.difference(other)
-            worst = found if worst is None else _worse(worst, found)
-            one.state.restore(first)
-            one.state.restore(second)
-            begin = one.state
+            actual = _Outcome(second, args, kwargs, loss)
+            difference = expected.difference(actual)
+            worst = difference if worst is None else _worse(worst, difference)
+            expected.state.restore(first)
+            expected.state.restore(second)
+            begin = expected.state
     finally:
         start.restore(first)
         start.restore(second)
@@ -152,12 +178,12 @@ class _BufferSnapshot:
 
 
 def generator_states() -> list[torch.Tensor]:
-    """The state of the CPU's generator, then of every CUDA device's where CUDA is in use."""
+    """Return the state of the CPU's generator, then of every CUDA device's if CUDA is in use."""
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else ())]
 
 
 class _Outcome:
-    """What a step left behind."""
+    """Gradients, outputs and state of a model after a step."""
 
     def __init__(
         self,
@@ -173,9 +199,11 @@ class _Outcome:
         with during or contextlib.nullcontext():
             outputs = model(*args, **(kwargs or {}))
         total = loss(outputs)
-        with torch.autocast(total.device.type, enabled=False):  # as torch advises; a schedule refuses it under autocast
-            made = torch.autograd.grad(total, list(holders.values()), allow_unused=True)
-        self.gradients = dict(zip(holders, made, strict=True))
+        with torch.autocast(
+            total.device.type, enabled=False
+        ):  # as torch advises; a schedule refuses backward under autocast
+            gradients = torch.autograd.grad(total, list(holders.values()), allow_unused=True)
+        self.gradients = dict(zip(holders, gradients, strict=True))
         self.outputs = [t.detach().clone() for t in tensors_of(outputs)]
         self.state = _BufferSnapshot(model)
         self.coarsest = coarsest([*named.values(), *self.outputs])
@@ -184,9 +212,9 @@ class _Outcome:
         absolute = relative = 0.0
         where = ""
         for name in self.gradients.keys() | other.gradients.keys():
-            one, two = self.gradients.get(name), other.gradients.get(name)
-            distance = _distance(one, two)
-            scale = largest_finite(one)
+            expected, actual = self.gradients.get(name), other.gradients.get(name)
+            distance = _distance(expected, actual)
+            scale = largest_finite(expected)
             share = 0.0 if not distance else distance / scale if scale else float("inf")
             absolute = max(absolute, distance)
             if share > relative:
@@ -210,35 +238,41 @@ class _Outcome:
             yield f"{len(other.outputs)} outputs for {len(self.outputs)}"
         outputs = [dict(enumerate(side.outputs)) for side in (self, other)]
         buffers = [side.state.buffers for side in (self, other)]
-        for kind, one, two in (
+        for kind, expected, actual in (
             ("gradient of", self.gradients, other.gradients),
             ("output", *outputs),
             ("buffer", *buffers),
         ):
-            yield from beyond_reordering(kind, one, two, self.coarsest)
+            yield from beyond_reordering(kind, expected, actual, self.coarsest)
         if not same_generators:
             yield "the state of a generator of random numbers"
 
 
-# Share of a tensor's largest element, and of the largest element of all tensors of its kind, by which sums made in
-# another order may differ. The second is for gradients that are zero but for rounding: of a bias before a
-# normalization.
+# Allowed difference of sums in a different order: as a share of a tensor's largest element, and as a share of the
+# largest element of all tensors of its kind. The second is for gradients that are zero except for rounding, such as
+# that of a bias before a normalization.
 _REORDERING = {torch.float64: (1e-9, 1e-12), torch.float32: (1e-3, 1e-6)}
 _COARSE = (5e-2, 5e-3)
 
 
 def coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
-    """The floating dtype of fewest digits among tensors, or that of the ambient autocast."""
-    found = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
-    found |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
-    return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+    """Return the least precise floating-point dtype among tensors and the ambient autocast."""
+    dtypes = {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
+    dtypes |= {torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)}
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
 def beyond_reordering(
     kind: str, one: Mapping[Any, torch.Tensor | None], two: Mapping[Any, torch.Tensor | None], dtype: torch.dtype
 ) -> Iterator[str]:
-    """The tensors that differ by more than sums made in another order explain. kind: what they are, for the text.
-    dtype: that of the coarsest numbers which the step computes with."""
+    """Yield, as text, the tensors that differ by more than a different order of sums explains.
+
+    Args:
+        kind: What the tensors are, for the text.
+        one: Expected tensors by name.
+        two: Actual tensors by name.
+        dtype: The least precise dtype of the step.
+    """
     own, noise = _REORDERING.get(dtype, _COARSE)
     largest = max((largest_finite(t) for t in one.values()), default=0.0)
     for name in (name for name in one if name in two):
@@ -248,38 +282,37 @@ def beyond_reordering(
 
 
 def largest_finite(tensor: torch.Tensor | None) -> float:
-    """The largest absolute value of a finite element; 0.0 where there is none."""
+    """Return the largest absolute value of a finite element; 0.0 without one."""
     if tensor is None or not tensor.numel() or tensor.dtype is torch.bool:
         return 0.0
     values = tensor.abs()
     return float(values[values.isfinite()].max()) if bool(values.isfinite().any()) else 0.0
 
 
-def _distance(one: torch.Tensor | None, two: torch.Tensor | None) -> float:
-    """Largest absolute difference of two tensors; 0 for two equal NaN patterns, infinite where they cannot be
-    compared."""
-    if one is None or two is None:
-        return 0.0 if one is two else float("inf")
-    if one.shape != two.shape or one.dtype != two.dtype:
+def _distance(left: torch.Tensor | None, right: torch.Tensor | None) -> float:
+    """Return the largest absolute difference of two tensors: 0 for equal NaN patterns, infinite if not comparable."""
+    if left is None or right is None:
+        return 0.0 if left is right else float("inf")
+    if left.shape != right.shape or left.dtype != right.dtype:
         return float("inf")
-    if torch.equal(one, two) or not one.numel():
+    if torch.equal(left, right) or not left.numel():
         return 0.0
-    if not (one.is_floating_point() or one.is_complex()):
-        return float((one.double() - two.double()).abs().max())
-    if not torch.equal(one.isnan(), two.isnan()):
+    if not (left.is_floating_point() or left.is_complex()):
+        return float((left.double() - right.double()).abs().max())
+    if not torch.equal(left.isnan(), right.isnan()):
         return float("inf")
-    differs = (one != two) & ~one.isnan()  # equal infinities have no difference, and their subtraction would be NaN
-    return float((one[differs] - two[differs]).abs().max()) if bool(differs.any()) else 0.0
+    differs = (left != right) & ~left.isnan()  # equal infinities have no difference, and their subtraction would be NaN
+    return float((left[differs] - right[differs]).abs().max()) if bool(differs.any()) else 0.0
 
 
-def _worse(one: NumericalDifference, two: NumericalDifference) -> NumericalDifference:
-    larger = two if two.relative > one.relative or (two.where and not one.where) else one
+def _worse(left: NumericalDifference, right: NumericalDifference) -> NumericalDifference:
+    larger = right if right.relative > left.relative or (right.where and not left.where) else left
     return NumericalDifference(
-        max(one.absolute, two.absolute),
+        max(left.absolute, right.absolute),
         larger.relative,
         larger.where,
-        max(one.outputs, two.outputs),
-        one.buffers_equal and two.buffers_equal,
-        one.generator_equal and two.generator_equal,
-        tuple(dict.fromkeys([*one.beyond, *two.beyond])),
+        max(left.outputs, right.outputs),
+        left.buffers_equal and right.buffers_equal,
+        left.generator_equal and right.generator_equal,
+        tuple(dict.fromkeys([*left.beyond, *right.beyond])),
     )

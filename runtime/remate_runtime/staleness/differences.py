@@ -1,4 +1,4 @@
-"""Differences between a digest and a live model, told by module, with both values."""
+"""Differences between a digest and a live model, reported by module with both values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from ..format.module_paths import fold_paths
 from .values import OPAQUE, accepts, same
 
-_SETTINGS = 4  # assignments that a message writes down
+_SETTINGS = 4  # assignments that a message shows
 _CHECKPOINTING = "gradient_checkpointing"  # the flag of modules of transformers and diffusers
 CHECKPOINTS = (
     "a schedule decides itself what runs again: switch checkpointing off with model.gradient_checkpointing_disable(), "
@@ -18,7 +18,12 @@ CHECKPOINTS = (
 
 
 class Differences:
-    """faults: what changes or may change the step. warnings: what cannot be reported without running it."""
+    """Collects differences.
+
+    Attributes:
+        faults: What changes or may change the step.
+        warnings: What cannot be decided without running the model.
+    """
 
     def __init__(self, when: str = " when planned") -> None:
         self._when = when
@@ -27,20 +32,20 @@ class Differences:
         self._alone: list[str] = []
         self._replaced = False
         self._settings: dict[str, None] = {}
-        self._numbers: dict[str, None] = {}  # paths of attributes that were a number and are another one
+        self._numbers: dict[str, None] = {}  # paths of attributes whose number changed
         self._checkpointing = False
         self.warnings: list[str] = []
 
     @property
     def faults(self) -> list[str]:
-        told = []
+        by_module = []
         for (kind, what), paths in self._modules.items():
             shown = ", ".join(map(repr, fold_paths(paths)))
             if paths == [""]:
-                told.append(f"the model ({_short(kind)}): {what}")
+                by_module.append(f"the model ({_short(kind)}): {what}")
             else:
-                told.append(f"module{'s' * (len(paths) > 1)} {shown} ({_short(kind)}): {what}")
-        return [*self._code, *told]
+                by_module.append(f"module{'s' * (len(paths) > 1)} {shown} ({_short(kind)}): {what}")
+        return [*self._code, *by_module]
 
     @property
     def hint(self) -> str:
@@ -50,13 +55,12 @@ class Differences:
 
     @property
     def settings(self) -> str:
-        """The assignments that bring attributes back to what was planned, as Python; "" where there are none to
-        write."""
-        return told_settings(self._settings)
+        """Return Python assignments that restore the planned attributes; "" if none can be written."""
+        return settings_text(self._settings)
 
     @property
     def live(self) -> str:
-        """What could be declared live, as a hint; "" where no number changed."""
+        """Return a hint which attributes could be declared live; "" if no number changed."""
         return live_hint(self._numbers)
 
     def module(self, path: str, kind: str, what: str, wrapped: bool = False) -> None:
@@ -79,7 +83,7 @@ class Differences:
         ]
 
     def values(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Changed globals; those that only one side reads are reported only if nothing else explains them."""
+        """Record changed globals. Those that only one side reads are reported only if nothing else explains them."""
         for name in was:
             if name in now and not accepts(was[name], now[name]):
                 self._code.append(f"global {name!r} was {shown(was[name])}{self._when}, is {shown(now[name])}")
@@ -88,7 +92,7 @@ class Differences:
             self._alone += [f"global {name!r} is {shown(now[name])}" for name in now if name not in was]
 
     def patched(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Functions of packages that somebody replaced, or did when it was planned."""
+        """Record functions of packages that were replaced since planning, or had been replaced then."""
         for name in {**was, **now}:
             if name not in now:
                 self._code.append(f"function {name!r} was {shown(was[name])}{self._when}, is its package's own")
@@ -98,11 +102,11 @@ class Differences:
                 self._code.append(f"function {name!r} was {shown(was[name])}{self._when}, is {shown(now[name])}")
 
     def functions(self, was: Mapping[str, str | None], now: Mapping[str, str | None]) -> None:
-        """Changed functions; those that only one side reaches are reported only if nothing else explains them."""
-        for name, made in was.items():
-            if made is not None and name in now and now[name] is None:
+        """Record changed functions. Those that only one side reaches count only if nothing else explains them."""
+        for name, digest in was.items():
+            if digest is not None and name in now and now[name] is None:
                 self.warnings.append(f"the source of {name!r} cannot be read here, so it was not compared")
-            elif made is not None and now.get(name, made) != made:
+            elif digest is not None and now.get(name, digest) != digest:
                 self._code.append(_changed(name))
         if not self._code and not self._modules:
             self._code += self._alone
@@ -113,7 +117,7 @@ class Differences:
 
 
 def assignment(path: str, name: str, was: Any) -> list[str]:
-    """What sets an attribute to a value that was recorded, if Python can write it."""
+    """Return the statement that sets an attribute to a recorded value; empty if Python cannot write it."""
     if was is not None and not isinstance(was, bool | int | float | str):
         return []
     owner = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in path.split(".") if part)
@@ -121,7 +125,7 @@ def assignment(path: str, name: str, was: Any) -> list[str]:
 
 
 def checkpoints(name: str, now: Any) -> bool:
-    """Whether an attribute says that a library's own checkpointing is on."""
+    """Return whether an attribute shows that a library's own checkpointing is on."""
     return name == _CHECKPOINTING and now is True
 
 
@@ -130,7 +134,7 @@ def is_number(value: Any) -> bool:
 
 
 def live_hint(paths: Collection[str]) -> str:
-    """How attributes are declared that change while training."""
+    """Return a hint how to declare attributes that change during training."""
     if not paths:
         return ""
     named = list(paths)[:_SETTINGS]
@@ -139,7 +143,7 @@ def live_hint(paths: Collection[str]) -> str:
     return f"a number that changes while training is read at every call with remate.plan(..., live=[{live}{more}])"
 
 
-def told_settings(settings: Collection[str]) -> str:
+def settings_text(settings: Collection[str]) -> str:
     more = len(settings) - _SETTINGS
     return "; ".join(list(settings)[:_SETTINGS]) + (f"; and {more} more" if more > 0 else "")
 
@@ -157,7 +161,7 @@ def _short(kind: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A recorded value for people, on one line."""
+    """Return a recorded value as text on one line."""
     if value is OPAQUE:
         return "a tensor or module"
     if isinstance(value, dict):
@@ -170,8 +174,8 @@ def shown(value: Any) -> str:
             source = f" (source {value['source']})" if "source" in value else ""
             return f"{value['is'].removeprefix('.')!r}"[1:-1] + of + source
         if "object" in value:
-            held = f" with {shown(value['fields'])}" if "fields" in value else ""
-            return f"an object of class {value['object'].removeprefix('.')!r}{held}"
+            fields = f" with {shown(value['fields'])}" if "fields" in value else ""
+            return f"an object of class {value['object'].removeprefix('.')!r}{fields}"
         for key, text in (("length", "a container of {}"), ("hash", "other data {}")):
             if key in value:
                 return text.format(value[key])

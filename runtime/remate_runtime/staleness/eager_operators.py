@@ -1,8 +1,9 @@
-"""The operators that a model's own forward runs, held against those of a schedule: where they part, the step that was
-captured took another branch than eager takes here, and its sums may be made in another order, and hold other memory.
+"""The operators that a model's own forward runs, compared with those of a schedule.
 
-Of operators with the same name, count of tensors and type of result, a schedule may run as many as eager or fewer, for
-it leaves out what nothing needs. Operators that move no numbers (views, copies, new tensors) are not looked at.
+If they differ, the captured step took a different branch than eager takes here. Its sums may have a different order,
+and its tensors different memory. For operators of the same name, number of tensor arguments and type of result, a
+schedule may run as many as eager or fewer, because it leaves out unused results. Operators that move no numbers (views,
+copies, new tensors) are not compared.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BEYOND_EAGER = "the model's own forward does not run"
 Kind = tuple[
     str, int, tuple[Any, ...]
 ]  # name without overload, tensors among the arguments, shape and dtype of the result
-# Stand for what eager spells in several operators (dropout) or in place (writes into a part), or move no numbers.
+# Eager writes these as several operators (dropout) or in place (writes into a part), or they move no numbers.
 _NOT_COMPARED = frozenset(
     """alias arange as_strided clone copy detach empty empty_like empty_strided fill full full_like lift_fresh
     native_dropout new_empty new_full new_ones new_zeros ones ones_like reshape scalar_tensor select_scatter
@@ -33,31 +34,30 @@ _NOT_COMPARED = frozenset(
 
 
 class EagerOperators(TorchDispatchMode):
-    """Counts what runs while it is entered. What autograd would save meanwhile is saved as ever."""
+    """Counts the operators that run while it is active. Autograd saves tensors as usual."""
 
     def __init__(self) -> None:
         super().__init__()
         self.counted: Counter[Kind] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
+        outputs = function(*args, **(kwargs or {}))
         name = function._schema.name.rpartition("::")[2]
         tensors = sum(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs)))
-        first = next((leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)), None)
+        first = next((leaf for leaf in pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)), None)
         result = () if first is None else (tuple(first.shape), first.dtype)
         self.counted[_name(name), tensors, result] += 1
-        return made
+        return outputs
 
 
 def beyond_eager(graph: Graph, eager: EagerOperators) -> list[str]:
-    """What the schedule's forward runs more often than eager's did, counted by `eager`, as text; what stands first
-    comes first."""
-    found: dict[Kind, list[Op]] = {}
+    """Return, as text, the operators that the schedule's forward runs more often than `eager` counted, in order."""
+    operators: dict[Kind, list[Op]] = {}
     for op in graph.operations[: graph.backward_start]:
         kind = _kind(graph, op)
         if kind is not None:
-            found.setdefault(kind, []).append(op)
-    return [_told(ops, eager.counted[kind]) for kind, ops in found.items() if len(ops) > eager.counted[kind]]
+            operators.setdefault(kind, []).append(op)
+    return [_told(ops, eager.counted[kind]) for kind, ops in operators.items() if len(ops) > eager.counted[kind]]
 
 
 def _told(ops: list[Op], counted: int) -> str:
@@ -73,10 +73,10 @@ def _kind(graph: Graph, op: Op) -> Kind | None:
     name = _name(rest.partition(".")[0])
     if op.view or (space == "aten" and name in _NOT_COMPARED):
         return None
-    made = next((value for value in op.writes if value is not None), None)
-    if made is None:
+    written = next((value for value in op.writes if value is not None), None)
+    if written is None:
         return None
-    kind = graph.values[made].type
+    kind = graph.values[written].type
     return (
         name,
         sum(_refs(op.args)) + sum(_refs(tuple(op.kwargs.values()))),
@@ -93,6 +93,6 @@ def _refs(arguments: Any) -> Iterator[int]:
 
 
 def _name(name: str) -> str:
-    """One name for an operator, its form in place, and the kernels of batch normalization that devices choose among."""
+    """Return one name for an operator, its in-place form, and the batch normalization kernels of all devices."""
     plain = name.rstrip("_") if not name.endswith("__") else name
     return "batch_norm" if plain.endswith(("batch_norm", "batch_norm_legit_functional")) else plain

@@ -1,9 +1,9 @@
-"""What forward makes at its first call and keeps: masks, tables of positions, flags. Made here without computing a
-step.
+"""The caches that forward fills at its first call: masks, tables of positions, flags. They are filled here without
+computing a step.
 
-Forward is run with parameters and inputs that have no data. What follows from Python numbers, constants and buffers is
-computed for real, so that a cache made of it is the one that a first call would make. What follows from parameters,
-inputs or random numbers has no data, and a cache made of that is left alone: it is another one in every first call.
+Forward runs with parameters and inputs that have no data. What follows from Python numbers, constants and buffers is
+computed with real data, so that such a cache equals the one of a first call. What follows from parameters, inputs or
+random numbers has no data. A cache of it is left alone, because each first call would fill it differently.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..bind.containers import mapped
 
 _SHAPED = frozenset(
     ("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like")
-)  # of a tensor they take shape, dtype and device alone
+)  # only the tensor's shape, dtype and device matter
 _MACHINERY = frozenset(vars(nn.Module()))
 _ABSENT: Any = object()
 
@@ -49,40 +49,39 @@ class FirstCall(NamedTuple):
 
 
 def _generators(model: nn.Module) -> list[tuple[Callable[[Any], object], Any]]:
-    """How to put back every generator that forward may draw from, and its state: the global ones, and attributes of
-    modules."""
-    found: list[tuple[Callable[[Any], object], Any]] = [
+    """Return (setter, state) of every generator that forward may use: global ones and attributes of modules."""
+    states: list[tuple[Callable[[Any], object], Any]] = [
         (torch.set_rng_state, torch.get_rng_state()),
         (random.setstate, random.getstate()),
     ]
     if (numpy := sys.modules.get("numpy")) is not None:
-        found.append((numpy.random.set_state, numpy.random.get_state()))
+        states.append((numpy.random.set_state, numpy.random.get_state()))
     for value in (value for module in model.modules() for value in vars(module).values()):
         if isinstance(value, random.Random):
-            found.append((value.setstate, value.getstate()))
+            states.append((value.setstate, value.getstate()))
         elif numpy is not None and isinstance(value, numpy.random.RandomState):
-            found.append((value.set_state, value.get_state()))
+            states.append((value.set_state, value.get_state()))
         elif numpy is not None and isinstance(value, numpy.random.Generator):
             bits = value.bit_generator
-            found.append((functools.partial(setattr, bits, "state"), bits.state))
+            states.append((functools.partial(setattr, bits, "state"), bits.state))
         elif isinstance(value, torch.Generator):
-            found.append((value.set_state, value.get_state()))
-    return found
+            states.append((value.set_state, value.get_state()))
+    return states
 
 
 def make_caches(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only: Sequence[str] | None = None
 ) -> FirstCall:
-    """Make what a first call of forward makes and keeps; generators, buffers and all else are left as they are.
+    """Fill the caches that a first call of forward fills. Generators, buffers and everything else stay as they are.
 
     Args:
         model: The live model, in the mode of the call.
         args: Positional arguments of the call.
-        kwargs: Its keyword arguments.
-        only: Paths to keep; the others are put back. None keeps all caches.
+        kwargs: Keyword arguments of the call.
+        only: Paths to keep; the others are restored. None keeps all caches.
 
     Returns:
-        What was found.
+        The effects of the first call.
     """
     before = _State(model)
     generators = _generators(model)
@@ -92,7 +91,7 @@ def make_caches(
         first, wrote, requested = _State(model), run.wrote, run.requested
         run.call(args, kwargs)
         second = _State(model)
-    except Exception:  # the model's own code, or data that it asks for: tracing says what is wrong
+    except Exception:  # the model's code failed, or needs data: tracing reports the cause
         before.restore({*before.everything, *_State(model).everything})
         before.restore_contents()
         return FirstCall()
@@ -102,14 +101,14 @@ def make_caches(
     changed = [key for key in first.everything if not _same(before.value(key), first.value(key))]
     kept = [key for key in changed if _same(first.value(key), second.value(key))]
     data = [key for key in kept if _has_fakes(first.value(key))]
-    once = [name for name in wrote if name not in run.wrote]  # buffers that the first call alone fills with data
+    once = [name for name in wrote if name not in run.wrote]  # buffers that only the first call fills with data
     sets = [
         key for key in changed if key not in kept and _has_fakes(first.value(key)) and not _has_fakes(before.value(key))
     ]
     carried = [first.path(key) for key in sets] if requested != run.requested else []
     caches = [key for key in kept if only is None or first.path(key) in only] if not data and not once else []
     if not any(isinstance(leaf, torch.Tensor) for key in caches for leaf in pytree.tree_leaves(first.value(key))):
-        caches = []  # flags alone: the digest takes them before and after
+        caches = []  # only flags: the digest records them before and after
     before.restore(key for key in {*before.everything, *first.everything, *second.everything} if key not in caches)
     first.restore(caches)
     before.restore_contents()
@@ -125,7 +124,7 @@ Key = tuple[int, str, bool]  # module, name, whether it is among the buffers
 
 
 class _State:
-    """Attributes and buffers of all modules, as they are now."""
+    """A snapshot of the attributes and buffers of all modules."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = {id(module): (path, module) for path, module in model.named_modules()}
@@ -137,8 +136,8 @@ class _State:
         self._unsaved = {id(module): set(module._non_persistent_buffers_set) for module in model.modules()}
         self._contents = [(b, b.detach().clone()) for b in model.buffers() if not isinstance(b, FakeTensor)]
         self._contents += [(t, t.detach().clone()) for t in self._values.values() if _is_constant(t)]
-        registered = [held for _, m in self._modules.values() for held in (m._modules, m._parameters)]
-        self._containers: list[tuple[Any, Any]] = [(held, dict(held)) for held in registered]
+        registered = [registry for _, m in self._modules.values() for registry in (m._modules, m._parameters)]
+        self._containers: list[tuple[Any, Any]] = [(registry, dict(registry)) for registry in registered]
         objects = [v for v in self._values.values() if isinstance(getattr(v, "__dict__", None), dict)]
         objects = [v for v in objects if not isinstance(v, nn.Module | torch.Tensor | type) and not callable(v)]
         self._containers += [(vars(v), dict(vars(v))) for v in objects]  # configs
@@ -155,7 +154,7 @@ class _State:
         return f"{self._modules[key[0]][0]}.{key[1]}".lstrip(".")
 
     def restore(self, keys: Any) -> None:
-        """Set these to what they were."""
+        """Restore these attributes and buffers."""
         for key in keys:
             module = self._modules[key[0]][1]
             holder: dict[str, Any] = module._buffers if key[2] else vars(module)
@@ -169,7 +168,7 @@ class _State:
                 (unsaved.add if key[1] in self._unsaved[key[0]] else unsaved.discard)(key[1])
 
     def restore_contents(self) -> None:
-        """Let buffers and containers hold what they held."""
+        """Restore the contents of buffers and containers."""
         with torch.no_grad():
             for tensor, contents in self._contents:
                 if not torch.equal(tensor, contents):
@@ -182,7 +181,12 @@ class _State:
 
 
 class _Run(TorchDispatchMode):
-    """Runs forward. wrote: names of buffers that the last run wrote data into, which they do not hold."""
+    """Runs forward without data.
+
+    Attributes:
+        wrote: Names of buffers that the last run wrote values without data into.
+        requested: Operators that the last run called.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -205,20 +209,20 @@ class _Run(TorchDispatchMode):
 
     @contextmanager
     def _parameters_without_data(self) -> Iterator[None]:
-        held: list[tuple[dict[str, Any], str, Any]] = []
-        made: dict[int, Any] = {}
+        originals: list[tuple[dict[str, Any], str, Any]] = []
+        replacements: dict[int, Any] = {}
         try:
             for module in self._model.modules():
                 for name, parameter in list(module._parameters.items()):
                     if parameter is not None:
-                        held.append((module._parameters, name, parameter))
-                        if id(parameter) not in made:
+                        originals.append((module._parameters, name, parameter))
+                        if id(parameter) not in replacements:
                             fake = self._without_data(parameter)
-                            made[id(parameter)] = nn.Parameter(fake, parameter.requires_grad)
-                        module._parameters[name] = made[id(parameter)]
+                            replacements[id(parameter)] = nn.Parameter(fake, parameter.requires_grad)
+                        module._parameters[name] = replacements[id(parameter)]
             yield
         finally:
-            for holder, name, parameter in held:
+            for holder, name, parameter in originals:
                 holder[name] = parameter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -241,33 +245,35 @@ class _Run(TorchDispatchMode):
 
     @staticmethod
     def _written(func: OpOverload, args: Sequence[Any]) -> list[torch.Tensor]:
-        """Tensors with data that an operator would write into, other than by what has data."""
+        """Return tensors with data that an operator writes into and whose new contents would have no data."""
         pairs = zip(func._schema.arguments, args, strict=False)
         written = [given for a, given in pairs if a.alias_info is not None and a.alias_info.is_write]
-        found = [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor)]
-        return [tensor for tensor in found if not isinstance(tensor, FakeTensor)]
+        leaves = [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor)]
+        return [tensor for tensor in leaves if not isinstance(tensor, FakeTensor)]
 
 
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return one is other
-    if one is other:
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
+        return first is second
+    if first is second:
         return True
     kinds: tuple[Any, ...] = (int, float)
-    for kind in kinds:  # asked of the plain type: a number may note that it is compared
-        if isinstance(one, kind) and isinstance(other, kind):
-            return type(one) is type(other) and kind.__eq__(one, other) is True
+    for kind in kinds:  # compares as the plain type: a subclass may record that it was compared
+        if isinstance(first, kind) and isinstance(second, kind):
+            return type(first) is type(second) and kind.__eq__(first, second) is True
     try:
-        return type(one) is type(other) and bool(one == other)
+        return type(first) is type(second) and bool(first == second)
     except Exception:  # things that do not compare
         return False
 
 
-def _identical(one: Any, other: Any) -> bool:
-    if len(one) != len(other) or isinstance(one, set):
+def _identical(first: Any, second: Any) -> bool:
+    if len(first) != len(second) or isinstance(first, set):
         return False
-    pairs = zip(one.items(), other.items(), strict=True) if isinstance(one, dict) else zip(one, other, strict=True)
-    if isinstance(one, dict):
+    pairs = (
+        zip(first.items(), second.items(), strict=True) if isinstance(first, dict) else zip(first, second, strict=True)
+    )
+    if isinstance(first, dict):
         return all(a[0] is b[0] and a[1] is b[1] for a, b in pairs)
     return all(a is b for a, b in pairs)
 

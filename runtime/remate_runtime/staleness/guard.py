@@ -1,5 +1,7 @@
-"""At every call, whether the model is what it was when the schedule was applied: what a digest says of it, watched
-cheaply, and compared by value where something is another thing than it was."""
+"""Checks at every call that the model has not changed since the schedule was applied.
+
+What the digest records is watched cheaply, and compared by value where an object is no longer the same one.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ from .differences import CHECKPOINTS, Differences
 from .digest import at_index, at_path, code_of, compare_digest, make_digest
 from .ownership import qualified
 from .values import MISSING, accepts, held_by, hiding, underlying
-from .watched import Watched
+from .watched import ModelSnapshot
 
 _HINT = (
     f"{REPLAN}; what changes while training belongs into a buffer or a tensor attribute, which are read at every call; "
@@ -40,11 +42,17 @@ _HINT = (
 
 
 class Guard:
-    """`check` raises StaleModelError if the model is not what it was when the guard was made."""
+    """Watches a model; `check` raises StaleModelError if the model has changed since the guard was created."""
 
     def __init__(self, model: nn.Module, digest: Digest | None, code: Code, deferred: bool = False) -> None:
-        """code: has followed the model's, as `compare_digest` does. deferred: what the digest says holds from the first
-        call on."""
+        """Watch a model.
+
+        Args:
+            model: The live model.
+            digest: What the file records of the model.
+            code: The model's code, already followed as in `compare_digest`.
+            deferred: The digest's values hold from the first call on.
+        """
         self._model = model
         self._modules = dict(model.named_modules())
         self._digest = make_digest(model, {}, {}, code).digest if digest is None else digest
@@ -54,18 +62,20 @@ class Guard:
         self._bound = _bound(code, self._modules)
         self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
         self._questions = code.questions
-        self._answers: dict[str, Any] | None = None  # of the first call, which is compared with the model itself
+        self._answers: dict[str, Any] | None = (
+            None  # answers at the first call, which is compared with the model itself
+        )
         self._watched = None if deferred else self._watch(code)
 
     def check(self) -> None:
-        """Raise StaleModelError, naming what changed and what to do."""
+        """Raise StaleModelError with what changed and what to do."""
         if self._watched is None or not self._watched.same():
             code = code_of(self._digest)
             names = () if self._watched is None else self._watched.replaced_code()
             replaced = [f"the code of {name!r} was replaced" for name in names]
-            found = self._compared(code)
-            if faults := [*found.faults, *self._faults(), *(replaced if not found.faults else ())]:
-                raise StaleModelError(_told([*self._rebound(), *faults], found))
+            differences = self._compared(code)
+            if faults := [*differences.faults, *self._faults(), *(replaced if not differences.faults else ())]:
+                raise StaleModelError(_told([*self._rebound(), *faults], differences))
             self._warn_of_observers()
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
             self._questions = code.questions
@@ -73,21 +83,21 @@ class Guard:
             self._ask()
 
     def _ask(self) -> None:
-        """Raise StaleModelError if the process answers what forward asks of it otherwise than at the first call."""
+        """Raise StaleModelError if a process setting that forward reads has changed since the first call."""
         answers = {name: ask() for name, ask in self._questions.items()}
         was, self._answers = self._answers or answers, {**answers, **(self._answers or {})}
-        if told := [
+        if changed := [
             f"{name} was {was[name]!r}, is {now!r}" for name, now in answers.items() if was.get(name, now) != now
         ]:
             raise StaleModelError(
-                "forward asks the process what it answers otherwise since the first call:\n  - "
-                + "\n  - ".join(told)
-                + "\n  set it back, or apply the schedule anew: then the first call is compared with the model; "
+                "settings of the process that forward reads changed after the first call:\n  - "
+                + "\n  - ".join(changed)
+                + "\n  set it back, or apply the schedule again, which compares its next call with the model; "
                 f"else {REPLAN}"
             )
 
     def _rebound(self) -> Iterator[str]:
-        """Functions that another one stands for now."""
+        """Yield a text for each function that was rebound to a different one."""
         for name, (holder, key, was) in self._bound.items():
             now = underlying(_held(holder).get(key, MISSING))
             if now is not was:
@@ -109,14 +119,18 @@ class Guard:
             yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
 
     def _warn_of_observers(self) -> None:
-        found = {hook for hooks in observing_hooks(self._model) for hook in hooks}
-        if new := sorted(found - self._observers):
+        observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
+        if new := sorted(observers - self._observers):
             warnings.warn(not_called(new), StaleModelWarning, stacklevel=6)
-        self._observers = found
+        self._observers = observers
 
-    def _watch(self, code: Code) -> Watched:
-        """All that the digest describes, as it is now. code: has followed the model's."""
-        watched = Watched()
+    def _watch(self, code: Code) -> ModelSnapshot:
+        """Watch everything that the digest describes, in its current state.
+
+        Args:
+            code: The model's code, already followed.
+        """
+        watched = ModelSnapshot()
         for path, module in self._modules.items():
             watched.object(module, ("forward", "__call__"))
             watched.object(module, code.members.get(type(module), ()))
@@ -146,20 +160,20 @@ class Guard:
 
 
 def _bound(code: Code, modules: dict[str, nn.Module]) -> dict[str, tuple[Mapping[str, Any] | type, str, Any]]:
-    """The functions that forward reaches by name: what holds them, their key there, and what they are."""
+    """Return holder, key and value of the functions that forward reaches, by name."""
     places = {**code.held, **code.library.places}
     for kind in {type(module) for module in modules.values()}:
         base = next(base for base in kind.__mro__ if "forward" in vars(base))
         places[f"{qualified(kind)}.forward"] = (base if base is not nn.Module else kind, "forward")
-    found = {name: (holder, key, underlying(_held(holder).get(key))) for name, (holder, key) in places.items()}
-    return {name: place for name, place in found.items() if inspect.isroutine(place[2])}
+    places_by_name = {name: (holder, key, underlying(_held(holder).get(key))) for name, (holder, key) in places.items()}
+    return {name: place for name, place in places_by_name.items() if inspect.isroutine(place[2])}
 
 
 def _held(holder: Mapping[str, Any] | type) -> Mapping[str, Any]:
     return vars(holder) if isinstance(holder, type) else holder
 
 
-def _watch_reads(watched: Watched, thing: Any, names: Collection[str]) -> None:
+def _watch_reads(watched: ModelSnapshot, thing: Any, names: Collection[str]) -> None:
     watched.object(thing, [name for name in names if name not in CHILDREN and name != "_forward_hooks"])
     for name in names:
         if name in CHILDREN and name in held_by(thing):
@@ -167,27 +181,27 @@ def _watch_reads(watched: Watched, thing: Any, names: Collection[str]) -> None:
 
 
 def _methods(thing: Any) -> Iterator[str]:
-    """Methods of an object's class, which an attribute of its own may come to hide."""
+    """Yield the methods of an object's class that one of its attributes could hide."""
     yield from hiding(thing)
     for base in type(thing).__mro__:
         if base is not object:
-            yield from (name for name, found in vars(base).items() if isinstance(found, types.FunctionType))
+            yield from (name for name, member in vars(base).items() if isinstance(member, types.FunctionType))
 
 
 def _as_it_is(digest: Digest, model: nn.Module, code: Code) -> Digest:
-    """The digest, with what the model has now in place of what differs."""
+    """Return the digest with the model's current values in place of those that differ."""
     modules = dict(model.named_modules())
 
-    def group(one: ModuleGroup) -> ModuleGroup:
-        paths = list(unfold_paths(one.at))
-        things = [modules[path] if path in modules else at_path(model, path) for path in paths]
-        reads = dict(one.reads)
-        for name, value in one.reads.items():
+    def group(entry: ModuleGroup) -> ModuleGroup:
+        paths = list(unfold_paths(entry.at))
+        values_at = [modules[path] if path in modules else at_path(model, path) for path in paths]
+        reads = dict(entry.reads)
+        for name, value in entry.reads.items():
             was = [at_index(value, index) for index in range(len(paths))]
-            now = [w if t is MISSING else _now(w, t, name, code) for w, t in zip(was, things, strict=True)]
+            now = [w if t is MISSING else _now(w, t, name, code) for w, t in zip(was, values_at, strict=True)]
             if now != was:
                 reads[name] = {"each": now}
-        return replace(one, reads=reads)
+        return replace(entry, reads=reads)
 
     return replace(
         digest,
@@ -208,23 +222,23 @@ def _now(was: Any, thing: Any, name: str, code: Code) -> Any:
 
 
 def observing_hooks(model: nn.Module) -> Iterator[list[str]]:
-    """The hooks of submodules that a schedule leaves out, because they only look."""
+    """Yield the names of hooks of submodules that a schedule leaves out because they only observe."""
     for path, module in model.named_modules():
         if path:
             yield [f"{path}: {hook_name(kind, hook)}" for kind, hook in hooks_of(module) if only_looks(kind, hook)]
 
 
 def not_called(hooks: Collection[str]) -> str:
-    """What is said of hooks that a schedule leaves out."""
+    """Return the warning about hooks that a schedule leaves out."""
     return (
         f"a schedule does not call the hooks of submodules that only look at what forward computes: {', '.join(hooks)}"
     )
 
 
-def _told(faults: list[str], found: Differences) -> str:
-    told = "the model changed after the schedule was applied:\n  - " + "\n  - ".join(faults)
-    if found.hint == CHECKPOINTS:
-        return f"{told}\n  {CHECKPOINTS}"
-    back = f": {found.settings}" if found.settings else ""
-    live = f"\n  {found.live}" if found.live else ""
-    return f"{told}\n  set it back{back}, or {_HINT}{live}"
+def _told(faults: list[str], differences: Differences) -> str:
+    text = "the model changed after the schedule was applied:\n  - " + "\n  - ".join(faults)
+    if differences.hint == CHECKPOINTS:
+        return f"{text}\n  {CHECKPOINTS}"
+    back = f": {differences.settings}" if differences.settings else ""
+    live = f"\n  {differences.live}" if differences.live else ""
+    return f"{text}\n  set it back{back}, or {_HINT}{live}"

@@ -1,6 +1,8 @@
-"""What is inside of values whose classes are neither the user's nor containers: arrays of NumPy, and values of Python's
-own library (`Decimal`, `timedelta`, `array.array`, `UserList`): of these, what `pickle` would write. Variables of a
-context and of a thread are what they are in this one."""
+"""The contents of values whose classes are neither the user's nor containers.
+
+These are arrays of NumPy and values of Python's standard library (`Decimal`, `timedelta`, `array.array`, `UserList`).
+For the latter, what `pickle` would write counts. Variables of a context or thread have their values in the current one.
+"""
 
 from __future__ import annotations
 
@@ -14,30 +16,30 @@ NONE: Any = object()
 _OF_VALUES = frozenset(
     "array collections datetime decimal fractions ipaddress pathlib statistics string uuid zoneinfo".split()
 )
-_PICKLE = 4  # the protocol whose parts are taken
+_PICKLE = 4  # the protocol
 
 
 def is_array(value: Any) -> bool:
-    """Whether it is an array, or a scalar, of NumPy."""
+    """Return whether a value is an array or a scalar of NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
 
 
 def is_bytes_of_array(value: Any) -> bool:
-    """Whether an array is nothing but its bytes: no objects in it, no mask beside it."""
+    """Return whether an array consists of its bytes only: no objects in it, no mask."""
     numpy: Any = sys.modules["numpy"]
     return not value.dtype.hasobject and (type(value) is numpy.ndarray or isinstance(value, numpy.generic))
 
 
 def array_hash(value: Any) -> str:
-    """Hash of an array's dtype, shape and bytes."""
+    """Return a hash of an array's dtype, shape and bytes."""
     hashed = hashlib.sha256(f"{value.dtype}{list(value.shape)}".encode())
     hashed.update(value.tobytes())
     return hashed.hexdigest()[:16]
 
 
 def inner(value: Any) -> Any:
-    """What decides a value, as tuples, lists and simpler values; NONE if it is not known to be decided by such."""
+    """Return what determines a value, as tuples, lists and simpler values; NONE if that is not known."""
     if is_array(value):
         numpy: Any = sys.modules["numpy"]
         return (str(value.dtype), value.tolist()) if type(value) is numpy.ndarray else _pickled(value)
@@ -47,13 +49,13 @@ def inner(value: Any) -> Any:
         return (bytes(value),)
     if isinstance(value, ContextVar):
         return (_held(value),)
-    if isinstance(value, threading.local):  # of this thread
+    if isinstance(value, threading.local):  # of the current thread
         return (dict(sorted(vars(value).items())),)
     return _pickled(value) if _top(type(value)) in _OF_VALUES else NONE
 
 
 def may_change(value: Any) -> bool:
-    """Whether such a value can become another one in place. What has a hash of its own cannot."""
+    """Return whether a value may change in place. A hashable value cannot."""
     return isinstance(value, memoryview | ContextVar | threading.local) or type(value).__hash__ in (
         None,
         object.__hash__,
@@ -63,7 +65,7 @@ def may_change(value: Any) -> bool:
 def _held(variable: ContextVar[Any]) -> Any:
     try:
         return variable.get()
-    except LookupError:  # not set, and without a default
+    except LookupError:  # not set, and no default
         return None
 
 
@@ -73,10 +75,10 @@ def _top(kind: type) -> str:
 
 def _pickled(value: Any) -> Any:
     try:
-        found = value.__reduce_ex__(_PICKLE)
-    except Exception:  # it cannot be written
+        reduced = value.__reduce_ex__(_PICKLE)
+    except Exception:  # not picklable
         return NONE
-    if isinstance(found, str):
-        return (found,)
-    made, args, state, items, pairs = (*found, None, None, None)[:5]
-    return (made, args, state, None if items is None else list(items), None if pairs is None else list(pairs))
+    if isinstance(reduced, str):
+        return (reduced,)
+    function, args, state, items, pairs = (*reduced, None, None, None)[:5]
+    return (function, args, state, None if items is None else list(items), None if pairs is None else list(pairs))

@@ -1,8 +1,7 @@
-"""Functions of packages that forward reaches: whether each stands where its package put it. Their code is compared by
-the package's version; one that somebody put in the place of another is described.
+"""Functions of packages that forward reaches, and whether they are the ones that the packages define.
 
-Names are taken from bytecode, all of a function together, so that a few more functions are looked at than forward
-calls.
+Their code is compared by the package's version. A replaced function is described. Names are read from the bytecode of a
+function as a whole, so that slightly more functions are checked than forward calls.
 """
 
 from __future__ import annotations
@@ -18,15 +17,23 @@ from torch import nn
 from .ownership import has_own_file, is_own, qualified
 from .values import MISSING, underlying, unwrapped
 
-_FOLLOWED = 3000  # functions that are looked at
-_TORCH = ("torch.nn.functional", "torch.nn.modules")  # what of torch is followed; the rest of it is only looked up
+_FOLLOWED = 3000  # upper limit of functions to check
+_TORCH = (
+    "torch.nn.functional",
+    "torch.nn.modules",
+)  # the parts of torch whose functions are followed; others are only looked up
 _NOT_FORWARDS = frozenset({nn.Module, object, type})
 
 
 class Library:
-    """places: what holds each function that was reached, and its key there, by name. patched: the functions that are
-    not their packages' own, as `describe` describes them. members: methods that are called on `self`, by class.
-    entries: (mapping, key) of functions that packages keep by name."""
+    """Collects functions of packages.
+
+    Attributes:
+        places: Holder and key of each reached function, by name.
+        patched: Functions that are not their package's own, described.
+        members: Methods that are called on `self`, by class.
+        entries: (mapping, key) of functions that packages register by name.
+    """
 
     def __init__(self, describe: Callable[[Any], Any], members: dict[type, set[str]]) -> None:
         self._describe = describe
@@ -40,28 +47,28 @@ class Library:
         self._waiting: list[tuple[Any, Any]] = []
 
     def module_class(self, kind: type[nn.Module]) -> None:
-        """What a class of a package computes."""
+        """Follow what a class of a package computes."""
         self._tops.add(_top(kind.__module__))
         self._members(kind, ("forward", "__call__"))
         self._work()
 
     def reach(self, holder: Mapping[str, Any], module: str, key: str) -> None:
-        """A function that the user's code names."""
+        """Follow a function that the user's code names."""
         self._place(f"{module}.{key}", module, holder, key, None)
         self._work()
 
     def all_followed(self) -> list[types.FunctionType]:
-        """The functions that were looked at."""
+        """Return the functions whose code was read."""
         return list({id(function): function for function, _ in self._followed}.values())
 
     def look_up(self, words: Collection[str]) -> None:
-        """Describe what packages keep under these names in mappings of functions (`ALL_ATTENTION_FUNCTIONS`)."""
+        """Describe what packages register under these names in mappings of functions (`ALL_ATTENTION_FUNCTIONS`)."""
         for label, registry in sorted(self._registries.items()):
             for word in sorted(words):
-                found = registry.get(word) if word in registry else None
-                if isinstance(found, types.FunctionType):
+                function = registry.get(word) if word in registry else None
+                if isinstance(function, types.FunctionType):
                     self.entries.append((registry, word))
-                    self.patched[f"{label}[{word}]"] = self._describe(found)
+                    self.patched[f"{label}[{word}]"] = self._describe(function)
 
     def _work(self) -> None:
         while self._waiting:
@@ -71,16 +78,16 @@ class Library:
         names, scope = _names(function.__code__), function.__globals__
         module = scope.get("__name__", "")
         for name in names:
-            found = scope.get(name, MISSING)
-            if isinstance(found, types.ModuleType) and not is_own(found.__name__):
-                held = vars(found)
+            content = scope.get(name, MISSING)
+            if isinstance(content, types.ModuleType) and not is_own(content.__name__):
+                attributes = vars(content)
                 for other in names:
-                    if _is_function(held.get(other)):
-                        self._place(f"{found.__name__}.{other}", found.__name__, held, other, None)
-            elif _is_function(found):
+                    if _is_function(attributes.get(other)):
+                        self._place(f"{content.__name__}.{other}", content.__name__, attributes, other, None)
+            elif _is_function(content):
                 self._place(f"{module}.{name}", module, scope, name, None)
-            elif isinstance(found, Mapping) and len(found) and all(isinstance(key, str) for key in found):
-                self._registries[f"{module}.{name}"] = found
+            elif isinstance(content, Mapping) and len(content) and all(isinstance(key, str) for key in content):
+                self._registries[f"{module}.{name}"] = content
         if kind is not None:
             self._members(kind, names)
         for cell in function.__closure__ or ():
@@ -98,8 +105,8 @@ class Library:
                 self._place(f"{qualified(base)}.{name}", base.__module__, base, name, kind)
 
     def _place(self, label: str, module: str, holder: Mapping[str, Any] | type, key: str, kind: type | None) -> None:
-        held = vars(holder) if isinstance(holder, type) else holder
-        function = unwrapped(underlying(held[key]))
+        attributes = vars(holder) if isinstance(holder, type) else holder
+        function = unwrapped(underlying(attributes[key]))
         if label not in self.places:
             self.places[label] = (holder, key)
             if not _is_where_it_belongs(function, module, key):
@@ -123,8 +130,8 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _is_function(found: Any) -> bool:
-    return isinstance(found, types.FunctionType | types.BuiltinFunctionType | functools.partial | types.MethodType)
+def _is_function(value: Any) -> bool:
+    return isinstance(value, types.FunctionType | types.BuiltinFunctionType | functools.partial | types.MethodType)
 
 
 def _is_where_it_belongs(function: Any, module: str, key: str) -> bool:
@@ -137,11 +144,11 @@ def _is_where_it_belongs(function: Any, module: str, key: str) -> bool:
 
 @functools.lru_cache(maxsize=8192)
 def _names(code: types.CodeType) -> tuple[str, ...]:
-    """Globals and attributes that a function names, those of functions within it, too."""
-    found = dict.fromkeys(code.co_names)
+    """Return the globals and attributes that a function and its inner functions name."""
+    names = dict.fromkeys(code.co_names)
     for inner in _inner(code):
-        found.update(dict.fromkeys(_names(inner)))
-    return tuple(found)
+        names.update(dict.fromkeys(_names(inner)))
+    return tuple(names)
 
 
 def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -151,5 +158,5 @@ def _inner(code: types.CodeType) -> Iterator[types.CodeType]:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # not filled yet
+    except ValueError:  # empty cell
         return None

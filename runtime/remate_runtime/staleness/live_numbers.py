@@ -1,4 +1,4 @@
-"""Live attributes: numbers that a step reads from the model at every call."""
+"""Live attributes: numbers of the model that a step reads at every call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from .values import MISSING, attribute
 _HINT = "set it to a number, or plan again without live="
 
 
-class _Place(NamedTuple):
-    """Where a live attribute is: path, module, what leads from the module to its holder (configs), its name."""
+class _LivePlace(NamedTuple):
+    """The location of a live attribute.
+
+    Attributes:
+        path: Full path of the attribute.
+        module: The module.
+        holders: Attributes that lead from the module to the holder (configs).
+        name: Name in the holder.
+        live: What the file records.
+    """
 
     path: str
     module: nn.Module
@@ -27,7 +35,7 @@ class _Place(NamedTuple):
 
 
 class LiveNumbers:
-    """The live attributes of a model. Raises BindError for one that is no number of its range."""
+    """The live attributes of a model. Raises BindError for an attribute that is not a number in its range."""
 
     def __init__(self, model: nn.Module, planned: Mapping[str, Live]) -> None:
         modules = dict(model.named_modules(remove_duplicate=False))
@@ -35,43 +43,45 @@ class LiveNumbers:
         self.read()
 
     def read(self) -> list[float]:
-        """The numbers, in the order of the file. Nothing of the model runs. Raises BindError for one that the step is
-        not for."""
+        """Return the numbers in the order of the file, without running any code of the model.
+
+        Raises:
+            BindError: The step is not valid for a number.
+        """
         return [_number(_found(place), place) for place in self._places]
 
 
-def _place(modules: Mapping[str, nn.Module], path: str, live: Live) -> _Place:
+def _place(modules: Mapping[str, nn.Module], path: str, live: Live) -> _LivePlace:
     *holders, name = path.split(".")
     known = next(count for count in range(len(holders), -1, -1) if ".".join(holders[:count]) in modules)
-    return _Place(path, modules[".".join(holders[:known])], tuple(holders[known:]), name, live)
+    return _LivePlace(path, modules[".".join(holders[:known])], tuple(holders[known:]), name, live)
 
 
-def _found(place: _Place) -> Any:
+def _found(place: _LivePlace) -> Any:
     holder: Any = place.module
     for part in place.configs:
         holder = attribute(holder, part)
     return attribute(holder, place.name)
 
 
-def _number(found: Any, place: _Place) -> float:
+def _number(value: Any, place: _LivePlace) -> float:
     path, live = place.path, place.live
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise BindError(f"live attribute {path!r} is {_kind(found)}, and the schedule reads a number\n  {_HINT}")
-    if isinstance(found, int) and isinstance(live.planned, float):
-        raise BindError(f"live attribute {path!r} is the integer {found}, planned was a float\n  write {found}.0")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BindError(f"live attribute {path!r} is {_kind(value)}, and the schedule reads a number\n  {_HINT}")
+    if isinstance(value, int) and isinstance(live.planned, float):
+        raise BindError(f"live attribute {path!r} is the integer {value}, planned was a float\n  write {value}.0")
     try:
-        number = float(found)
+        number = float(value)
     except OverflowError:
         number = math.inf
-    if not holds(live, number) or number != found:
+    if not holds(live, number) or number != value:
         raise BindError(
-            f"live attribute {path!r} is {found!r}, and the schedule is for {range_text(live)}: forward does "
-            "something else "
-            "there\n  plan again with such a value, or let the model's own forward run: apply(..., "
+            f"live attribute {path!r} is {value!r}, and the schedule is for {range_text(live)}: forward does something "
+            "else there\n  plan again with such a value, or let the model's own forward run: apply(..., "
             "otherwise='original')"
         )
     return number
 
 
-def _kind(found: Any) -> str:
-    return "not there" if found is MISSING else f"of type {type(found).__name__}"
+def _kind(value: Any) -> str:
+    return "missing" if value is MISSING else f"of type {type(value).__name__}"

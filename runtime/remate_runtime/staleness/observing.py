@@ -1,5 +1,4 @@
-"""Hooks that only look: those that return nothing and write nothing, as their source says. A schedule does not call
-them, and computes the same without them."""
+"""Hooks that only observe: their source shows that they return and write nothing. A schedule leaves them out."""
 
 from __future__ import annotations
 
@@ -19,12 +18,14 @@ is_contiguous is_floating_point __class__""".split()
 )
 _TELLING = frozenset({"isinstance", "len", "type", "print", "float", "int", "str", "repr", "bool", "id", "hasattr"})
 _FILLS = frozenset({"append", "extend", "add", "update"})
-_DEEP = 4  # partials and methods around a function
+_DEEP = 4  # limit of partials and methods around a function
 
 
 def observes(hook: Any) -> bool:
-    """Whether a hook of a forward can be seen to compute nothing: no `return` of a value, nothing that looks as if it
-    wrote into a tensor. False where its source cannot be read."""
+    """Return whether a forward hook provably computes nothing: it returns no value, and writes into no tensor.
+
+    False if its source cannot be read.
+    """
     function = _function(hook, 0)
     if function is None or inspect.isgeneratorfunction(function):
         return False
@@ -47,32 +48,32 @@ def _function(hook: Any, depth: int) -> Any:
 
 
 def _only_looks(function: Function) -> bool:
-    """Whether every use of what the hook is given only asks for something, or takes a detached copy."""
+    """Return whether every use of a hook's arguments only reads them or takes a detached copy."""
     lambda_ = isinstance(function, ast.Lambda)
     if lambda_ and not _is_logging(function.body):
         return False
     above = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
     module, *passed = names[1:] if names[:1] == ["self"] else names or [""]
-    given = set(passed)
-    given |= {arg.arg for arg in (function.args.vararg, function.args.kwarg) if arg is not None}
+    arguments = set(passed)
+    arguments |= {arg.arg for arg in (function.args.vararg, function.args.kwarg) if arg is not None}
     nodes = [node for each in ([function.body] if lambda_ else function.body) for node in ast.walk(each)]
     bound = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    for node in nodes:  # a local variable that stands for what was given
+    for node in nodes:  # a local variable may refer to an argument
         if isinstance(node, ast.Assign) and any(
-            isinstance(one, ast.Name) and one.id in given for one in ast.walk(node.value)
+            isinstance(part, ast.Name) and part.id in arguments for part in ast.walk(node.value)
         ):
-            given |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            arguments |= {target.id for target in node.targets if isinstance(target, ast.Name)}
     if not all(_reads(node, above) for node in nodes if isinstance(node, ast.Name) and node.id == module):
         return False
     for node in nodes:
         if isinstance(node, ast.Return) and not (node.value is None or _is_none(node.value)):
             return False
-        if _may_write(node, given | bound - _declared(nodes)):
+        if _may_write(node, arguments | bound - _declared(nodes)):
             return False
         if (
             isinstance(node, ast.Name)
-            and node.id in given
+            and node.id in arguments
             and isinstance(node.ctx, ast.Load)
             and not _asks(node, above)
         ):
@@ -81,8 +82,7 @@ def _only_looks(function: Function) -> bool:
 
 
 def _reads(node: ast.AST, above: Mapping[int, ast.AST]) -> bool:
-    """Whether a use of the module itself only reads an attribute, or asks what it is: what is called with it may change
-    it."""
+    """Return whether a use of the module only reads an attribute. A call with the module may change it."""
     while isinstance(upper := above.get(id(node)), ast.Attribute | ast.Subscript) and upper.value is node:
         node = upper
         if not isinstance(upper.ctx, ast.Load):
@@ -95,7 +95,7 @@ def _reads(node: ast.AST, above: Mapping[int, ast.AST]) -> bool:
 
 
 def _is_logging(body: ast.expr) -> bool:
-    """Whether a lambda gives back nothing: None, or what a method of a list gives that fills it."""
+    """Return whether a lambda returns nothing: None, or the result of a list method that fills the list."""
     called = body.func if isinstance(body, ast.Call) else None
     return _is_none(body) or (isinstance(called, ast.Attribute) and called.attr in _FILLS)
 
@@ -105,7 +105,12 @@ def _declared(nodes: list[ast.AST]) -> set[str]:
 
 
 def _may_write(node: ast.AST, local: set[str]) -> bool:
-    """local: variables that may stand for a tensor of the step."""
+    """Return whether a node may write into a tensor of the step.
+
+    Args:
+        node: The node.
+        local: Variables that may refer to such a tensor.
+    """
     if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Delete):
         return True
     if isinstance(node, ast.Attribute):
@@ -119,7 +124,7 @@ def _may_write(node: ast.AST, local: set[str]) -> bool:
 
 
 def _asks(node: ast.AST, above: dict[int, ast.AST]) -> bool:
-    """Whether what becomes of a name is a number, a text or a detached tensor, or goes into a local variable."""
+    """Return whether a name is used as a number, a text or a detached tensor, or is assigned to a local variable."""
     while id(node) in above:
         outer = above[id(node)]
         if isinstance(outer, ast.Attribute) and outer.attr in _ASKING:

@@ -1,5 +1,4 @@
-"""Whose code it is: the user's own (compared by source), a package's (compared by version), or Python's (not
-compared)."""
+"""The owner of code: the user (compared by source), a package (by version), or Python (not compared)."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ _STANDARD = tuple(
 )
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _NEVER_OWN = frozenset({"torch", "remate", "remate_runtime"})  # wherever they are installed
-_SCRIPTS = frozenset({"__main__", "__mp_main__"})  # the second: in processes that multiprocessing spawns
-_COMMAND = "_remate_build_"  # prefix of the name under which the commands import a user's file
+_SCRIPTS = frozenset({"__main__", "__mp_main__"})  # the second is the name in processes that multiprocessing spawns
+_COMMAND = "_remate_build_"  # prefix of the module names under which commands import a user's file
 
 
 @functools.lru_cache(maxsize=4096)
@@ -30,7 +29,7 @@ def _is_own_file(file: str) -> bool:
 
 
 def is_own(module: str) -> bool:
-    """Whether the module of this name is the user's own: no package of site-packages, no part of Python or torch."""
+    """Return whether a module is the user's own, and no part of site-packages, Python or torch."""
     top = module.partition(".")[0]
     if not top or top in _NEVER_OWN or top in sys.builtin_module_names:
         return False
@@ -38,7 +37,7 @@ def is_own(module: str) -> bool:
 
 
 def is_own_function(function: Any) -> bool:
-    """Whether the code of a function is the user's own, whatever class or module it was put into."""
+    """Return whether the code of a function is the user's own, in whatever class or module the function is."""
     code = inspect.getattr_static(function, "__code__", None) and getattr(function, "__code__", None)
     if not isinstance(code, types.CodeType):
         return False
@@ -49,20 +48,22 @@ def is_own_function(function: Any) -> bool:
 
 
 def is_own_path(file: str) -> bool:
-    """Whether a file is the user's own."""
+    """Return whether a file is the user's own."""
     return _is_own_file(file)
 
 
 def has_own_file(function: Any) -> bool:
-    """Whether the code of a function is in a file of the user's, whatever it says of its module."""
+    """Return whether the code of a function is in a file of the user's, whatever its `__module__` says."""
     name = function.__code__.co_filename
     return is_own(function.__module__ or "") if name.startswith("<") else _is_own_file(name)
 
 
 @functools.lru_cache(maxsize=1024)
 def package_version(module: str) -> tuple[str, str] | None:
-    """(package, version) of the package that a module is from; None for the user's own, Python's, and torch, whose
-    version stands in the file on its own."""
+    """Return (package, version) of the package that contains a module.
+
+    None for the user's code, for Python, and for torch, whose version the file records separately.
+    """
     top = module.partition(".")[0]
     if top in _NEVER_OWN or is_own(module):
         return None
@@ -76,8 +77,11 @@ def package_version(module: str) -> tuple[str, str] | None:
 
 
 def module_name(module: str) -> str:
-    """A module's name as digests write it: that of the user's own is the name of its file, so that `train.py` run as a
-    script, imported, or built by a command is the same."""
+    """Return the name of a module as digests write it.
+
+    A module of the user's is named by its file, so that `train.py` has the same name as a script, when imported, and
+    when a command builds it.
+    """
     if not is_own(module):
         return module
     if module in _SCRIPTS:
@@ -91,8 +95,10 @@ def _stem(file: str) -> str:
 
 
 def module_of(thing: Any) -> str:
-    """The module of a class or function, as `module_name`; of a file that was executed without becoming a module, the
-    file that the code names."""
+    """Return the name of the module of a class or function, as `module_name`.
+
+    If a file was executed without becoming a module, the code's file name counts.
+    """
     module = thing.__module__
     if module in sys.modules or not is_own(module):
         return module_name(module)
@@ -103,7 +109,8 @@ def module_of(thing: Any) -> str:
 
 
 def qualified(thing: Any) -> str:
-    """Name of a class or function with its module. torch's classes by the shortest package that offers them."""
+    """Return the name of a class or function with its module; classes of torch by the shortest package that exports
+    them."""
     name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__qualname__
     module = getattr(thing, "__module__", None) or ""
     if not isinstance(name, str) or not isinstance(module, str):
@@ -119,8 +126,10 @@ def qualified(thing: Any) -> str:
 
 
 def name_in_value(thing: Any) -> str:
-    """Name of a class or function within a described value: as `qualified`, but that of the user's own has a dot in
-    place of its module, so that a file may move."""
+    """Return the name of a class or function in a described value.
+
+    It is `qualified`, but the user's own names have a dot in place of the module, so that a file may be renamed.
+    """
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     own = isinstance(module, str) and isinstance(name, str) and (is_own_function(thing) or is_own(module))
     return f".{name}" if own else qualified(thing)

@@ -1,4 +1,4 @@
-"""What the digest of a file for parts of a model says of one part: its paths are those of the whole model."""
+"""Digests of files for parts of a model: what they record of each part, under paths of the whole model."""
 
 from __future__ import annotations
 
@@ -14,29 +14,33 @@ from .digest import Entry, at_index, compare_digest, grouped
 
 
 def part_digest(digest: Digest, path: str) -> Digest:
-    """The digest of the module at `path`, with paths as within it."""
+    """Return the digest of the module at `path`, with paths relative to it."""
     modules, objects = (tuple(_within(groups, path)) for groups in (digest.modules, digest.objects))
     return replace(digest, modules=modules, objects=objects)
 
 
 def _within(groups: tuple[ModuleGroup, ...], path: str) -> Iterator[ModuleGroup]:
     for group in groups:
-        for index, one in enumerate(unfold_paths(group.at)):
-            if one == path or one.startswith(f"{path}."):
+        for index, full in enumerate(unfold_paths(group.at)):
+            if full == path or full.startswith(f"{path}."):
                 reads: dict[str, Any] = {name: at_index(value, index) for name, value in group.reads.items()}
-                yield ModuleGroup(at=(one[len(path) + 1 :],), kind=group.kind, reads=reads, hooks=group.hooks)
+                yield ModuleGroup(at=(full[len(path) + 1 :],), kind=group.kind, reads=reads, hooks=group.hooks)
 
 
 def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
-    """The digest of a file for these parts, from that of each on its own, by path: `part_digest` gives them back."""
-    found: list[list[Entry]] = [[], []]
+    """Return the digest of a file for parts of a model. `part_digest` is the inverse.
+
+    Args:
+        parts: The digest of each part, by path.
+    """
+    groups_of: list[list[Entry]] = [[], []]
     packages: dict[str, str] = {}
     functions: dict[str, str | None] = {}
     values: dict[str, Any] = {}
     patched: dict[str, Any] = {}
     fields: dict[str, tuple[str, ...]] = {}
     for path, digest in parts.items():
-        for entries, groups in zip(found, (digest.modules, digest.objects), strict=True):
+        for entries, groups in zip(groups_of, (digest.modules, digest.objects), strict=True):
             entries += _entries(groups, path)
         packages |= digest.packages
         functions |= digest.functions
@@ -44,7 +48,7 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
         patched |= digest.patched
         for name, names in digest.fields.items():
             fields[name] = tuple(sorted({*fields.get(name, ()), *names}))
-    modules, objects = (tuple(grouped(entries)) for entries in found)
+    modules, objects = (tuple(grouped(entries)) for entries in groups_of)
     return Digest(
         packages=packages,
         functions=functions,
@@ -58,13 +62,13 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
 
 def _entries(groups: tuple[ModuleGroup, ...], path: str) -> Iterator[Entry]:
     for group in groups:
-        for index, one in enumerate(unfold_paths(group.at)):
+        for index, inner in enumerate(unfold_paths(group.at)):
             reads = {name: at_index(value, index) for name, value in group.reads.items()}
-            yield f"{path}.{one}".rstrip("."), group.kind, reads, group.hooks
+            yield f"{path}.{inner}".rstrip("."), group.kind, reads, group.hooks
 
 
 def part_like(model: nn.Module, schedule: Schedule) -> str:
-    """The path of the file's parts whose digest a module on its own fits; the first where it fits none."""
+    """Return the path of the file's part whose digest fits a module that is used alone; the first path if none fits."""
     paths = list(unfold_paths(schedule.model.at))
     if schedule.digest is None:
         return paths[0]

@@ -1,6 +1,6 @@
-"""Questions to the process that the user's code asks: default dtype, threads, deterministic algorithms, process groups.
+"""Settings of the process that the user's code reads: default dtype, threads, deterministic algorithms, process groups.
 
-The self-check compares the first call with the model. The guard asks again at every later call.
+The self-check compares the first call with the model. The guard reads the settings again at every later call.
 """
 
 from __future__ import annotations
@@ -31,12 +31,11 @@ _FLAGS = "torch.backends"  # modules whose attributes are settings
 
 
 def question(found: Any, rest: tuple[str, ...]) -> tuple[str, Ask] | None:
-    """The question that a name of the user's code asks, by its name and how to ask it; None if it asks nothing of the
-    process.
+    """Return the setting that a name of the user's code reads: its name and a function that reads it; None for others.
 
     Args:
-        found: What the name leads to.
-        rest: Attributes of it that the code takes.
+        found: What the name resolves to.
+        rest: Attributes of it that the code reads.
     """
     if isinstance(found, types.ModuleType):
         if rest and found.__name__.startswith(_FLAGS) and not callable(getattr(found, rest[0], None)):
@@ -58,6 +57,6 @@ def _functions() -> dict[str, Any]:
 def _asked(function: Any) -> Any:
     try:
         answer = function()
-    except Exception as error:  # there is no process group
+    except Exception as error:  # no process group
         return type(error).__name__
     return answer if isinstance(answer, bool | int | str) else str(answer)

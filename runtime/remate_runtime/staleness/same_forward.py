@@ -1,4 +1,4 @@
-"""Two calls of one forward, compared operation by operation without computing anything: do they do the same?"""
+"""Comparison of two calls of a forward, operation by operation, without computing anything."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .compare import tensors_of
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 Equal = Sequence[tuple[torch.Tensor, torch.Tensor]]
-_SMALL = 4096  # elements of a tensor that forward makes of Python numbers; their values are compared
+_SMALL = 4096  # limit of elements of tensors from Python numbers whose values are compared
 
 
 def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) -> bool:
-    """Whether forward runs the same operators, on the same tensors and numbers, in both calls, and returns the same.
-    Both must hold the same tensors. False, too, where that cannot be reported: where forward looks at values of
-    tensors.
+    """Return whether forward runs the same operators on the same tensors and numbers in both calls, and returns the
+    same.
 
-    Runs on copies of the model without data, so that nothing is computed, drawn or changed.
+    Both calls must contain the same tensors. Forward runs on copies of the model without data, so that nothing is
+    computed, drawn or changed. The result is False if forward reads the values of tensors.
 
     Args:
         model: The live model.
         one: Arguments of a call, positional and by name.
-        other: Arguments of another call.
-        equal: Pairs of tensors of the calls that count as one.
+        other: Arguments of the other call.
+        equal: Pairs of tensors of the calls that count as the same tensor.
     """
     tensors = list({id(t): t for t in (*tensors_of(one), *tensors_of(other))}.values())
     try:
@@ -43,23 +43,25 @@ def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) ->
 
 
 def ignores_identity(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether forward does the same in a call that gives it one tensor several times as with a tensor of its own in
-    each place: whether it never asks `x is y`."""
+    """Return whether forward treats one tensor in several arguments as it treats separate tensors.
+
+    It does unless the code tests `x is y`.
+    """
     equal: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def of_its_own(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        made = torch.empty_like(leaf, requires_grad=False).requires_grad_(leaf.requires_grad)
-        equal.append((leaf, made))
-        return made
+        distinct_tensor = torch.empty_like(leaf, requires_grad=False).requires_grad_(leaf.requires_grad)
+        equal.append((leaf, distinct_tensor))
+        return distinct_tensor
 
     distinct = mapped(tuple(args), of_its_own), mapped(dict(kwargs), of_its_own)
     return same_forward(model, (args, kwargs), distinct, equal)
 
 
 class _Log(TorchDispatchMode):
-    """What one call runs: each operator, its arguments and what it makes, by numbers."""
+    """Records a call: each operator, its arguments and its results, with tensors as numbers."""
 
     def __init__(self, model: nn.Module, tensors: Sequence[torch.Tensor], equal: Equal) -> None:
         super().__init__()
@@ -70,8 +72,8 @@ class _Log(TorchDispatchMode):
         self._numbers: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []
         self._entries: list[Any] = []
-        for held in (*_held(self._model), *self._inputs.values()):
-            self._number(held)
+        for tensor in (*_held(self._model), *self._inputs.values()):
+            self._number(tensor)
         for first, second in equal:
             self._numbers[id(self._inputs[id(second)])] = self._numbers[id(self._inputs[id(first)])]
 
@@ -81,18 +83,18 @@ class _Log(TorchDispatchMode):
 
         args, kwargs = (mapped(part, fake) for part in call)
         with self._fake, self:
-            made = self._model.forward(*args, **kwargs)
-        return [*self._entries, type(made), order_of(made), [self._named(t) for t in tensors_of(made)]]
+            outputs = self._model.forward(*args, **kwargs)
+        return [*self._entries, type(outputs), order_of(outputs), [self._named(t) for t in tensors_of(outputs)]]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = pytree.tree_map_only(torch.Tensor, self._named, (args, kwargs or {}))
-        made = func(*args, **(kwargs or {}))
-        for tensor in pytree.tree_leaves(made):
+        arguments = pytree.tree_map_only(torch.Tensor, self._named, (args, kwargs or {}))
+        outputs = func(*args, **(kwargs or {}))
+        for tensor in pytree.tree_leaves(outputs):
             if isinstance(tensor, torch.Tensor):
                 self._number(tensor)
         if func.namespace != "prim":  # a tensor's device, which autograd asks for once for each
-            self._entries.append((str(func), repr(given)))
-        return made
+            self._entries.append((str(func), repr(arguments)))
+        return outputs
 
     def _number(self, tensor: torch.Tensor) -> None:
         self._alive.append(tensor)
@@ -107,6 +109,6 @@ class _Log(TorchDispatchMode):
 
 
 def _held(model: nn.Module) -> list[torch.Tensor]:
-    """Parameters, buffers and tensor attributes, in an order that copies share."""
-    found = [*model.parameters(), *model.buffers()]
-    return found + [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]
+    """Return parameters, buffers and tensor attributes in an order that copies share."""
+    registered = [*model.parameters(), *model.buffers()]
+    return registered + [t for module in model.modules() for t in vars(module).values() if isinstance(t, torch.Tensor)]

@@ -1,4 +1,4 @@
-"""What a model returns for a call, by shape: forward runs on tensors without data."""
+"""The shapes of what a model returns for a call: forward runs on tensors without data."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from ..errors import BindError
 
 
 def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `model.forward(*args, **kwargs)` returns, its tensors without data. Nothing is computed, drawn or changed.
+    """Return the result of `model.forward(*args, **kwargs)` with tensors without data. Nothing is computed or changed.
 
-    Raises BindError where forward looks at values of tensors.
+    Raises:
+        BindError: Forward reads the values of tensors.
     """
     fake = FakeTensorMode()
 

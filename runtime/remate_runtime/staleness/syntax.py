@@ -1,5 +1,5 @@
-"""The syntax tree of a function as text that does not depend on what changes nothing: comments, whitespace, docstrings,
-annotations, names of local variables, the version of Python."""
+"""The syntax tree of a function as text, independent of comments, whitespace, docstrings, annotations, names of local
+variables, and the version of Python."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from typing import Any, NamedTuple
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DROPPED = frozenset({"ctx", "type_comment", "annotation", "returns", "kind", "type_params", "lineno"})
-_DYNAMIC = frozenset({"locals", "vars", "eval", "exec", "dir"})  # a local variable's name may matter
+_DYNAMIC = frozenset({"locals", "vars", "eval", "exec", "dir"})  # with these the names of local variables may matter
 
 
 def function_tree(function: Any) -> Function | None:
-    """The syntax tree of a Python function or lambda; None where its source cannot be read or found."""
+    """Return the syntax tree of a Python function or lambda; None if its source cannot be read or located."""
     code: CodeType = function.__code__
     lines = linecache.getlines(code.co_filename, getattr(function, "__globals__", None))
     if not lines:
         return None
-    found = [
+    candidates = [
         node
         for node in _functions("".join(lines)).get(code.co_firstlineno, ())
         if getattr(node, "name", "<lambda>") == code.co_name
     ]
-    if len(found) > 1:
+    if len(candidates) > 1:
         places = {(line, column) for line, _, column, _ in code.co_positions()}
-        bodies = [node.body if isinstance(node, ast.Lambda) else node.body[-1] for node in found]
-        found = [n for n, b in zip(found, bodies, strict=True) if (b.lineno, b.col_offset) in places]
-    return found[0] if len(found) == 1 else None
+        bodies = [node.body if isinstance(node, ast.Lambda) else node.body[-1] for node in candidates]
+        candidates = [n for n, b in zip(candidates, bodies, strict=True) if (b.lineno, b.col_offset) in places]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 @functools.lru_cache(maxsize=64)
 def _functions(text: str) -> dict[int, list[Function]]:
-    """The functions of a file by the line that they start on, decorators included."""
+    """Return the functions of a file by their first line, decorators included."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found: dict[int, list[Function]] = {}
+    functions: dict[int, list[Function]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            found.setdefault(min([node.lineno, *(d.lineno for d in decorators)]), []).append(node)
-    return found
+            functions.setdefault(min([node.lineno, *(d.lineno for d in decorators)]), []).append(node)
+    return functions
 
 
 def canonical(function: Function) -> str:
-    """The tree as text. Equal texts are equal functions, given equal meanings of the names that they do not bind."""
+    """Return the tree as text. Functions with equal texts are equal if their free names mean the same."""
     names: dict[str, str] = {}
     renamed = _renamable(function)
 
@@ -71,19 +71,19 @@ def canonical(function: Function) -> str:
 
 
 def _says_nothing(node: Any) -> bool:
-    """A docstring, a string in place of a comment, an annotation without a value."""
+    """Return whether a node is a docstring, a string used as a comment, or an annotation without a value."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)
     return isinstance(node, ast.AnnAssign) and node.value is None
 
 
 class _Scope:
-    """Names that one function, lambda or comprehension binds, reads, and declares to be another scope's."""
+    """The names that a function, lambda or comprehension binds, reads, and declares global or nonlocal."""
 
     def __init__(self, above: _Scope | None) -> None:
         self.above = above
         self.bound: set[str] = set()
-        self.fixed: set[str] = set()  # bound, but by a name that the tree holds elsewhere than in a Name
+        self.fixed: set[str] = set()  # bound by a node other than Name
         self.read: set[str] = set()
 
     def binds(self, name: str) -> bool:
@@ -96,7 +96,7 @@ class _Scope:
 
 
 def _renamable(function: Function) -> frozenset[str]:
-    """Local variables whose names are free to differ: neither parameters nor seen from outside."""
+    """Return local variables that may be renamed: neither parameters nor visible from outside."""
     scopes: list[_Scope] = []
     if not _collect(function, _Scope(None), scopes, {}):
         return frozenset()
@@ -107,9 +107,14 @@ def _renamable(function: Function) -> frozenset[str]:
 
 
 class Reference(NamedTuple):
-    """A name that a function reads, and the attributes taken of it: `F.gelu` is ("F", ("gelu",)). own: the name is the
-    function's first parameter (`self`), or `super` for `super().name`. imported: the module that the function itself
-    imports the name from, with a dot in front for each level up."""
+    """A name that a function reads, and the attributes read of it: `F.gelu` is ("F", ("gelu",)).
+
+    Attributes:
+        name: The name.
+        attributes: The attributes.
+        own: The name is the first parameter (`self`), or `super` for `super().name`.
+        imported: The module that the function itself imports the name from, with a leading dot for each level up.
+    """
 
     name: str
     attributes: tuple[str, ...]
@@ -118,8 +123,10 @@ class Reference(NamedTuple):
 
 
 def references(function: Function) -> list[Reference]:
-    """What a function reads that it does not bind, and what it takes of its first parameter. Its decorators ran when it
-    was defined: what they made of it is what is called, and followed."""
+    """Return the free names that a function reads, and the attributes that it reads of its first parameter.
+
+    Decorators are left out: they ran at definition, and their result is what is called and followed.
+    """
     scopes: list[_Scope] = []
     places: dict[int, _Scope] = {}
     _collect(function, _Scope(None), scopes, places)
@@ -127,14 +134,14 @@ def references(function: Function) -> list[Reference]:
     above = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters else ""
-    found: dict[Reference, None] = {}
+    reads: dict[Reference, None] = {}
     imported = dict(_imported(function))
     for node in ast.walk(function):
         if not isinstance(node, ast.Name) or id(node) not in places or id(node) in decorators:
             continue
         if node.id in imported:
             module, names = imported[node.id]
-            found[Reference(node.id, (*names, *_attributes(node, above)), False, module)] = None
+            reads[Reference(node.id, (*names, *_attributes(node, above)), False, module)] = None
             continue
         free = not places[id(node)].binds(node.id)
         if free and _is_written(node, above):
@@ -145,12 +152,12 @@ def references(function: Function) -> list[Reference]:
             parent = node.id == "super" and isinstance(called, ast.Call) and called.func is node
             if parent:
                 top = called  # type: ignore[assignment]
-            found[Reference(node.id, _attributes(top, above), not free or parent)] = None
-    return list(found)
+            reads[Reference(node.id, _attributes(top, above), not free or parent)] = None
+    return list(reads)
 
 
 def _imported(function: Function) -> Iterator[tuple[str, tuple[str, tuple[str, ...]]]]:
-    """(variable, (module, attributes of it)) of what a function imports when it runs."""
+    """Yield (variable, (module, attributes)) for what a function imports when it runs."""
     for node in ast.walk(function):
         for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
             if isinstance(node, ast.ImportFrom):
@@ -162,8 +169,10 @@ def _imported(function: Function) -> Iterator[tuple[str, tuple[str, tuple[str, .
 
 
 def class_reads(function: Function, is_class_method: bool) -> frozenset[str]:
-    """Attributes that a function takes of anything but `self`: `type(self).depth`, of a class method's first parameter,
-    too."""
+    """Return the attributes that a function reads of anything but `self`, for example `type(self).depth`.
+
+    For a class method, those of its first parameter count too.
+    """
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters and not is_class_method else ""
     taken = (node for node in ast.walk(function) if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load))
@@ -171,7 +180,7 @@ def class_reads(function: Function, is_class_method: bool) -> frozenset[str]:
 
 
 def _is_written(node: ast.AST, above: dict[int, ast.AST]) -> bool:
-    """Whether something in what a name stands for is set there, and nothing of it read: `STATE["calls"] += 1`."""
+    """Return whether a name is only written through, and nothing of it read: `STATE["calls"] += 1`."""
     while isinstance(outer := above.get(id(node)), ast.Attribute | ast.Subscript) and outer.value is node:
         if not isinstance(outer.ctx, ast.Load):
             return True
@@ -189,7 +198,14 @@ def _attributes(node: ast.AST, above: dict[int, ast.AST]) -> tuple[str, ...]:
 
 
 def _collect(node: ast.AST, scope: _Scope, scopes: list[_Scope], places: dict[int, _Scope]) -> bool:
-    """Walk a function. places: the scope of every Name that is read. False if it holds what is not understood."""
+    """Collect the scopes of a function. Return False for a construct that is not supported.
+
+    Args:
+        node: The node to visit.
+        scope: Its scope.
+        scopes: All scopes.
+        places: The scope of every Name that is read.
+    """
     if isinstance(node, _SCOPES):
         if not isinstance(node, ast.Lambda) and hasattr(node, "name"):
             scope.fixed.add(node.name)  # type: ignore[union-attr]
@@ -209,7 +225,7 @@ def _collect(node: ast.AST, scope: _Scope, scopes: list[_Scope], places: dict[in
     elif isinstance(node, ast.Import | ast.ImportFrom):
         scope.fixed |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
     elif isinstance(node, ast.Global):
-        scope.read |= set(node.names)  # and bound nowhere inside
+        scope.read |= set(node.names)  # and not bound inside
         fine = False
     elif isinstance(node, ast.Nonlocal):
         scope.fixed |= set(node.names)

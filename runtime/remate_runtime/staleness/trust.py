@@ -1,4 +1,4 @@
-"""`Trust`: whether the live model is the planned one, at `apply` and at every call."""
+"""Compares the live model with the planned one at `apply`, and returns the guard for later calls."""
 
 from __future__ import annotations
 
@@ -24,42 +24,47 @@ _UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model 
 
 
 def unchecked(model: nn.Module, schedule: Schedule, stale: Stale, part: str = "") -> Guard:
-    """Compare `model` with the schedule's digest, or with what it says of a part; the guard that watches it from now
-    on.
+    """Compare `model` with the schedule's digest, or with the digest of a part; return the guard for later calls.
 
-    stale: "error" raises StaleModelError where the model differs, "warn" warns instead (StaleModelWarning) and takes
-    the model as it is now for the one to be watched.
+    Args:
+        model: The live model.
+        schedule: The schedule.
+        stale: "error" raises StaleModelError if the model differs; "warn" emits StaleModelWarning and watches the model
+            as it is.
+        part: Path of the part, "" for the whole model.
     """
     digest = part_digest(schedule.digest, part) if part and schedule.digest is not None else schedule.digest
     code = code_of(digest)
-    found = (
+    differences = (
         _unplanned_hooks(model)
         if digest is None
         else compare_digest(digest, schedule.model.torch.partition("+")[0], model, code, deferred=True)
     )
-    faults = found.faults
+    faults = differences.faults
     if faults:
         shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
-        told = "\n  - ".join(
+        text = "\n  - ".join(
             [f"{type(model).__name__} is not what the schedule was planned for ({plain(schedule.model.name)}):", *shown]
         )
         if stale == "error":
-            settings = f": {found.settings}; {_LOOP}" if found.settings else ""
-            live = f"\n  {found.live}" if found.live else ""
-            raise StaleModelError(f"{told}\n  {found.hint or _HINT + settings + live}")
-        warnings.warn(told, StaleModelWarning, stacklevel=5)
-    if found.warnings:
-        warnings.warn(f"{'; '.join(found.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)
+            settings = f": {differences.settings}; {_LOOP}" if differences.settings else ""
+            live = f"\n  {differences.live}" if differences.live else ""
+            raise StaleModelError(f"{text}\n  {differences.hint or _HINT + settings + live}")
+        warnings.warn(text, StaleModelWarning, stacklevel=5)
+    if differences.warnings:
+        warnings.warn(f"{'; '.join(differences.warnings)}\n  {_UNTRACED}", StaleModelWarning, stacklevel=5)
     if observers := [name for names in observing_hooks(model) for name in names]:
         warnings.warn(not_called(observers), StaleModelWarning, stacklevel=5)
     return Guard(model, digest, code, deferred=digest is not None and digest.at_call and stale == "error")
 
 
 def _unplanned_hooks(model: nn.Module) -> Differences:
-    """Without a digest it is not known which hooks were traced: all but torch's own would be ignored."""
-    found = Differences()
+    """Report hooks of a model without a digest. All but torch's own would be ignored."""
+    differences = Differences()
     for path, module in model.named_modules():
         for kind, hook in hooks_of(module) if path else ():
             if not is_torchs(hook) and not only_looks(kind, hook):
-                found.module(path, type(module).__qualname__, f"the hook {hook_name(kind, hook)!r} would not be called")
-    return found
+                differences.module(
+                    path, type(module).__qualname__, f"the hook {hook_name(kind, hook)!r} would not be called"
+                )
+    return differences

@@ -1,5 +1,8 @@
-"""Values as a digest describes them: plain ones in full, containers and objects of the user's classes however deep,
-functions by name and source, the rest by class. Digest and guard compare what this module says, and nothing else."""
+"""Values as a digest describes them: simple values in full, containers and objects of the user's classes at any depth,
+functions by name and source, others by class.
+
+Digest and guard compare these descriptions only.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,10 @@ from ..operator_calls.overloads import SHORT_DTYPES
 from .inner_values import NONE, array_hash, inner, is_array, is_bytes_of_array
 from .ownership import is_own, name_in_value
 
-_LONG = 200  # characters of a text that is written down
+_LONG = 200  # longest text that is written out
 MAX_CONSTANT = 65_536  # elements of a constant that a file may hold
-_MANY = 64  # plain values inside one attribute that are written down
-_DEEP = 12  # containers in containers that are looked into
+_MANY = 64  # most simple values in an attribute that are written out
+_DEEP = 12  # deepest nesting of containers that is followed
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 _UNSEEN = (torch.Tensor, nn.Module, torch.Generator, torch.device, torch.cuda.Stream)
 _BY_TEXT = (bytes, range, slice, re.Pattern, operator.attrgetter, operator.itemgetter, operator.methodcaller)
@@ -37,19 +40,19 @@ CONTAINERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
 
 class Seen(Protocol):
-    """What is known of the code that reads a value."""
+    """The code that reads a value."""
 
     def source(self, function: Any) -> str | None:
-        """The hash of a function or class of the user's own, None of any other."""
+        """Return the hash of a function or class of the user's; None for any other."""
         ...
 
     def fields(self, thing: Any) -> Sequence[str]:
-        """The attributes that forward reads of an object of this class."""
+        """Return the attributes that forward reads of an object."""
         ...
 
 
 class Opaque:
-    """A value that a digest does not hold: tensors and modules are compared by the binding."""
+    """A value that a digest does not contain: the binding compares tensors and modules."""
 
 
 OPAQUE = Opaque()
@@ -58,21 +61,24 @@ MISSING: Any = object()
 
 
 def short_hash(text: str) -> str:
-    """64 bits are enough to notice a change; nothing relies on them against somebody who wants a collision."""
+    """Return a 64-bit hash, which is enough to notice a change. It is not meant to resist deliberate collisions."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def hashed(described: Any) -> str:
-    """Hash of a description; descriptions that are `same` have the same one."""
+    """Return a hash of a description. Descriptions that are `same` have the same hash."""
     return short_hash(json.dumps(_without_types(described)))
 
 
 def recorded(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
-    """What a digest writes for a value, or OPAQUE.
+    """Return what a digest records for a value, or OPAQUE.
 
-    tensors: a tensor is described, too; those inside of containers always are, as far as a step may hold their
-    contents.
-    inline: an object is described with its attributes, else by its class alone. ordered: the order of a dict matters.
+    Args:
+        value: The value.
+        seen: The code that reads it.
+        tensors: Describe a tensor too. Tensors in containers are always described, as far as a step may contain them.
+        inline: Describe an object with its attributes, else by its class only.
+        ordered: The order of a dict matters.
     """
     if isinstance(value, torch.Tensor):
         return _tensor(value) if tensors else OPAQUE
@@ -90,7 +96,13 @@ class _Describing:
         self._seen = seen
 
     def value(self, value: Any, above: tuple[int, ...], ordered: bool) -> Any:
-        """above: what holds it, by id. ordered: as of `recorded`."""
+        """Describe a value.
+
+        Args:
+            value: The value.
+            above: Ids of the containers around it.
+            ordered: The order of a dict matters.
+        """
         plain = _plain(value)
         if plain is not MISSING:
             return plain
@@ -132,7 +144,7 @@ class _Describing:
         return described
 
     def _object(self, value: Any, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
-        """By the attributes that forward reads, the methods that its own attributes hide, and what it contains."""
+        """Describe an object by the attributes that forward reads, the methods that they hide, and its contents."""
         ordered = ordered and not is_config(value)
         names = dict.fromkeys([*self._seen.fields(value), *hiding(value)])
         fields = {name: self._field(value, name, above, ordered) for name in sorted(names)}
@@ -146,8 +158,8 @@ class _Describing:
         return described
 
     def _field(self, value: Any, name: str, above: tuple[int, ...], ordered: bool) -> Any:
-        held = attribute(value, name)
-        described = ABSENT if held is MISSING else self.value(held, above, ordered)
+        content = attribute(value, name)
+        described = ABSENT if content is MISSING else self.value(content, above, ordered)
         return None if described is OPAQUE else described
 
     def _container(self, value: Any, above: tuple[int, ...], ordered: bool) -> Any:
@@ -171,7 +183,7 @@ class _Describing:
 
 
 def _plain(value: Any) -> Any:
-    """What has no parts; MISSING for all else."""
+    """Return a simple value as itself; MISSING for any other."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, enum.Enum):
@@ -195,15 +207,15 @@ def _text(value: str) -> Any:
 
 
 def _tensor(value: torch.Tensor) -> Any:
-    """Hash of a tensor's contents, if a step could hold them as a constant."""
-    with torch._C.DisableTorchFunction():  # a trace may be listening
+    """Return a hash of a tensor's contents if a step could contain it as a constant."""
+    with torch._C.DisableTorchFunction():  # a trace may be active
         if not is_constant(value):
             return OPAQUE
         return {"hash": short_hash(f"{value.dtype}{list(value.shape)}{value.tolist()}")}
 
 
 def is_constant(value: Any) -> bool:
-    """Whether forward reads this tensor as a constant, unless a module registers it: its contents go into the step."""
+    """Return whether forward reads this tensor as a constant of the step, unless a module registers it."""
     return (
         type(value) is torch.Tensor
         and not value.requires_grad
@@ -218,7 +230,7 @@ def _partial(value: functools.partial[Any]) -> list[Any]:
 
 
 def parts_of_value(value: Any) -> Iterator[Any]:
-    """What a value holds that its description goes into, attributes of objects apart."""
+    """Yield what the description of a value includes, except attributes of objects."""
     if isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, Mapping):
@@ -230,7 +242,7 @@ def parts_of_value(value: Any) -> Iterator[Any]:
 
 
 def unwrapped(function: Any) -> Any:
-    """The function that torch.compile was given."""
+    """Return the original of a function that torch.compile wraps."""
     return inspect.getattr_static(function, "_torchdynamo_orig_callable", function)
 
 
@@ -239,7 +251,7 @@ def _is_compiled_function(value: Any) -> bool:
 
 
 def is_config(value: Any) -> bool:
-    """Whether an object is a bag of settings whose fields are compared one by one."""
+    """Return whether an object is a config whose fields are compared individually."""
     kind = type(value)
     if isinstance(value, (type, torch.Tensor, nn.Module, enum.Enum)):
         return False
@@ -251,7 +263,7 @@ def is_config(value: Any) -> bool:
 
 
 def has_fields(value: Any) -> bool:
-    """Whether an object is compared by the attributes that forward reads: one of a class of the user's, or a config."""
+    """Return whether an object is compared by the attributes that forward reads: the user's class, or a config."""
     if isinstance(value, (type, nn.Module, torch.Tensor, enum.Enum, *FUNCTIONS)):
         return False
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -260,81 +272,84 @@ def has_fields(value: Any) -> bool:
 
 
 def hiding(value: Any) -> Iterator[str]:
-    """The methods of an object's class that attributes of its own hide: `thing.method = lambda …`."""
-    held = inspect.getattr_static(value, "__dict__", None)
-    names = object.__getattribute__(value, "__dict__") if held is not None else {}
+    """Yield the methods of an object's class that its attributes hide: `thing.method = lambda …`."""
+    attributes = inspect.getattr_static(value, "__dict__", None)
+    names = object.__getattribute__(value, "__dict__") if attributes is not None else {}
     for name in names:
-        found = inspect.getattr_static(type(value), name, MISSING) if isinstance(name, str) else MISSING
-        if isinstance(found, types.FunctionType | staticmethod | classmethod):
+        member = inspect.getattr_static(type(value), name, MISSING) if isinstance(name, str) else MISSING
+        if isinstance(member, types.FunctionType | staticmethod | classmethod):
             yield name
 
 
 def attribute(thing: Any, name: str) -> Any:
-    """What `thing.name` is, MISSING if there is no such attribute. A method is the function, a property its getter; of
-    one that is cached what it gives, which is not kept here."""
-    held = held_by(thing)
-    if name in held:
-        return held[name]
+    """Return the value of `thing.name` without side effects; MISSING without such an attribute.
+
+    A method is returned as the function, a property as its getter, a cached property as its value, which is not cached
+    here.
+    """
+    attributes = held_by(thing)
+    if name in attributes:
+        return attributes[name]
     if isinstance(thing, nn.Module):
         for registered in ("_parameters", "_buffers", "_modules"):
-            if name in held.get(registered, ()):
-                return held[registered][name]
-    found = inspect.getattr_static(type(thing), name, MISSING)
-    if (found is MISSING and not isinstance(thing, nn.Module)) or inspect.ismemberdescriptor(found):
-        return requested(thing, name)  # an object that answers by `__getattr__`; a slot
-    if isinstance(found, functools.cached_property):
+            if name in attributes.get(registered, ()):
+                return attributes[registered][name]
+    member = inspect.getattr_static(type(thing), name, MISSING)
+    if (member is MISSING and not isinstance(thing, nn.Module)) or inspect.ismemberdescriptor(member):
+        return requested(thing, name)  # an object with `__getattr__`, or a slot
+    if isinstance(member, functools.cached_property):
         try:
-            return found.func(thing)
-        except Exception:  # the user's code, which may not work yet, or no more
+            return member.func(thing)
+        except Exception:  # the user's code failed
             return MISSING
-    return underlying(found)
+    return underlying(member)
 
 
 def held_by(thing: Any) -> dict[str, Any]:
-    """The attributes of an object itself; reading them is no read of forward's."""
+    """Return the attributes of an object itself. Forward's reads do not record this one."""
     try:
-        held = object.__getattribute__(thing, "__dict__")
+        attributes = object.__getattribute__(thing, "__dict__")
     except (AttributeError, TypeError):
         return {}
-    return held if isinstance(held, dict) else {}
+    return attributes if isinstance(attributes, dict) else {}
 
 
 def requested(thing: Any, name: str) -> Any:
-    """What an object answers, MISSING if it does not."""
+    """Return what an object answers for a name; MISSING if it does not."""
     try:
         return getattr(thing, name, MISSING)
-    except Exception:  # the user's `__getattr__`, which need not know
+    except Exception:  # the user's `__getattr__` failed
         return MISSING
 
 
-def underlying(found: Any) -> Any:
-    """The function of what a class holds for a static method, a class method or a property."""
-    if isinstance(found, staticmethod | classmethod):
-        return found.__func__
-    return found.fget if isinstance(found, property) else found
+def underlying(member: Any) -> Any:
+    """Return the function of a static method, class method or property; other values as they are."""
+    if isinstance(member, staticmethod | classmethod):
+        return member.__func__
+    return member.fget if isinstance(member, property) else member
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal as values that were described; 1 and 1.0 are one number, true is none, and a dict has an order."""
-    if one is OPAQUE or other is OPAQUE:
-        return one is other
-    if isinstance(one, dict) and isinstance(other, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+def same(first: Any, second: Any) -> bool:
+    """Compare descriptions: 1 equals 1.0, True does not equal 1, and dicts have an order."""
+    if first is OPAQUE or second is OPAQUE:
+        return first is second
+    if isinstance(first, dict) and isinstance(second, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list) and isinstance(second, list):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second and isinstance(first, bool) == isinstance(second, bool)
 
 
 def accepts(was: Any, now: Any) -> bool:
-    """Whether a value is what was recorded, or one of the two that were."""
+    """Return whether a value is the recorded one, or one of the two recorded ones."""
     if isinstance(was, dict) and "either" in was:
         return any(same(item, now) for item in was["either"])
     return same(was, now)
 
 
 def either(before: Any, after: Any) -> Any:
-    """What a digest writes for a container that forward fills at its first call."""
-    filled = not same(before, after) and all(isinstance(one, list) or _is_mapping(one) for one in (before, after))
+    """Return what a digest records for a container that forward fills at its first call."""
+    filled = not same(before, after) and all(isinstance(value, list) or _is_mapping(value) for value in (before, after))
     return {"either": [before, after]} if filled else after
 
 

@@ -1,7 +1,6 @@
-"""What a model depends on, watched: snapshots by identity and version, compared at every call in a few microseconds.
+"""Snapshots of what a model depends on, by identity and version, compared at every call in a few microseconds.
 
-That something is not the very thing that it was does not mean that it is another value: then the guard looks closely,
-once.
+An object with a different identity may have an equal value. The guard then compares values once.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ _PLAIN = frozenset({bool, int, float, str, type(None)})
 _PROXY_GET: Any = types.MappingProxyType.get
 
 
-class Watched:
-    """Collects what is watched; `same` says whether all of it is as it was."""
+class ModelSnapshot:
+    """Collects what to watch; `same` returns whether everything is unchanged."""
 
     def __init__(self) -> None:
         self._entries: dict[tuple[int, str], tuple[Mapping[str, Any], str]] = {}
@@ -56,39 +55,38 @@ class Watched:
         self._hooked: list[tuple[nn.Module, tuple[Any, ...]]] = []
 
     def entry(self, holder: Mapping[str, Any] | type, key: str) -> None:
-        """What a mapping or a class holds under a name, and all that is in it."""
+        """Watch what a mapping or a class holds under a name, and its contents."""
         if isinstance(holder, type):
             holder = self._spaces.setdefault(holder, vars(holder))
         self._entries.setdefault((id(holder), key), (holder, key))
         self.content(holder.get(key, MISSING))
 
     def object(self, thing: Any, names: Iterable[str]) -> None:
-        """Attributes of an object or module."""
-        held = held_by(thing)
+        """Watch attributes of an object or module."""
+        attributes = held_by(thing)
         for name in names:
-            if name in held:
-                self.entry(held, name)
+            if name in attributes:
+                self.entry(attributes, name)
                 continue
-            if held:
-                self._entries.setdefault((id(held), name), (held, name))
-            registered = self._registered(held, name) if isinstance(thing, nn.Module) else None
+            if attributes:
+                self._entries.setdefault((id(attributes), name), (attributes, name))
+            registered = self._registered(attributes, name) if isinstance(thing, nn.Module) else None
             if registered is not None:
                 self._entries.setdefault((id(registered), name), (registered, name))
             elif not self._of_class(type(thing), name) and not isinstance(thing, nn.Module):
-                self._answer(thing, held, name)
+                self._answer(thing, attributes, name)
         self._kinds[id(thing)] = (thing, type(thing))
 
     def _answer(self, thing: Any, held: Mapping[str, Any], name: str) -> None:
-        """What an object gives for a name that neither it nor its class has."""
-        other_name = getattr(type(thing), "attribute_map", {}).get(name)  # of configs of transformers
+        """Watch what an object returns for a name that neither it nor its class holds."""
+        other_name = getattr(type(thing), "attribute_map", {}).get(name)  # configs of transformers
         if isinstance(other_name, str) and other_name in held:
             self.entry(held, other_name)
         elif hasattr(type(thing), "__getattr__") or not held:
             self.ask(functools.partial(requested, thing, name))
 
     def _of_class(self, kind: type, name: str) -> bool:
-        """Watch what the classes of an object hold under a name, up to the first that holds something; whether that is
-        the answer."""
+        """Watch the attribute `name` of an object's classes, up to the first that holds it; return whether one does."""
         for base in kind.__mro__:
             there = name in vars(base)
             if there or name == "forward" or is_own(base.__module__):
@@ -102,84 +100,84 @@ class Watched:
         return next((held[key] for key in ("_parameters", "_buffers") if name in held[key]), None)
 
     def ask(self, question: Callable[[], Any]) -> None:
-        """The answer to a question, and all that is in it."""
+        """Watch the result of a function, and its contents."""
         answer = question()
         self._requested.append((question, answer))
         self.content(answer)
 
     def function(self, function: types.FunctionType) -> None:
-        """A function's code and defaults."""
+        """Watch a function's code and defaults."""
         if id(function) not in self._functions:
             self._functions[id(function)] = function
             self.content(function.__defaults__)
             self.content(function.__kwdefaults__)
-            if held := held_by(function):
-                self.content(held)
+            if attributes := held_by(function):
+                self.content(attributes)
 
     def code(self, functions: list[types.FunctionType]) -> None:
-        """The code of functions of packages."""
+        """Watch the code of functions of packages."""
         self._of_packages = functions
 
     def order(self, mapping: Mapping[str, Any]) -> None:
-        """The keys of a mapping, in order."""
+        """Watch the keys of a mapping, in order."""
         self._lists.append((mapping.keys(), None))
 
     def content(self, value: Any) -> None:
-        """What is in a container, a partial, a method or an array; a tensor's version."""
+        """Watch the contents of a container, partial, method or array, or a tensor's version."""
         waiting = [value]
         while waiting:
-            one = waiting.pop()
-            if type(one) in _PLAIN or id(one) in self._known:
+            item = waiting.pop()
+            if type(item) in _PLAIN or id(item) in self._known:
                 continue
-            if isinstance(one, types.FunctionType):
+            if isinstance(item, types.FunctionType):
                 continue
-            if isinstance(one, torch.Tensor):
-                if is_constant(one) and not one.is_inference():
-                    self._known.add(id(one))
-                    self._tensors.append(one)
+            if isinstance(item, torch.Tensor):
+                if is_constant(item) and not item.is_inference():
+                    self._known.add(id(item))
+                    self._tensors.append(item)
                 continue
-            if is_array(one) and is_bytes_of_array(one):
-                self._known.add(id(one))
-                self._arrays.append((one, one.tobytes()))
+            if is_array(item) and is_bytes_of_array(item):
+                self._known.add(id(item))
+                self._arrays.append((item, item.tobytes()))
                 continue
-            if not isinstance(one, CONTAINERS) and may_change(one) and inner(one) is not NONE:
-                self._known.add(id(one))
-                self._alive.append(one)
-                self.ask(functools.partial(_written, one))
-                waiting += inner(one)
+            if not isinstance(item, CONTAINERS) and may_change(item) and inner(item) is not NONE:
+                self._known.add(id(item))
+                self._alive.append(item)
+                self.ask(functools.partial(_written, item))
+                waiting += inner(item)
                 continue
-            if type(one) is itertools.count:
-                self._requested.append((functools.partial(repr, one), repr(one)))
-            if not isinstance(one, (*CONTAINERS, types.MethodType, functools.partial)):
+            if type(item) is itertools.count:
+                self._requested.append((functools.partial(repr, item), repr(item)))
+            if not isinstance(item, (*CONTAINERS, types.MethodType, functools.partial)):
                 continue
-            self._known.add(id(one))
-            self._alive.append(one)
-            waiting += parts_of_value(one)
-            self._container(one)
+            self._known.add(id(item))
+            self._alive.append(item)
+            waiting += parts_of_value(item)
+            self._container(item)
 
-    def _container(self, one: Any) -> None:
-        if isinstance(one, dict):
-            self._dicts.append((one, [*one, *one.values()]))
-        elif isinstance(one, Mapping):
-            self._requested.append((functools.partial(_items, one), _items(one)))
-        elif isinstance(one, set):
-            self._sets.append((one, set(one)))
-        elif not isinstance(one, (tuple, frozenset)) and isinstance(one, CONTAINERS):
-            self._lists.append((one, list(one)))
+    def _container(self, container: Any) -> None:
+        if isinstance(container, dict):
+            self._dicts.append((container, [*container, *container.values()]))
+        elif isinstance(container, Mapping):
+            self._requested.append((functools.partial(_items, container), _items(container)))
+        elif isinstance(container, set):
+            self._sets.append((container, set(container)))
+        elif not isinstance(container, (tuple, frozenset)) and isinstance(container, CONTAINERS):
+            self._lists.append((container, list(container)))
 
     def hooks(self, module: nn.Module) -> None:
-        """The hooks of a submodule."""
-        held = held_by(module)
-        found = tuple(hooks_of(module))
-        if any(held[key] for key in HOOKS.values()):
-            self._hooked.append((module, found))
-            for _, hook in found:
+        """Watch the hooks of a submodule."""
+        attributes = held_by(module)
+        hooks = tuple(hooks_of(module))
+        if any(attributes[key] for key in HOOKS.values()):
+            self._hooked.append((module, hooks))
+            for _, hook in hooks:
                 self.content(hook)
         else:
-            self._hooks += [held[key] for key in HOOKS.values()]
+            self._hooks += [attributes[key] for key in HOOKS.values()]
 
     def settle(self) -> None:
-        """Nothing more is added: lay out what `same` goes through."""
+        """Prepare what `same` compares. Nothing may be added afterwards."""
         dicts = [(holder, key) for holder, key in self._entries.values() if isinstance(holder, dict)]
         others = [(holder, key) for holder, key in self._entries.values() if not isinstance(holder, dict)]
         self._holders, self._keys = [h for h, _ in dicts], [k for _, k in dicts]
@@ -192,13 +190,13 @@ class Watched:
         self._package_codes = list(map(_CODE, self._of_packages))
         self._things, self._types = [t for t, _ in self._kinds.values()], [k for _, k in self._kinds.values()]
         self._orders = [(keys, list(keys)) for keys, was in self._lists if was is None]
-        self._lists = [(one, was) for one, was in self._lists if was is not None]
+        self._lists = [(container, was) for container, was in self._lists if was is not None]
 
     def same(self) -> bool:
-        """Whether nothing that is watched is another thing than it was, or holds others."""
+        """Return whether everything that is watched is the same object as before, with the same contents."""
         missing = itertools.repeat(MISSING)
-        found = map(dict.get, self._holders, self._keys, missing)
-        if not all(map(operator.is_, found, self._values)) and not self._equal_numbers():
+        current = map(dict.get, self._holders, self._keys, missing)
+        if not all(map(operator.is_, current, self._values)) and not self._equal_numbers():
             return False
         if not all(map(operator.is_, map(_PROXY_GET, self._proxies, self._proxy_keys, missing), self._proxy_values)):
             return False
@@ -214,20 +212,22 @@ class Watched:
         try:
             if list(map(_FUNCTION, self._called)) != self._codes:
                 return False
-            for one, was in self._lists:
-                if len(one) != len(was) or not all(map(operator.is_, one, was)):
+            for container, was in self._lists:
+                if len(container) != len(was) or not all(map(operator.is_, container, was)):
                     return False
-            for one, was in self._dicts:
-                if len(one) * 2 != len(was) or not all(map(operator.is_, itertools.chain(one, one.values()), was)):
+            for container, was in self._dicts:
+                if len(container) * 2 != len(was) or not all(
+                    map(operator.is_, itertools.chain(container, container.values()), was)
+                ):
                     return False
-            for one, was in self._sets:
-                if one != was:
+            for container, was in self._sets:
+                if container != was:
                     return False
             for keys, was in self._orders:
                 if list(keys) != was:
                     return False
-            for one, was in self._arrays:
-                if one.tobytes() != was:
+            for container, was in self._arrays:
+                if container.tobytes() != was:
                     return False
             for module, hooks in self._hooked:
                 if tuple(hooks_of(module)) != hooks:
@@ -236,19 +236,21 @@ class Watched:
                 now = question()
                 if now is not was and (type(now) not in (list, str) or now != was):
                     return False
-        except (ValueError, RuntimeError, AttributeError):  # things that do not compare: looked at one by one
+        except (ValueError, RuntimeError, AttributeError):  # not comparable: compared by value instead
             return False
         return True
 
     def replaced_code(self) -> list[str]:
-        """Functions whose code, or defaults, are others than they were."""
+        """Return the functions whose code or defaults were replaced."""
         now = map(_FUNCTION, self._called)
         return [
-            qualified(f) for f, one, was in zip(self._called, now, self._codes, strict=True) if one[0] is not was[0]
+            qualified(f)
+            for f, current, was in zip(self._called, now, self._codes, strict=True)
+            if current[0] is not was[0]
         ]
 
     def _equal_numbers(self) -> bool:
-        """Whether all that differs are numbers and texts that are equal; these are watched from now on."""
+        """Return whether all differences are equal numbers and texts, and watch the new objects from now on."""
         for at, (holder, key) in enumerate(zip(self._holders, self._keys, strict=True)):
             now, was = holder.get(key, MISSING), self._values[at]
             if now is not was:
@@ -259,7 +261,7 @@ class Watched:
 
 
 def _written(value: Any) -> str:
-    """What decides a value whose class is of Python's library, as text."""
+    """Return what determines a value of a class of Python's standard library, as text."""
     return repr(inner(value))
 
 

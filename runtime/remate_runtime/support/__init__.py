@@ -1,1 +1,1 @@
-"""Small helpers: writing files, printing quantities, escaping text, pausing the garbage collector."""
+"""Helpers for writing files, printing quantities, escaping text, and pausing the garbage collector."""

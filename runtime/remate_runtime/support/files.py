@@ -1,5 +1,4 @@
-"""Reading files that are files, and writing them whole or not at all: what every command and every measurement reads
-and writes goes through here."""
+"""Reads regular files, and writes files atomically. All commands and measurements use it."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-_PROBE = bytes(1 << 16)  # written and removed again, to learn whether a folder takes a file
-_STALE = 60.0  # seconds after which a temporary file that no process locks was left by a killed one
+_PROBE = bytes(1 << 16)  # written and removed again to test whether a folder accepts a file
+_STALE = 60.0  # age in seconds after which an unlocked temporary file comes from a killed process
 _ADVICE = {
     errno.ENXIO: "nobody reads from it: name a file, or - for standard output",
     errno.ENOTBLK: "name a file",
@@ -36,10 +35,12 @@ _ADVICE = {
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Make `data` the contents of `path`: temporary file in the same folder, fsync, rename, fsync of the folder.
 
-    A reader sees the old file or the new one, never part of one; links are followed, the permissions of an existing
-    file stay, and if anything fails `path` is as it was and no temporary file is left; one that a killed process left
-    goes with the next write. A pipe that somebody reads and a terminal are written directly; nothing waits for a
-    reader. Raises OSError, which names `path`; `advice` reports what to do about it.
+    A reader sees the old file or the new one, never part of one. Links are followed, and the permissions of an existing
+    file stay. If anything fails, `path` does not change and no temporary file remains; one of a killed process is
+    removed at the next write. A pipe with a reader and a terminal are written directly, without waiting for a reader.
+
+    Raises:
+        OSError: With `path`; `advice` returns what to do.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -56,8 +57,10 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise the OSError that `write_atomically` would, before the work whose result is to be written there. Leaves
-    everything as it is; a disk that fills up later is not predicted."""
+    """Raise the OSError that `write_atomically` would raise, before the work that produces the result.
+
+    Nothing changes on disk. A disk that fills up later is not predicted.
+    """
     target = Path(os.path.realpath(path))
     try:
         _check_permission(target)
@@ -75,9 +78,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading without ever waiting for another process to open its other end. What a shell has opened
-    already (`/dev/stdin`, `<(command)`) and a terminal are read, too. Raises OSError for named pipes, sockets, devices
-    and folders."""
+    """Open a file for reading without waiting for another process to open its other end.
+
+    What a shell has opened already (`/dev/stdin`, `<(command)`) and terminals can be read.
+
+    Raises:
+        OSError: For named pipes, sockets, devices and folders.
+    """
     name = os.fspath(path)
     try:
         handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
@@ -98,11 +105,11 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def _not_read(handle: int, name: str) -> str:
-    """What an open file is, in words, if it is nothing that is read; "" if it is."""
+    """Return the kind of an open file that cannot be read, as text; "" if it can."""
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):
         return ""
-    if stat.S_ISFIFO(mode):  # a pipe without a name was opened by whoever started this process
+    if stat.S_ISFIFO(mode):  # the parent process opened a pipe without a name
         return "" if not os.path.exists(os.path.realpath(name)) else "a named pipe"
     if stat.S_ISCHR(mode):
         return "" if os.isatty(handle) or os.path.realpath(name) == os.devnull else "a device"
@@ -110,7 +117,7 @@ def _not_read(handle: int, name: str) -> str:
 
 
 def advice(error: OSError) -> str:
-    """What to do about a file that could not be written."""
+    """Return what to do about a file that could not be written."""
     return _ADVICE.get(error.errno or 0, "name another file to write")
 
 
@@ -119,8 +126,7 @@ def _is_special(target: Path) -> bool:
 
 
 def _open_special(target: Path) -> BinaryIO:
-    """A pipe, a terminal or /dev/null, opened for writing. Raises OSError: for a disk, and for a pipe that nobody
-    reads."""
+    """Open a pipe, a terminal or /dev/null for writing. Raises OSError for a disk, and for a pipe without a reader."""
     if stat.S_ISBLK(target.stat().st_mode):
         raise OSError(errno.ENOTBLK, "a disk, not a file")
     try:
@@ -135,7 +141,7 @@ def _open_special(target: Path) -> BinaryIO:
 
 
 def _check_permission(target: Path) -> None:
-    """A rename would replace what cannot be written, too."""
+    """Check permissions, because a rename would also replace a read-only file."""
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if target.exists() and not os.access(target, os.W_OK):
@@ -149,7 +155,7 @@ def _temporary(target: Path) -> Path:
 def _replace(target: Path, data: bytes) -> None:
     temporary = _temporary(target)
     try:
-        with _written(temporary, data):  # locked until it has its name
+        with _written(temporary, data):  # locked until it is renamed
             with suppress(FileNotFoundError):
                 os.chmod(temporary, target.stat().st_mode & 0o777)
             if os.name != "nt":
@@ -162,7 +168,7 @@ def _replace(target: Path, data: bytes) -> None:
 
 
 def _remove_stale(target: Path) -> None:
-    """Remove temporary files of this target that killed processes left. Those of running ones are locked, or new."""
+    """Remove temporary files of this target from killed processes. Those of running ones are locked, or new."""
     for left in target.parent.glob(f".{_escaped(target.name[:64])}.*.tmp"):
         with suppress(OSError):
             if time.time() - left.lstat().st_mtime > _STALE and stat.S_ISREG(left.lstat().st_mode):
@@ -176,7 +182,7 @@ def _escaped(name: str) -> str:
 
 
 def _lock_at_once(file: BinaryIO) -> None:
-    """Raises OSError where another process has locked the file. Does nothing where the system has no locks."""
+    """Lock a file. Raises OSError if another process has locked it. Does nothing if the system has no locks."""
     try:
         import fcntl
     except ImportError:
@@ -186,8 +192,11 @@ def _lock_at_once(file: BinaryIO) -> None:
 
 @contextmanager
 def alone(path: str | os.PathLike[str]) -> Iterator[None]:
-    """One process at a time inside, where the system has locks of files; `path`, an empty file, is made for it.
-    Elsewhere nobody waits. Raises OSError."""
+    """Let one process at a time enter, if the system has file locks; creates the empty file `path`.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
     try:
         import fcntl
     except ImportError:
@@ -195,7 +204,7 @@ def alone(path: str | os.PathLike[str]) -> Iterator[None]:
         return
     with os.fdopen(_opened_lock(path), "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield  # closing the file gives the lock back
+        yield  # closing the file releases the lock
 
 
 def _opened_lock(path: str | os.PathLike[str]) -> int:
@@ -207,10 +216,10 @@ def _opened_lock(path: str | os.PathLike[str]) -> int:
 
 
 def _written(path: Path, data: bytes) -> BinaryIO:
-    """A new file with this content on the disk, open, and locked where the system has locks."""
+    """Return a new open file with this content on disk, locked if the system has locks."""
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), "r+b")
     try:
-        with suppress(OSError):  # a folder of a network without locks: age alone says then that it was left
+        with suppress(OSError):  # a network folder without locks: only the age marks it as stale
             _lock_at_once(file)
         file.write(data)
         file.flush()
@@ -223,7 +232,7 @@ def _written(path: Path, data: bytes) -> BinaryIO:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system lets a folder be opened."""
+    """Make the rename durable, if the system can open folders."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

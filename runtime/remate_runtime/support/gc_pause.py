@@ -1,4 +1,4 @@
-"""The garbage collector, paused while many small objects are made that are all kept."""
+"""Pauses the garbage collector while many small objects are created that all stay."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Collections would look through the new objects again and again, and find nothing: half the time of applying a
-    large file, or of building a large model."""
+    """Pause collections, which would scan the new objects repeatedly and free nothing.
+
+    They take half the time of applying a large file, or of building a large model.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,10 +1,10 @@
-"""How bytes and times are printed, everywhere."""
+"""Prints bytes and times."""
 
 from __future__ import annotations
 
 
 def size(nbytes: int) -> str:
-    """1536 -> `1.50 KiB`."""
+    """Format bytes: 1536 -> `1.50 KiB`."""
     amount, units = float(nbytes), ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
     while abs(amount) >= 1023.995 and len(units) > 1:
         amount /= 1024
@@ -13,7 +13,7 @@ def size(nbytes: int) -> str:
 
 
 def duration(ns: float) -> str:
-    """1_500_000 nanoseconds -> `1.50 ms`."""
+    """Format nanoseconds: 1_500_000 -> `1.50 ms`."""
     amount, units = float(ns), ["ns", "us", "ms", "s"]
     while abs(amount) >= 999.995 and len(units) > 1:
         amount /= 1000
@@ -22,5 +22,5 @@ def duration(ns: float) -> str:
 
 
 def _digits(amount: float) -> int:
-    """Decimals that leave three or four significant digits."""
+    """Return the number of decimals for three or four significant digits."""
     return 2 if abs(amount) < 9.995 else 1 if abs(amount) < 99.95 else 0

@@ -1,8 +1,8 @@
-"""The first run of an instruction holds its results against the file: type, bytes, and whose storage they lie in.
+"""The first run of an instruction compares its results with the file: type, bytes, and storage.
 
-What torch infers (`kernels.inferred`) is a promise of its schemas and meta kernels; this is what the kernels did. A
-result that shares a storage without the file knowing could be written over by a later operation that runs in place, so
-it is refused before anything else runs.
+torch's inference (`operator_calls.inferred`) relies on schemas and meta kernels; this checks what the kernels did. A
+later in-place operation could overwrite a result that shares a storage without the file saying so, so it is refused
+before anything else runs.
 """
 
 from __future__ import annotations
@@ -19,21 +19,28 @@ from ...link.events import Execution, View
 from ...operator_calls.overloads import TORCH_DTYPES, described, is_fake, laid_out, storage_address
 
 Slots = list[Any]
-SLACK = 1 << 20  # bytes that a storage may have beyond the declared ones: kernels of some devices pad
+SLACK = 1 << 20  # excess bytes of a storage that are accepted, because kernels of some devices pad
 _HINT = "\n  plan again with the installed versions of torch and remate, on the device that trains"
 
 
 def counts_elements(graph: Graph) -> bool:
-    """Whether some operation counts elements in a storage. Only there do strides change a result that kernels choose
-    otherwise than torch infers."""
+    """Return whether an operation counts elements in a storage. Otherwise strides that differ from the inference do
+    no harm."""
     return any(op.op.startswith("aten.as_strided") for op in graph.operations)
 
 
 def judged(
     run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, strides: bool
 ) -> Callable[..., None]:
-    """`run`, and then a look at what it left in the slots; at strides, too, where they matter (`counts_elements`).
-    Raises ExecutionError."""
+    """Wrap `run` to check the results that it left in the slots. Raises ExecutionError.
+
+    Args:
+        run: The instruction.
+        graph: The step.
+        event: The execution.
+        device: The device.
+        strides: Check strides as well (`counts_elements`).
+    """
     op = graph.operations[event.op]
     view = isinstance(event, View)
     over = None if isinstance(event, View) or event.overwrites is None else op.args[event.overwrites]
@@ -46,13 +53,13 @@ def judged(
         for value in op.writes:
             if value is None:
                 continue
-            made, declared = slots[value], graph.values[value].type
-            _check_type(op, made, declared, device, strides or is_fake(made))
-            at = storage_address(made)
+            result, declared = slots[value], graph.values[value].type
+            _check_type(op, result, declared, device, strides or is_fake(result))
+            at = storage_address(result)
             if view:
                 _check_view(op, at, read)
             elif at != taken or not at:
-                _check_storage(graph, op, made, declared, read.get(at) if at else None)
+                _check_storage(graph, op, result, declared, read.get(at) if at else None)
                 if at and seen.setdefault(at, value) != value:
                     raise _refused(op, "two of its outputs share one storage, which the operator tables do not say")
 
@@ -62,8 +69,11 @@ def judged(
 def judged_placed(
     run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, into: Sequence[int]
 ) -> Callable[[Slots], None]:
-    """The same of an instruction that writes into tensors that are there, in the slots of `into`: they are of the
-    declared types, and the operator has neither moved them nor laid them out otherwise. Raises ExecutionError."""
+    """Wrap an instruction that writes into existing tensors in the slots of `into`.
+
+    They must have the declared types, and the operator must not have moved them or changed their layout. Raises
+    ExecutionError.
+    """
     op = graph.operations[event.op]
     shown = [value for value in op.writes if value is not None]
 
@@ -82,17 +92,17 @@ def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.untyped_storage().nbytes()
 
 
-def _check_type(op: Op, made: Any, declared: TensorType, device: torch.device, strides: bool) -> None:
+def _check_type(op: Op, result: Any, declared: TensorType, device: torch.device, strides: bool) -> None:
     where = "cpu" if declared.cpu else device.type
     if (
-        not isinstance(made, torch.Tensor)
-        or made.dtype is not TORCH_DTYPES[declared.dtype]
-        or tuple(made.shape) != declared.shape
-        or made.device.type != where
-        or (strides and not laid_out(made, declared))
+        not isinstance(result, torch.Tensor)
+        or result.dtype is not TORCH_DTYPES[declared.dtype]
+        or tuple(result.shape) != declared.shape
+        or result.device.type != where
+        or (strides and not laid_out(result, declared))
     ):
-        found = described(made) if isinstance(made, torch.Tensor) else type(made).__name__
-        raise _refused(op, f"it gave {found}, the file declares {declared}")
+        actual = described(result) if isinstance(result, torch.Tensor) else type(result).__name__
+        raise _refused(op, f"it gave {actual}, the file declares {declared}")
 
 
 def _check_view(op: Op, at: int, read: dict[int, int]) -> None:
@@ -100,16 +110,16 @@ def _check_view(op: Op, at: int, read: dict[int, int]) -> None:
         raise _refused(op, "it gave a copy, where the operator tables say a view of its argument")
 
 
-def _check_storage(graph: Graph, op: Op, made: torch.Tensor, declared: TensorType, shared: int | None) -> None:
+def _check_storage(graph: Graph, op: Op, result: torch.Tensor, declared: TensorType, shared: int | None) -> None:
     if shared is not None:
         whose = graph.values[shared]
         kind = "value" if whose.kind == "op" else whose.kind
         raise _refused(
             op, f"its result lies in the storage of the {kind} {whose.name!r}, which the operator tables do not say"
         )
-    held = made.untyped_storage().nbytes()
-    if held > declared.nbytes + SLACK:
-        raise _refused(op, f"its result holds {held:,} bytes, {declared} has {declared.nbytes:,}")
+    nbytes = result.untyped_storage().nbytes()
+    if nbytes > declared.nbytes + SLACK:
+        raise _refused(op, f"its result holds {nbytes:,} bytes, {declared} has {declared.nbytes:,}")
 
 
 def _refused(op: Op, what: str) -> ExecutionError:

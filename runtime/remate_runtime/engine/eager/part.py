@@ -11,8 +11,12 @@ from .instructions import Instruction, InstructionCompiler, Slots
 
 
 class InstructionPart:
-    """Instructions that run one after the other. first: the same, holding their results against the file: they run
-    until one run has come to its end; calls that overlap it judge them too."""
+    """Instructions that run one after the other.
+
+    Attributes:
+        first: The same instructions with checks against the file. They run until a run has completed; overlapping calls
+            check as well.
+    """
 
     def __init__(self, instructions: Sequence[Instruction], first: Sequence[Instruction]) -> None:
         self._instructions = instructions
@@ -27,7 +31,7 @@ class InstructionPart:
 
 
 class Bordered:
-    """Parts, and what is called before each: with autocast and autograd as they are around the step."""
+    """Parts with calls before each, which run with the autocast and autograd state around the step."""
 
     def __init__(self, pieces: Sequence[tuple[Sequence[Callable[[], None]], InstructionPart]]) -> None:
         self._pieces = pieces
@@ -44,7 +48,7 @@ class Bordered:
 
 
 def part_of(compiler: InstructionCompiler, events: Sequence[Event], first: int | None = None) -> InstructionPart:
-    """One instruction for every event that computes. first: as of `InstructionCompiler.instructions`."""
+    """Return an instruction for every event that computes. first: as in `InstructionCompiler.instructions`."""
     return InstructionPart(
         compiler.instructions(events, first=first), compiler.instructions(events, judge=True, first=first)
     )
@@ -56,8 +60,14 @@ def bordered(
     calls: Mapping[int, Sequence[Callable[[], None]]],
     at: int | None = None,
 ) -> InstructionPart | Bordered:
-    """The same with calls, by the number of the instruction that they come before; behind the last, by how many there
-    are. at: position of the first event in the step, if it is of the step."""
+    """Return a part with calls.
+
+    Args:
+        compiler: Builds the instructions.
+        events: The events.
+        calls: By the number of the following instruction; after the last one by the count.
+        at: Position of the first event in the step, if the events are of the step.
+    """
     if not calls:
         return part_of(compiler, events, at)
     instructions, first = compiler.instructions(events, first=at), compiler.instructions(events, judge=True, first=at)
@@ -70,7 +80,7 @@ def bordered(
 
 
 def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
-    """The step. Autocast stays off: the casts that it made are operations of the schedule."""
+    """Run instructions. Autocast stays off, because its casts are operations of the schedule."""
     at = ""
     try:
         with torch._C._DisableAutocast(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):

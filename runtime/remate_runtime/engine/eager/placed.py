@@ -1,4 +1,4 @@
-"""Instructions whose results are written into tensors that are there, instead of into new memory."""
+"""Instructions that write results into existing tensors instead of new memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Slots = list[Any]
 
 
 class ResultPlace(NamedTuple):
-    """Where a result lies, and how. address: in bytes, from the beginning of a block of memory."""
+    """The place of a result. address: in bytes from the beginning of a block of memory."""
 
     address: int
     dtype: torch.dtype
@@ -20,8 +20,12 @@ class ResultPlace(NamedTuple):
 
 
 class PlacedForm(NamedTuple):
-    """A way to call an operator that writes its results into given tensors. call: takes the operator's arguments, or so
-    many of them where `takes` says it, and then the tensors by name. names: of these, by output."""
+    """A way to call an operator that writes its results into given tensors.
+
+    Attributes:
+        call: Takes the operator's arguments, only the first `takes` of them if set, and then the tensors by name.
+        names: Names of the tensors, by output.
+    """
 
     call: Callable[..., Any]
     names: tuple[str, ...] = ("out",)
@@ -36,10 +40,14 @@ class Placed(NamedTuple):
 
 
 class Room(NamedTuple):
-    """What a step writes its results into. placed: by position of the event. opened(empty, views, spare): makes the
-    list of slots of one forward from the empty one; views: the slots that hold tensors at these places; spare: a slot
-    that nothing else uses, for what must live as long as the list. peak: bytes that the step holds at its worst moment,
-    the block among them."""
+    """The memory for a step's results.
+
+    Attributes:
+        placed: Executions by position of the event.
+        opened: `opened(empty, views, spare)` returns a function that creates the slots of a forward. views: slots of
+            tensors at these places. spare: a slot for what must stay as long as the slots.
+        peak: Peak of the step in bytes, including the block.
+    """
 
     placed: Mapping[int, Placed]
     opened: Callable[[Slots, Mapping[ResultPlace, int], int], Callable[[], Slots]]
@@ -54,8 +62,16 @@ def writing(
     into: Sequence[int],
     to: Sequence[int],
 ) -> Callable[[Slots], None]:
-    """The instruction. kwargs: values, or where `live` says so what gets them from the slots. into: slots of the
-    tensors that are written into. to: slots that show them from then on."""
+    """Return an instruction that writes into tensors.
+
+    Args:
+        form: The way to call the operator.
+        pick: Reads positional arguments from the slots.
+        kwargs: Values, or functions that read them from the slots if `live`.
+        live: See `kwargs`.
+        into: Slots of the tensors to write into.
+        to: Slots that refer to them afterwards.
+    """
     call, names = form.call, form.names
     if len(into) == 1 and names == ("out",) and not live:
         return _one(call, pick, dict(kwargs), into[0], to[0])

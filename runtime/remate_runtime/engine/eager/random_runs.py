@@ -1,8 +1,7 @@
-"""Random operations that run again: a recomputation draws the numbers of the first run, and leaves the generator as if
-nothing had happened.
+"""Recomputed random operations: they draw the numbers of the first run, and restore the generator afterwards.
 
-While a step is recorded there are no numbers, and no state of the generator can be looked at: the tape of the recording
-is reported these operations, and does what is done here whenever it is played.
+While a step is recorded there are no numbers, and the generator's state cannot be read. The tape of the recording
+receives these operations instead, and does the same at each replay.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Call = Callable[[Slots], None]
 
 class RandomTape(Protocol):
     def first(self, run: Callable[[], None], generator: torch.Generator) -> Any:
-        """Record a run that will be repeated. Returns what stands for the state that it starts from."""
+        """Record a run that will be repeated. Return a representation of its initial state."""
         ...
 
     def again(self, run: Callable[[], None], generator: torch.Generator, state: Any) -> None:
@@ -33,8 +32,8 @@ _TAPE: ContextVar[RandomTape | None] = ContextVar("tape", default=None)
 
 
 @contextmanager
-def told(tape: RandomTape) -> Iterator[None]:
-    """In this context, and in this thread, random operations that run again are recorded by the tape."""
+def recorded_by(tape: RandomTape) -> Iterator[None]:
+    """In this context and thread, let the tape record repeated random operations."""
     token = _TAPE.set(tape)
     try:
         yield
@@ -43,7 +42,7 @@ def told(tape: RandomTape) -> Iterator[None]:
 
 
 def saving(run: Call, generator: torch.Generator, state: int) -> Call:
-    """The first run, with the slot that keeps the state that it starts from."""
+    """Return the first run, which saves its initial state in a slot."""
 
     def first(slots: Slots) -> None:
         tape = _TAPE.get()
@@ -57,7 +56,7 @@ def saving(run: Call, generator: torch.Generator, state: int) -> Call:
 
 
 def replaying(run: Call, generator: torch.Generator, state: int, last: bool) -> Call:
-    """A recomputation. last: nothing will need the state any more."""
+    """Return a recomputation. last: the state is not needed afterwards."""
 
     def again(slots: Slots) -> None:
         tape = _TAPE.get()
@@ -73,8 +72,8 @@ def replaying(run: Call, generator: torch.Generator, state: int, last: bool) -> 
 
 @contextmanager
 def generator_restored() -> Iterator[None]:
-    """If what is run fails, the CPU's generator has the state that it had before: the call can be made again."""
-    before = torch.default_generator.clone_state()  # no tensor: the predicted peak has none for it
+    """Restore the CPU generator's state if the body fails, so that the call can be repeated."""
+    before = torch.default_generator.clone_state()  # not a tensor, because the predicted peak does not include one
     try:
         yield
     except BaseException:
@@ -83,7 +82,7 @@ def generator_restored() -> Iterator[None]:
 
 
 def from_state(run: Callable[[], None], generator: torch.Generator, state: torch.Tensor) -> None:
-    """Run with this state of the generator, which gets its own back."""
+    """Run with this state of the generator, then restore its own."""
     current = generator.get_state()
     generator.set_state(state)
     try:

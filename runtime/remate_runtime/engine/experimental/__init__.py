@@ -1,1 +1,1 @@
-"""Engines that have not run on the device they are made for, or that nothing else needs."""
+"""Engines that have not run on the device that they are for, or that nothing else needs."""

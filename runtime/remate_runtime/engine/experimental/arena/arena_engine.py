@@ -23,7 +23,7 @@ from .forms import form_of, strides_of
 from .layout import Layout, layout
 
 _log = logging.getLogger(__name__)
-_TOLD = 4  # operators that are named
+_NAMED = 4  # operators to name
 
 
 def _start() -> Compile:
@@ -32,9 +32,9 @@ def _start() -> Compile:
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
         _refuse(step)
         forms = _Forms(step)
-        found = layout(step.linked, forms.has, max(step.budget, simulate(step.linked).peak))
-        _tell(found)
-        room = _room(step, device, found, forms, blocks) if found.addresses else None
+        plan = layout(step.linked, forms.has, max(step.budget, simulate(step.linked).peak))
+        _log_layout(plan)
+        room = _room(step, device, plan, forms, blocks) if plan.addresses else None
         return compile_step(step, device, constants, room)
 
     return compile_
@@ -57,7 +57,7 @@ def _refuse(step: LinkedStep) -> None:
 
 
 class _Forms:
-    """The operations of a step that can write into given memory, and how their results lie."""
+    """The operations of a step that can write into given memory, and the layout of their results."""
 
     def __init__(self, step: LinkedStep) -> None:
         self._graph, self._operators = step.linked.graph, step.operators
@@ -92,36 +92,36 @@ class _Forms:
         )
 
 
-def _room(step: LinkedStep, device: torch.device, found: Layout, forms: _Forms, blocks: Blocks) -> Room:
+def _room(step: LinkedStep, device: torch.device, plan: Layout, forms: _Forms, blocks: Blocks) -> Room:
     events, operations = step.linked.events, step.linked.graph.operations
     placed = {
         at: forms.placed(operations[events[at].op], addresses)  # type: ignore[union-attr]
-        for at, addresses in found.addresses.items()
+        for at, addresses in plan.addresses.items()
     }
 
     def opened(empty: list[Any], views: Mapping[ResultPlace, int], spare: int) -> Callable[[], list[Any]]:
         def open_() -> list[Any]:
-            lease = blocks.take(found.height, device)
+            lease = blocks.take(plan.height, device)
             slots = lease.block.slots(empty, views)
             slots[spare] = lease
             return slots
 
         return open_
 
-    return Room(placed, opened, found.height + found.rest)
+    return Room(placed, opened, plan.height + plan.rest)
 
 
-def _tell(found: Layout) -> None:
-    if not found.made:
+def _log_layout(plan: Layout) -> None:
+    if not plan.made:
         return
-    most = sorted(found.left.items(), key=lambda one: -one[1])[:_TOLD]
-    elsewhere = ", ".join(f"{name} {nbytes / found.made:.1%}" for name, nbytes in most)
+    most = sorted(plan.left.items(), key=lambda operator_bytes: -operator_bytes[1])[:_NAMED]
+    elsewhere = ", ".join(f"{name} {nbytes / plan.made:.1%}" for name, nbytes in most)
     _log.info(
         "an arena of %s takes %.1f %% of the bytes that the step's operators make; beside it the step holds %s at "
         "most%s",
-        size(found.height),
-        100 * found.placed / found.made,
-        size(found.rest),
+        size(plan.height),
+        100 * plan.placed / plan.made,
+        size(plan.rest),
         f" ({elsewhere})" if elsewhere else "",
     )
 

@@ -1,4 +1,4 @@
-"""The memory of arenas: blocks that steps lie in while they are in flight, and one that waits for the next step."""
+"""The memory of arenas: blocks of running steps, and one that waits for the next step."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 from ...eager.placed import ResultPlace
 
-_OWN = 4  # references to a tensor that nobody else holds: the two lists, the loop, the count's own
+_OWN = 4  # references to a tensor without other users: the two lists, the loop, the count's own
 
 
 class ArenaBlock:
-    """Memory, and the tensors in it of the step that was there last."""
+    """Memory, and the tensors in it of the latest step."""
 
     def __init__(self, nbytes: int, device: torch.device) -> None:
         with torch.inference_mode(False):
@@ -26,9 +26,9 @@ class ArenaBlock:
         self._holders = _holders(self.memory)
 
     def slots(self, empty: list[Any], views: Mapping[ResultPlace, int]) -> list[Any]:
-        """`empty` with the tensors at these places in their slots."""
+        """Return a copy of `empty` with the tensors at these places in their slots."""
         if self._of is not views:
-            self._slots, self._tensors = [], []  # frees those that are there
+            self._slots, self._tensors = [], []  # frees the previous ones
             storage, slots = self.memory.untyped_storage(), empty.copy()
             with torch.inference_mode(False), torch.no_grad():
                 for place, slot in views.items():
@@ -40,8 +40,11 @@ class ArenaBlock:
         return self._slots.copy()
 
     def is_seen_elsewhere(self) -> bool:
-        """Whether somebody holds one of its tensors, or another one that lies in it: a mode that keeps what operators
-        return, say. Asked when no step is in it."""
+        """Return whether other code refers to one of its tensors or to a view of its memory. Call it when no step uses
+        it.
+
+        For example, a mode may keep what operators return.
+        """
         if _holders(self.memory) != self._holders:
             return True
         count = sys.getrefcount
@@ -49,7 +52,7 @@ class ArenaBlock:
 
 
 def _holders(memory: torch.Tensor) -> int:
-    """How many tensors there are on a storage."""
+    """Return the number of tensors on a storage."""
     return torch._C._storage_Use_Count(memory.untyped_storage()._cdata)
 
 
@@ -57,18 +60,17 @@ Key = tuple[torch.device, int]
 
 
 class Blocks:
-    """Those of one model. At most one per device and stream waits: the largest; it stays allocated between steps."""
+    """The blocks of a model. At most one per device and stream waits: the largest; it stays allocated between steps."""
 
     def __init__(self) -> None:
         self._waiting: dict[Key, ArenaBlock] = {}
 
     def take(self, nbytes: int, device: torch.device) -> BlockLease:
-        """A block of at least so many bytes, for one step. Blocks of steps that are in flight are not given to
-        others."""
+        """Return a block of at least `nbytes` bytes for a step. Blocks of running steps are not reused."""
         key = device, _stream(device)
-        block = self._waiting.pop(key, None)  # at once, whatever other threads do
+        block = self._waiting.pop(key, None)  # atomically, whatever other threads do
         if block is None or block.nbytes < nbytes or block.is_seen_elsewhere():
-            block = None  # before another one is made
+            block = None  # before a new one is created
             block = ArenaBlock(nbytes, device)
         return BlockLease(self, key, block)
 
@@ -79,7 +81,7 @@ class Blocks:
 
 
 class BlockLease:
-    """A block, for as long as this lives: it goes with the slots of a step, however the step ends."""
+    """A block for the lifetime of this object, which is in the slots of a step and dropped with them."""
 
     __slots__ = ("_blocks", "_key", "block")
 
@@ -91,5 +93,6 @@ class BlockLease:
 
 
 def _stream(device: torch.device) -> int:
-    """What runs on another stream may still read a block when its step has ended on this one."""
+    """Return the current stream. Work on a different stream may still read a block when its step has ended on this
+    one."""
     return torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0

@@ -1,9 +1,9 @@
-"""Operators that can write their results into memory that is there, with the bits that they give anyway.
+"""Operators that can write their results into existing memory with bitwise equal results.
 
-Listed are those whose two forms share one kernel: torch derives the functional form of a *structured* operator from the
-one that takes `out` (`structured_delegate` in its native_functions.yaml), on every device. Of other operators most
-`out` forms make the result in new memory and copy it, which would take more memory and not less.
-`tests/runtime/arena/test_forms.py` holds each of them against its functional form, bit by bit.
+Only operators are listed whose two forms share a kernel: torch derives the functional form of a *structured* operator
+from the `out` form (`structured_delegate` in its native_functions.yaml), on every device. Most `out` forms of other
+operators compute the result in new memory and copy it, which needs more memory. `tests/runtime/arena/test_forms.py`
+compares each with its functional form bitwise.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _copied(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
     return _aten.copy_.default._op(out, self)
 
 
-# Operators that torch itself makes of another one, or of a copy.
+# Operators that torch itself builds from a different operator, or from a copy.
 MADE_OF = {
     "aten.relu": PlacedForm(_clamped),
     "aten.clone": PlacedForm(_copied, takes=1),
@@ -76,7 +76,7 @@ MADE_OF = {
 
 
 def form_of(name: str) -> PlacedForm | None:
-    """How the operator of this name writes into given tensors; None if it cannot."""
+    """Return how an operator writes into given tensors; None if it cannot."""
     if name in MADE_OF:
         return MADE_OF[name]
     space, _, short = name.partition(".")
@@ -88,7 +88,7 @@ def form_of(name: str) -> PlacedForm | None:
 
 
 def _sibling(functional: OpOverload) -> PlacedForm | None:
-    """The overload with the same arguments, and tensors to write into for its results."""
+    """Return the overload with the same arguments, and tensors to write its results into."""
     packet, wanted = functional.overloadpacket, [(a.name, str(a.type)) for a in functional._schema.arguments]
     for name in packet.overloads():
         schema = getattr(packet, name)._schema
@@ -102,22 +102,24 @@ def _sibling(functional: OpOverload) -> PlacedForm | None:
 
 
 def strides_of(graph: Graph, op: Op, live: OpOverload) -> list[tuple[int, ...]] | None:
-    """How the operator's kernels lay out its results, as its meta kernel says; None where that is not known or not what
-    the file declares, so that they must lie as they come. A result on another device than the arguments has no form
-    either."""
+    """Return the strides of an operator's results according to its meta kernel.
+
+    None if they are unknown or differ from the file; then the operator allocates its results. A result on a different
+    device than the arguments has no form either.
+    """
     written = [value for value in op.writes if value is not None]
     types = [graph.values[value].type for value in (*op.reads, *written)]
     if len(written) != len(op.writes) or not written or len({type_.cpu for type_ in types}) > 1:
         return None
     try:
-        made: Any = infer(graph, op.args, op.kwargs, live)
+        inferred: Any = infer(graph, op.args, op.kwargs, live)
     except (RemateError, RuntimeError, NotImplementedError, TypeError, ValueError):
         return None
-    found = list(made) if isinstance(made, tuple | list) else [made]
-    for tensor, value in zip(found, written, strict=False):
+    results = list(inferred) if isinstance(inferred, tuple | list) else [inferred]
+    for tensor, value in zip(results, written, strict=False):
         declared = graph.values[value].type
         if tensor.dtype is not TORCH_DTYPES[declared.dtype] or tuple(tensor.shape) != declared.shape:
             return None
         if not laid_out(tensor, declared) or tensor.is_conj() or tensor.is_neg():
             return None
-    return [tensor.stride() for tensor in found] if len(found) == len(written) else None
+    return [tensor.stride() for tensor in results] if len(results) == len(written) else None

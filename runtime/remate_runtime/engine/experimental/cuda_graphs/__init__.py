@@ -1,15 +1,13 @@
-"""Steps as CUDA graphs: what an engine launches is recorded once and replayed by each call, so that Python and launches
-cost nothing.
+"""Steps as CUDA graphs: an engine's launches are recorded once and replayed by each call, without Python overhead.
 
-`captured_engine` makes an engine record its steps, `captured_step` decides by call whether one is replayed and notes
-what was recorded for which addresses, `recorded` records one, `statics` is about tensors at addresses that replays
-share, `gpu` is all that is asked of torch.cuda, `refused` says why a step is not recorded, and `predicted` what a
-recorded one will hold.
+`captured_engine` lets an engine record its steps, `captured_step` decides for each call whether to replay and keeps
+recordings by addresses, `recorded` records a step, `statics` handles tensors at addresses that replays share, `gpu`
+wraps torch.cuda, `refused` returns why a step is not recorded, and `predicted_pool` predicts its memory.
 
-All memory of a recorded step lies in a *private pool*, which stays reserved. A replay finds its inputs and the
-gradients of outputs copied into the pool, and what it makes for others is copied out of it: outputs, gradients, new
-values of buffers. So one forward at a time can have its values there, until its backward is over; other calls meanwhile
-run as without graphs.
+All memory of a recorded step is in a *private pool*, which stays reserved. Before a replay, its inputs and the
+gradients of outputs are copied into the pool; afterwards outputs, gradients and new values of buffers are copied out.
+So only one forward at a time can have its values there, until its backward is complete; other calls meanwhile run
+without graphs.
 """
 
 from __future__ import annotations

@@ -10,19 +10,25 @@ import torch
 from ....errors import EngineError
 from ...compiled_step import Compile, CompiledStep, Engine, LinkedStep
 from .captured_step import CapturedStep
-from .gpu import Gpu, GraphRecorder
+from .gpu import CudaRecorder, GraphRecorder
 from .predicted_pool import predict_memory
 from .refused import refused
 
 
 def in_cuda_graphs(
-    engine: Engine, recorder: Callable[[torch.device], GraphRecorder] = Gpu, device_type: str = "cuda"
+    engine: Engine, recorder: Callable[[torch.device], GraphRecorder] = CudaRecorder, device_type: str = "cuda"
 ) -> Engine:
-    """The engine for one model, with its steps replayed. All sizes of the model share one private pool per device.
+    """Return the engine for a model, with its steps replayed. All sizes of the model share a private pool per device.
 
-    recorder: what records on a device of this type. Raises EngineError for an engine that keeps memory of its own, and
-    where a step is made ready for another device; warns with the reason where a step cannot be replayed, and it runs
-    without.
+    It warns with the reason if a step cannot be replayed, and runs the step without graphs.
+
+    Args:
+        engine: The engine.
+        recorder: Records on a device of this type.
+        device_type: The type of device.
+
+    Raises:
+        EngineError: The engine keeps memory of its own, or a step is prepared for a different device.
     """
     if engine.keeps:
         raise EngineError(

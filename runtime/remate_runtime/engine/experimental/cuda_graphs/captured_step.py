@@ -1,4 +1,4 @@
-"""A step that is replayed where it can be, and runs as without graphs in calls where it cannot."""
+"""A step that is replayed if possible, and otherwise runs without graphs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,16 @@ from .predicted_pool import PredictedPool
 from .recorded import Recorded, record
 
 _log = logging.getLogger(__name__)
-_MOST = 4  # sets of addresses that a step is recorded for
+_MOST = 4  # most sets of addresses to record a step for
 
 
 class _Residue:
-    """Of a forward that was replayed. While it is there, the pool holds what its backward will read. fixed: tensors of
-    the model that are read where they lay then, and `where` that was."""
+    """The residue of a replayed forward. While it exists, the pool contains what its backward reads.
+
+    Attributes:
+        fixed: Tensors of the model that are read at their recorded addresses.
+        where: These addresses.
+    """
 
     __slots__ = ("__weakref__", "fixed", "recorded", "where")
 
@@ -32,12 +36,16 @@ class _Residue:
 
 
 def _places(tensors: Sequence[torch.Tensor]) -> tuple[Any, ...]:
-    return tuple([(one.data_ptr(), one.stride()) for one in tensors])
+    return tuple([(tensor.data_ptr(), tensor.stride()) for tensor in tensors])
 
 
 class CapturedStep:
-    """plain: the step without graphs. What it reads of the model is read where it lies when the step is recorded; if
-    that is moved, the step is recorded again."""
+    """Replays a step. The model's tensors are read at their addresses during recording; if they move, the step is
+    recorded again.
+
+    Attributes:
+        plain: The step without graphs.
+    """
 
     def __init__(
         self,
@@ -57,7 +65,7 @@ class CapturedStep:
         self._off = False
 
     def compiled(self) -> CompiledStep:
-        """What takes the place of the step without graphs."""
+        """Return the replacement for the step without graphs."""
         return CompiledStep(
             self._forward,
             self._plain.inference,
@@ -88,8 +96,7 @@ class CapturedStep:
         if _places(residue.fixed) != residue.where:
             raise ExecutionError(
                 "a parameter or buffer got other memory between forward and backward (its .data was assigned), and "
-                "CUDA graphs "
-                "read it where it was\n  assign it before forward, or leave out cuda_graphs=True"
+                "CUDA graphs read it where it was\n  assign it before forward, or leave out cuda_graphs=True"
             )
         residue.recorded.tangents.fill(tangents)
         tangents.clear()
@@ -112,7 +119,8 @@ class CapturedStep:
         return run
 
     def _of(self, recorder: GraphRecorder, where: tuple[Any, ...], given: Sequence[Any]) -> Recorded | None:
-        """The recording for what is given; None: there can be none. where: the model's tensors lie."""
+        """Return the recording for given sources; None if there can be none. where: addresses of the model's
+        tensors."""
         key = where, tuple([given[at].stride() for at in self._inputs]), recorder.settings()
         return self._recorded.get(key) or self._record(recorder, key, given)
 
@@ -122,22 +130,22 @@ class CapturedStep:
                 f"parameters or buffers were moved in memory {_MOST} times, or settings of torch changed"
             )
         try:
-            found = record(self._plain, self._contract, recorder, given, self._inputs, self._device)
+            recorded = record(self._plain, self._contract, recorder, given, self._inputs, self._device)
         except RuntimeError as error:
             return self._without(f"it could not be recorded: {str(error).strip().splitlines()[0]}")
-        self._recorded[key] = found
+        self._recorded[key] = recorded
         _log.info(
             "the step is replayed by %d CUDA graphs; their private pool takes %s, and calls copy %s out of it (%s "
             "predicted)",
-            sum(tape.parts for tape in found.tapes),
+            sum(tape.parts for tape in recorded.tapes),
             size(recorder.reserved()),
-            size(found.copied),
+            size(recorded.copied),
             size(self._predicted.peak),
         )
-        return found
+        return recorded
 
     def _without(self, reason: str) -> None:
-        """From now on the step runs without graphs; what was recorded is freed."""
+        """Run the step without graphs from now on, and free the recordings."""
         self._off = True
         self._recorded.clear()
         warnings.warn(f"the step runs without CUDA graphs from now on: {reason}", UserWarning, stacklevel=2)

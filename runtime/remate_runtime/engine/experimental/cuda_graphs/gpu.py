@@ -1,4 +1,4 @@
-"""All that recorded steps ask of torch.cuda."""
+"""The functions of torch.cuda that recorded steps use."""
 
 from __future__ import annotations
 
@@ -16,53 +16,52 @@ Replay = Callable[[], None]
 
 
 class GraphRecorder(Protocol):
-    """Records what a device is asked to do, in a private pool of its memory that all recordings share."""
+    """Records work of a device in a private memory pool that all recordings share."""
 
     def records(self) -> bool:
-        """Whether somebody records the current stream at this moment."""
+        """Return whether the current stream is being recorded."""
         ...
 
     def recording(self) -> Any:
-        """A context for `warm`, `begin` and `end`."""
+        """Return a context for `warm`, `begin` and `end`."""
         ...
 
     def warm(self, run: Callable[[], None]) -> None:
-        """Run it as it will be recorded, so that what libraries prepare when they are called first is prepared. No
-        random number is drawn."""
+        """Run the work as it will be recorded, so that libraries complete their first-call setup. Draws no random
+        number."""
         ...
 
     def begin(self) -> None:
-        """From now on what the device is asked to do is recorded, and does not happen."""
+        """Start recording: work is recorded and not executed."""
         ...
 
     def end(self) -> Replay:
-        """What makes it happen."""
+        """Stop recording and return the replay."""
         ...
 
     def abandon(self) -> None:
-        """Leave off after an error."""
+        """Stop recording after an error."""
         ...
 
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor: ...
 
     def take(self, owner: object) -> bool:
-        """Let `owner` have the contents of the pool as long as it lives, or until `give`; not while another has
-        them."""
+        """Reserve the pool's contents for `owner` for its lifetime, or until `give`; False if they are reserved."""
         ...
 
     def give(self) -> None: ...
 
     def settings(self) -> tuple[Any, ...]:
-        """What a recording takes over from the settings of torch."""
+        """Return the settings of torch that a recording depends on."""
         ...
 
     def reserved(self) -> int:
-        """Bytes of the device that the pool has taken."""
+        """Return the bytes of the device that the pool has reserved."""
         ...
 
 
 class PoolLease:
-    """Who has the contents of a pool."""
+    """The owner of a pool's contents."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,16 +78,16 @@ class PoolLease:
         self._owner = None
 
 
-class Gpu:
+class CudaRecorder:
     """A recorder for a CUDA device."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._lease = PoolLease()
         self._pool: Any = None
-        # As long as there is one the pool stays.
+        # Keeps the pool.
         self._graphs: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
-        self._last: torch.cuda.Stream | None = None  # where the last replay was
+        self._last: torch.cuda.Stream | None = None  # stream of the last replay
         self._reserved = self._before = 0
         self._open: torch.cuda.CUDAGraph | None = None
 
@@ -100,14 +99,14 @@ class Gpu:
         if not self._graphs:  # a pool that lost its last graph cannot be used again
             self._pool, self._reserved = torch.cuda.graph_pool_handle(), 0
         here, side = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
-        gc.collect()  # nothing of CUDA may be freed by chance while a recording is made
+        gc.collect()  # no garbage collection may free CUDA memory during a recording
         torch.cuda.synchronize(self._device)
         side.wait_stream(here)
         with torch.cuda.device(self._device), torch.cuda.stream(side):
             try:
                 yield
             finally:
-                _forget_workspaces()  # those of cuBLAS, which lie in the pool
+                _forget_workspaces()  # of cuBLAS, which are in the pool
         here.wait_stream(side)
 
     def warm(self, run: Callable[[], None]) -> None:
@@ -117,17 +116,17 @@ class Gpu:
         torch.cuda.synchronize(self._device)
         generator.set_state(state)
         _forget_workspaces()
-        torch.cuda.empty_cache()  # the stream is not used again: what lies ready for it would be lost
+        torch.cuda.empty_cache()  # the stream is not used again, so its cached memory would be lost
 
     def begin(self) -> None:
         self._open, self._before = torch.cuda.CUDAGraph(), torch.cuda.memory_reserved(self._device)
-        # Other threads may pin memory or look at events meanwhile: loaders of data, the watchdog of NCCL.
+        # Other threads may pin memory or query events meanwhile: data loaders, the watchdog of NCCL.
         self._open.capture_begin(pool=self._pool, capture_error_mode="thread_local")
 
     def end(self) -> Replay:
         graph, self._open = self._open, None
         assert graph is not None
-        with warnings.catch_warnings(action="ignore"):  # of a part that launches nothing
+        with warnings.catch_warnings(action="ignore"):  # about a part that launches nothing
             graph.capture_end()
         self._reserved += torch.cuda.memory_reserved(self._device) - self._before
         self._graphs.add(graph)
@@ -172,7 +171,7 @@ class Gpu:
         return self._reserved
 
     def _follow(self) -> None:
-        """A replay writes where the last one read, and that may have been on another stream."""
+        """Order a replay after the last one, which may have been on a different stream and has the same addresses."""
         here = torch.cuda.current_stream(self._device)
         if self._last is not None and self._last != here:
             here.wait_stream(self._last)
@@ -180,7 +179,7 @@ class Gpu:
 
 
 class _Memory:
-    """Memory of the device, by the protocol that torch reads it by."""
+    """Device memory for torch's array interface."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__cuda_array_interface__ = {
@@ -193,7 +192,7 @@ class _Memory:
 
 
 def _forget_workspaces() -> None:
-    """torch keeps a workspace of cuBLAS for each stream; one of a recording would stay in the pool."""
+    """Clear torch's cuBLAS workspaces, of which each stream has one. One of a recording would stay in the pool."""
     forget = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if forget is not None:
         forget()

@@ -1,4 +1,4 @@
-"""What a recorded step will hold, before it is recorded."""
+"""Predicts the memory of a recorded step."""
 
 from __future__ import annotations
 
@@ -11,8 +11,12 @@ from ...compiled_step import CompiledStep, LinkedStep
 
 
 class PredictedPool(NamedTuple):
-    """Bytes. pool: what the private pool takes of the device, by the model of torch's allocator. beside: copies of
-    outputs and gradients, and the gradients of outputs that backward is called with."""
+    """Memory in bytes.
+
+    Attributes:
+        pool: Device memory of the private pool, by the model of torch's allocator.
+        beside: Copies of outputs and gradients, and the gradients of outputs that backward receives.
+    """
 
     pool: int
     beside: int
@@ -23,8 +27,8 @@ class PredictedPool(NamedTuple):
 
 
 def predict_memory(step: LinkedStep, plain: CompiledStep) -> PredictedPool:
-    """Of a step on CUDA. Gradients are gone from the pool when they are delivered, and lie beside it then. What cuBLAS
-    takes for itself is not counted."""
+    """Predict the memory of a step on CUDA. Delivered gradients leave the pool and count beside it. cuBLAS is not
+    counted."""
     graph, contract = step.linked.graph, step.contract
     account = simulate(step.linked, "consumed").device if plain.account is None else plain.account("consumed")
     inputs = [source for source in contract.sources if graph.values[source].kind == "input"]
@@ -37,15 +41,15 @@ def predict_memory(step: LinkedStep, plain: CompiledStep) -> PredictedPool:
 
 
 def _buffers(account: Account) -> list[Buffer]:
-    """Its allocations, and at each moment what is held beyond them as one more."""
-    found = [Buffer(one.birth, one.death, one.nbytes) for one in account.allocations if one.nbytes]
+    """Return the allocations, and for each moment any further memory as a buffer."""
+    buffers = [Buffer(buffer.birth, buffer.death, buffer.nbytes) for buffer in account.allocations if buffer.nbytes]
     level = [0] * (len(account.during) + 1)
-    for one in found:
-        level[one.first] += one.nbytes
-        level[one.end] -= one.nbytes
-    held = 0
+    for buffer in buffers:
+        level[buffer.first] += buffer.nbytes
+        level[buffer.end] -= buffer.nbytes
+    allocated = 0
     for at, during in enumerate(account.during):
-        held += level[at]
-        if during > held:
-            found.append(Buffer(at, at + 1, during - held))
-    return found
+        allocated += level[at]
+        if during > allocated:
+            buffers.append(Buffer(at, at + 1, during - allocated))
+    return buffers

@@ -1,4 +1,4 @@
-"""A step as it was recorded for tensors at certain addresses."""
+"""A step that was recorded for tensors at certain addresses."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ from .tape import record as taped
 
 
 class Recorded(NamedTuple):
-    """inputs, tangents: what is filled before forward and before backward. tapes: of forward, and of each segment of
-    backward, the first of which begins it. outputs, gradients (by segment): what is copied behind them. updates: read
-    behind forward, at once."""
+    """A recording.
+
+    Attributes:
+        inputs: Filled before forward.
+        tangents: Filled before backward.
+        tapes: Of forward, and of each segment of backward; the first segment begins it.
+        outputs: Copied after forward.
+        updates: Read directly after forward.
+        gradients: Copied after each segment.
+    """
 
     inputs: Filled
     tangents: Filled
@@ -30,8 +37,8 @@ class Recorded(NamedTuple):
 
     @property
     def copied(self) -> int:
-        """Bytes that calls hold beside the pool: outputs and gradients."""
-        return self.outputs.nbytes + sum(one.nbytes for one in self.gradients)
+        """Bytes of calls outside the pool: outputs and gradients."""
+        return self.outputs.nbytes + sum(copies.nbytes for copies in self.gradients)
 
 
 class _Backward(NamedTuple):
@@ -44,18 +51,26 @@ def record(
     step: CompiledStep,
     contract: StepContract,
     recorder: GraphRecorder,
-    given: Sequence[Any],
+    sources: Sequence[Any],
     inputs: Sequence[int],
     device: torch.device,
 ) -> Recorded:
-    """Record forward and all of backward. given: the contract's sources; of those at `inputs` the calls bring others.
-    The step runs once for that, with gradients of outputs that are 0; what that makes goes nowhere."""
+    """Record forward and all of backward. The step runs once, with zero gradients of outputs and discarded results.
+
+    Args:
+        step: The step.
+        contract: Its contract.
+        recorder: The recorder.
+        sources: The contract's sources.
+        inputs: Indices of sources that calls replace.
+        device: The device.
+    """
     with recorder.recording():
-        recorder.warm(lambda: _run(step, contract, given, device))
-        forward, (made, places) = taped(recorder, lambda: _forward(step, given, inputs))
-        outputs, updates = [list(map(static, made.outputs)), list(map(static, made.updates))]
-        residue = made.residue
-        del made  # from here on the pool may use the outputs' memory again
+        recorder.warm(lambda: _run(step, contract, sources, device))
+        forward, (forwarded, places) = taped(recorder, lambda: _forward(step, sources, inputs))
+        outputs, updates = [list(map(static, forwarded.outputs)), list(map(static, forwarded.updates))]
+        residue = forwarded.residue
+        del forwarded  # from here on the pool may reuse the outputs' memory
         back = _backward(step, contract, recorder, residue, device)
     bytes_at = recorder.bytes_at
     return Recorded(
@@ -63,14 +78,14 @@ def record(
         Filled(back.tangents, bytes_at, device),
         (forward, *back.tapes),
         Copied(outputs, bytes_at, device),
-        tuple(alias(one, bytes_at, device) for one in updates),
-        tuple(Copied(one, bytes_at, device) for one in back.gradients),
+        tuple(alias(static_tensor, bytes_at, device) for static_tensor in updates),
+        tuple(Copied(static_tensor, bytes_at, device) for static_tensor in back.gradients),
     )
 
 
-def _run(step: CompiledStep, contract: StepContract, given: Sequence[Any], device: torch.device) -> None:
-    residue = step.forward(given).residue
-    step.begin(residue, [empty(one.type, device).zero_() for one in contract.tangents])
+def _run(step: CompiledStep, contract: StepContract, sources: Sequence[Any], device: torch.device) -> None:
+    residue = step.forward(sources).residue
+    step.begin(residue, [empty(tangent.type, device).zero_() for tangent in contract.tangents])
     for segment in step.segments:
         segment(residue)
 
@@ -85,17 +100,17 @@ def _forward(step: CompiledStep, given: Sequence[Any], inputs: Sequence[int]) ->
 def _backward(
     step: CompiledStep, contract: StepContract, recorder: GraphRecorder, residue: Any, device: torch.device
 ) -> _Backward:
-    found = _Backward([], [], [])
+    backward = _Backward([], [], [])
 
     def run(at: int) -> list[Static]:
         if not at:
-            tangents = [empty(one.type, device) for one in contract.tangents]
-            found.tangents.extend(map(static, tangents))
+            tangents = [empty(tangent.type, device) for tangent in contract.tangents]
+            backward.tangents.extend(map(static, tangents))
             step.begin(residue, tangents)
         return list(map(static, step.segments[at](residue)))
 
     for at in range(len(step.segments)):
         tape, gradients = taped(recorder, lambda at=at: run(at))
-        found.tapes.append(tape)
-        found.gradients.append(gradients)
-    return found
+        backward.tapes.append(tape)
+        backward.gradients.append(gradients)
+    return backward

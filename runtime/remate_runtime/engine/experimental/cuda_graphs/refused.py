@@ -1,4 +1,4 @@
-"""Why a step cannot be replayed."""
+"""Returns why a step cannot be replayed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...compiled_step import LinkedStep
 
 
 def refused(step: LinkedStep) -> str:
-    """The first reason that there is, for a reader; "" for none.
+    """Return the first reason against replaying a step, as text; "" if there is none.
 
-    A replay does on the device what was done there when it was recorded. What Python or the CPU decides, draws or
-    computes in between would not happen again, so that results would be wrong without a word.
+    A replay repeats the recorded work of the device. What Python or the CPU decides, draws or computes in between would
+    not happen again, so that results would be silently wrong.
     """
     return next(_reasons(step), "")
 
@@ -50,7 +50,7 @@ def _on_the_cpu(graph: Graph) -> Iterator[str]:
 
 
 def _returned(step: LinkedStep) -> Iterator[str]:
-    """Outputs that are tensors of the caller: a copy would be another tensor."""
+    """Yield outputs that are the caller's tensors: a copy would be a different tensor."""
     graph = step.linked.graph
     for output in step.contract.outputs:
         owner = graph.values[graph.root[output.value]]

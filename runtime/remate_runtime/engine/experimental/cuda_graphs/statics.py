@@ -1,5 +1,7 @@
-"""Tensors at addresses that all replays share: filled before a replay, copied behind one. The memory belongs to the
-private pool, which has long used it for something else when a step is over, so nothing here owns any."""
+"""Tensors at addresses that all replays share: filled before a replay, copied after it.
+
+Their memory belongs to the private pool, which reuses it when a step is over, so nothing here owns any.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from typing import NamedTuple
 import torch
 
 Bytes = Callable[[int, int], torch.Tensor]  # (address, count): that memory as a tensor of uint8, which does not own it
-_ALIGNED = 16  # bytes, of the largest elements
+_ALIGNED = 16  # bytes of the largest elements
 
 
 class Static(NamedTuple):
-    """Where a tensor lies. address, span: of the bytes from its first element to behind its last one."""
+    """The location of a tensor. span: bytes from its first to its last element, inclusive."""
 
     address: int
     span: int
@@ -24,17 +26,17 @@ class Static(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Whether the span is filled by its elements, each once."""
+        """Return whether its elements fill the span, each once."""
         return self.span == torch.Size(self.size).numel() * self.dtype.itemsize
 
     def on(self, memory: torch.Tensor, offset: int) -> torch.Tensor:
-        """A tensor of this kind in a tensor of bytes."""
-        made = torch.empty(0, dtype=self.dtype, device=memory.device)
-        return made.set_(memory.untyped_storage(), offset // self.dtype.itemsize, self.size, self.stride)
+        """Return a tensor of this kind in a tensor of bytes."""
+        tensor = torch.empty(0, dtype=self.dtype, device=memory.device)
+        return tensor.set_(memory.untyped_storage(), offset // self.dtype.itemsize, self.size, self.stride)
 
 
 def static(tensor: torch.Tensor) -> Static:
-    """Where a tensor lies now."""
+    """Return the current location of a tensor."""
     size, stride, itemsize = tuple(tensor.size()), tensor.stride(), tensor.dtype.itemsize
     last = sum((count - 1) * step for count, step in zip(size, stride, strict=True))
     span = (last + 1) * itemsize if tensor.numel() else 0
@@ -42,7 +44,7 @@ def static(tensor: torch.Tensor) -> Static:
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory for a tensor of the same type, laid out in the same way."""
+    """Allocate memory for a tensor of the same type and layout."""
     return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
@@ -53,32 +55,32 @@ def alias(where: Static, bytes_at: Bytes, device: torch.device) -> torch.Tensor:
 
 
 class Filled:
-    """Static tensors that are given new contents before a replay."""
+    """Static tensors that receive new contents before a replay."""
 
     def __init__(self, where: Sequence[Static], bytes_at: Bytes, device: torch.device) -> None:
-        self._to = [(alias(one, bytes_at, device), one) for one in where]
+        self._to = [(alias(target, bytes_at, device), target) for target in where]
 
     def fill(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Each lies as the static one does, at another address."""
-        for (to, one), tensor in zip(self._to, tensors, strict=True):
-            if one.dense:
-                to.copy_(tensor)
-            elif one.span:  # elements that lie over each other, or apart
-                _bytes(to, one).copy_(_bytes(tensor, one))
+        """Copy tensors that have the layout of the static ones."""
+        for (alias_of_target, target), tensor in zip(self._to, tensors, strict=True):
+            if target.dense:
+                alias_of_target.copy_(tensor)
+            elif target.span:  # elements overlap, or have gaps
+                _bytes(alias_of_target, target).copy_(_bytes(tensor, target))
 
 
-def _bytes(tensor: torch.Tensor, one: Static) -> torch.Tensor:
-    made = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-    return made.set_(tensor.untyped_storage(), tensor.storage_offset() * one.dtype.itemsize, (one.span,), (1,))
+def _bytes(tensor: torch.Tensor, target: Static) -> torch.Tensor:
+    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return raw.set_(tensor.untyped_storage(), tensor.storage_offset() * target.dtype.itemsize, (target.span,), (1,))
 
 
 class Copied:
-    """Copies of static tensors, to be made behind a replay. Those that share a storage do so in the copy."""
+    """Copies static tensors after a replay. Those that share a storage share one in the copy."""
 
     def __init__(self, where: Sequence[Static], bytes_at: Bytes, device: torch.device) -> None:
         storages: dict[int, list[int]] = {}
-        for number, one in enumerate(where):
-            storages.setdefault(one.storage if one.span else -1 - number, []).append(number)
+        for number, tensor in enumerate(where):
+            storages.setdefault(tensor.storage if tensor.span else -1 - number, []).append(number)
         self._count = len(where)
         self._groups: list[tuple[torch.Tensor, list[tuple[int, Static, int]]]] = []
         for numbers in storages.values():
@@ -92,9 +94,9 @@ class Copied:
         return sum(memory.nbytes for memory, _ in self._groups)
 
     def __call__(self) -> list[torch.Tensor]:
-        found: dict[int, torch.Tensor] = {}
+        copies: dict[int, torch.Tensor] = {}
         for memory, members in self._groups:
             copy = memory.clone()
-            for number, one, offset in members:
-                found[number] = one.on(copy, offset)
-        return [found[number] for number in range(self._count)]
+            for number, tensor, offset in members:
+                copies[number] = tensor.on(copy, offset)
+        return [copies[number] for number in range(self._count)]

@@ -1,4 +1,4 @@
-"""A recording in parts: graphs, and in front of some what is done with the generator of random numbers."""
+"""A recording in parts: graphs, and operations on the random number generator before some of them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any, TypeVar
 
 import torch
 
-from ...eager.random_runs import from_state, told
+from ...eager.random_runs import from_state, recorded_by
 from .gpu import GraphRecorder, Replay
 
 Made = TypeVar("Made")
 
 
 class _GeneratorState:
-    """That of a generator, as the last replay of the first run found it."""
+    """The generator's state at the first run of the latest replay."""
 
     found: torch.Tensor
 
 
 class GraphTape:
-    """A random operation that runs again is a graph of its own: a graph takes the state of the generator when it is
-    replayed."""
+    """A recording. A repeated random operation is a separate graph, because a graph takes the generator's state at
+    replay."""
 
     def __init__(self, recorder: GraphRecorder) -> None:
         self._recorder = recorder
@@ -45,13 +45,13 @@ class GraphTape:
     def record(self, run: Callable[[], Made]) -> Made:
         self._recorder.begin()
         try:
-            with told(self):
-                made = run()
+            with recorded_by(self):
+                result = run()
         except BaseException:
             self._recorder.abandon()
             raise
         self._parts.append(self._recorder.end())
-        return made
+        return result
 
     def play(self) -> None:
         for part in self._parts:
@@ -71,6 +71,6 @@ class GraphTape:
 
 
 def record(recorder: GraphRecorder, run: Callable[[], Made]) -> tuple[GraphTape, Made]:
-    """Record what `run` asks of the device. Returns that, and its result, tensors without contents."""
+    """Record the device work of `run`. Return the recording and the result, tensors without contents."""
     tape = GraphTape(recorder)
     return tape, tape.record(run)
