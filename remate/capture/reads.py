@@ -184,7 +184,7 @@ class Reads:
         frame, root = sys._getframe(3), None
         while frame is not None and frame.f_code.co_filename == _GOES_THROUGH_ALL:
             root, frame = frame.f_locals.get("self", root), frame.f_back
-        if root is not None and frame is not None and is_own_path(frame.f_code.co_filename):
+        if root is not None and frame is not None and is_own(frame.f_globals.get("__name__") or ""):
             self._walks.setdefault(id(root), (root, {}))[1].setdefault(name, set()).add(id(module))
 
     def _note_walks(self) -> None:

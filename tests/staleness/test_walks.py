@@ -66,13 +66,13 @@ def test_an_addition_is_noticed(kind: type[Walking], change: Callable[[Walking],
     schedule = remate.plan(model, (x,), budget="100%", cost="cpu", progress=None)
     if not late:
         change(model)
-        with pytest.raises((StaleModelError, BindError), match="more|container"):
+        with pytest.raises((StaleModelError, BindError), match=r"more|container"):
             remate_runtime.apply(model, schedule)(x)
         return
     scheduled = remate_runtime.apply(model, schedule)
     scheduled(x).backward()
     change(model)
-    with pytest.raises(StaleModelError, match="more|container"):
+    with pytest.raises(StaleModelError, match=r"more|container"):
         scheduled(x)
 
 

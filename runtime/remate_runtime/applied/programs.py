@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx import _symbolic_trace
+from torch.overrides import _get_current_function_mode_stack
 
 from ..errors import BindError, ExecutionError
 
@@ -38,11 +39,26 @@ def refuse_transforms() -> None:
             "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
             "\n  use the original model there"
         )
+    if torch._C._len_torch_function_stack():
+        _refuse_function_modes()
     functional = torch._C._get_dispatch_mode(
         torch._C._TorchDispatchModeKey.FUNCTIONAL
     )  # set by AOTAutograd before it traces
     if torch._C._get_tracing_state() is not None or _is_fx_tracing() or functional is not None:
         raise ExecutionError(NO_PROGRAM)
+
+
+def _refuse_function_modes() -> None:
+    """Raise ExecutionError inside a TorchFunctionMode of the user's: it may replace functions of torch, and a schedule
+    runs the operators below them."""
+    for mode in _get_current_function_mode_stack():
+        kind = type(mode)
+        if not kind.__module__.startswith(("torch.", "remate.")):
+            raise ExecutionError(
+                f"the call is inside the TorchFunctionMode {kind.__qualname__}, which may replace functions of torch; "
+                "a schedule runs the operators below them\n  call the scheduled model outside of it, or the original "
+                "model inside"
+            )
 
 
 def refuse_compiled(model: nn.Module) -> None:

@@ -224,6 +224,12 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
                     else "convert it, or plan again with it"
                 )
             )
+        if type(argument) is not torch.Tensor and _replaces_functions(type(argument)):
+            raise BindError(
+                f"the input {name!r} is a {type(argument).__qualname__}, whose __torch_function__ may replace "
+                "functions of torch; a schedule runs the operators below them\n  pass x.as_subclass(torch.Tensor), or "
+                "call the original model"
+            )
         if argument.requires_grad and not grad and torch.is_grad_enabled():
             raise BindError(
                 f"the input {name!r} requires grad, and the schedule has no gradient for it"
@@ -234,6 +240,12 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
         tensors.append(argument)
 
     return run
+
+
+def _replaces_functions(kind: type[torch.Tensor]) -> bool:
+    """Return whether a class of tensors has a `__torch_function__` of its own."""
+    own = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
+    return own not in (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
 
 
 def _literal(expected: Any, name: str) -> Accept:

@@ -61,7 +61,7 @@ class SelfCheck:
             sharded: Whether torch shards parts of the model.
         """
         together = ranks.calls_together(model, sharded)
-        family = (step, torch.is_grad_enabled(), together)
+        family = (step, torch.is_grad_enabled(), together, _callers_modes())
         if not self._turns.due(family, size):
             return False
         if not together and _is_watched():
@@ -103,10 +103,19 @@ class SelfCheck:
 
 
 def _is_watched() -> bool:
-    """Return whether each operation is observed (FlopCounterMode) or a CUDA graph is being recorded. The check then
-    waits for the next call."""
+    """Return whether a mode of torch's observes each operation (FlopCounterMode) or a CUDA graph is being recorded. The
+    check then waits for the next call."""
     recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    return recorded or torch.compiler.is_compiling() or bool(_get_current_dispatch_mode_stack())
+    return recorded or torch.compiler.is_compiling() or len(_callers_modes()) < torch._C._len_torch_dispatch_stack()
+
+
+def _callers_modes() -> tuple[type, ...]:
+    """Return the classes of the dispatch modes around the call that are not torch's. Such a mode may change what an
+    operator computes, so the first call in it is checked."""
+    if not torch._C._len_torch_dispatch_stack():
+        return ()
+    kinds = (type(mode) for mode in _get_current_dispatch_mode_stack())
+    return tuple(kind for kind in kinds if not kind.__module__.startswith("torch."))
 
 
 class _Check:

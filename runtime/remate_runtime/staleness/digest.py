@@ -125,6 +125,7 @@ def _follow(model: nn.Module, objects: Collection[str], code: Code, words: Colle
         if value is not MISSING and is_own(type(value).__module__):
             code.instance(value)
     code.library.look_up(words)
+    code.library.look_at_tensors()
     return dict(sorted(packages.items()))
 
 

@@ -31,6 +31,7 @@ from .attributes import (
 from .code import Code
 from .differences import CHECKPOINTS, Differences
 from .digest import at_index, at_path, code_of, compare_digest, make_digest
+from .library import tensor_methods
 from .ownership import qualified
 from .values import MISSING, accepts, held_by, hiding, underlying
 from .watched import ModelSnapshot
@@ -154,6 +155,8 @@ class Guard:
             watched.ask(functools.partial(getattr, cell, "cell_contents", MISSING))
         for function in code.all_followed():
             watched.function(function)
+        for name in tensor_methods(code.all_followed()):
+            watched.entry(torch.Tensor, name)
         watched.code(code.library.all_followed())
         watched.settle()
         return watched

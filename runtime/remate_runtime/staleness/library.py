@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from .ownership import has_own_file, is_own, qualified
@@ -23,6 +24,11 @@ _TORCH = (
     "torch.nn.modules",
 )  # the parts of torch whose functions are followed; others are only looked up
 _NOT_FORWARDS = frozenset({nn.Module, object, type})
+
+
+_OPERATORS = frozenset(
+    f"__{name}__" for name in "add radd sub rsub mul rmul truediv rtruediv matmul pow neg getitem setitem".split()
+)
 
 
 class Library:
@@ -69,6 +75,11 @@ class Library:
                 if isinstance(function, types.FunctionType):
                     self.entries.append((registry, word))
                     self.patched[f"{label}[{word}]"] = self._describe(function)
+
+    def look_at_tensors(self) -> None:
+        """Describe the methods of tensors that were replaced."""
+        for name, method in patched_tensor_methods():
+            self.patched[f"torch.Tensor.{name}"] = self._describe(method)
 
     def _work(self) -> None:
         while self._waiting:
@@ -124,6 +135,19 @@ class Library:
         if (function, kind) not in self._followed:
             self._followed.add((function, kind))
             self._waiting.append((function, kind))
+
+
+def tensor_methods(functions: Iterable[types.FunctionType]) -> Iterator[str]:
+    """Yield the methods of tensors that functions may call: those that they name, and operators."""
+    named = {name for function in functions for name in _names(function.__code__)}
+    yield from sorted(name for name in named | _OPERATORS if callable(getattr(torch.Tensor, name, None)))
+
+
+def patched_tensor_methods() -> Iterator[tuple[str, Any]]:
+    """Yield the methods of tensors that somebody replaced by a function of their own."""
+    for name, method in vars(torch.Tensor).items():
+        if isinstance(method, types.FunctionType) and _top(method.__module__ or "") != "torch":
+            yield name, method
 
 
 def _top(module: str) -> str:

@@ -58,6 +58,7 @@ class Opaque:
 OPAQUE = Opaque()
 ABSENT = {"absent": True}
 MISSING: Any = object()
+NO_ATTRIBUTES: dict[str, Any] = {}  # never written to
 
 
 def short_hash(text: str) -> str:
@@ -306,12 +307,15 @@ def attribute(thing: Any, name: str) -> Any:
 
 
 def held_by(thing: Any) -> dict[str, Any]:
-    """Return the attributes of an object itself. Forward's reads do not record this one."""
+    """Return the attributes of an object itself, `NO_ATTRIBUTES` of one that can have none (`__slots__`).
+
+    Forward's reads do not record this one.
+    """
     try:
         attributes = object.__getattribute__(thing, "__dict__")
     except (AttributeError, TypeError):
-        return {}
-    return attributes if isinstance(attributes, dict) else {}
+        return NO_ATTRIBUTES
+    return attributes if isinstance(attributes, dict) else NO_ATTRIBUTES
 
 
 def requested(thing: Any, name: str) -> Any:

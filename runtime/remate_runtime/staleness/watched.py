@@ -21,6 +21,7 @@ from .ownership import is_own, qualified
 from .values import (
     CONTAINERS,
     MISSING,
+    NO_ATTRIBUTES,
     held_by,
     is_constant,
     parts_of_value,
@@ -68,7 +69,7 @@ class ModelSnapshot:
             if name in attributes:
                 self.entry(attributes, name)
                 continue
-            if attributes:
+            if attributes is not NO_ATTRIBUTES:  # an empty one may get an attribute that hides the class's
                 self._entries.setdefault((id(attributes), name), (attributes, name))
             registered = self._registered(attributes, name) if isinstance(thing, nn.Module) else None
             if registered is not None:
