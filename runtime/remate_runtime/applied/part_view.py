@@ -23,12 +23,18 @@ Again = Callable[..., nn.Module]  # applies the same schedules to another copy o
 
 
 class AppliedParts:
-    """What was applied to parts of `model`. steps: by path. again: how."""
+    """What was applied to parts of `model`. steps: by path. again: how; pickled: the same for pickle."""
 
     def __init__(
-        self, model: nn.Module, steps: Mapping[str, Dispatch], again: Again, arguments: tuple[Any, ...]
+        self,
+        model: nn.Module,
+        steps: Mapping[str, Dispatch],
+        pickled: Callable[..., tuple[Any, ...]],
+        again: Again,
+        arguments: tuple[Any, ...],
     ) -> None:
         self.model, self.steps, self.again, self.arguments = model, dict(steps), again, arguments
+        self.pickled = pickled
         self._told = False
 
     @property
@@ -152,7 +158,7 @@ def _call(base: type) -> Callable[..., Any]:
 
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     parts = module._remate_parts
-    return parts.again, (parts.model, *parts.arguments)
+    return parts.pickled(parts.model, *parts.arguments)
 
 
 def _reduce_inner(module: Any, protocol: int) -> tuple[Any, ...]:

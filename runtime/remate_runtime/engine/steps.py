@@ -138,7 +138,7 @@ class Steps:
                 "they come; they are "
                 f"still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n  register "
                 "such an "
-                "optimizer (register_post_accumulate_grad_hook), or plan with gradients='held' or 'accumulated'",
+                "optimizer (register_post_accumulate_grad_hook), or plan with gradients='retained' or 'accumulated'",
                 UserWarning,
                 stacklevel=2,
             )
