@@ -20,6 +20,7 @@ RUNTIME = [
     "format",
     "flat_step",
     "link",
+    "display",
     "addresses",
     "operator_calls",
     "bind",

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.format import Schedule, Settings
-from remate_runtime.support.quantities import size
+from remate_runtime.support.quantities import overhead, size
 
 from ..budget import BudgetError, parse_budget
 from ..partition.hierarchy import Hierarchy
@@ -105,11 +105,11 @@ def _knee(curve: Sequence[Candidate]) -> Candidate:
 
 
 def _told(curve: Sequence[Candidate], found: Candidate, base: Candidate) -> str:
-    """`18.1 MiB +0%, 9.2 MiB +4.1% (chosen), 7.0 MiB +31%`."""
+    """`18.1 MiB +0.00%, 9.20 MiB +4.12% (chosen), 7.00 MiB +31.05%`."""
     shown = sorted({0, len(curve) - 1, curve.index(found), len(curve) // 3, 2 * len(curve) // 3})
     points = []
     for one in (curve[at] for at in shown):
-        more = f"{size(one.peak)} {(one.time / max(1, base.time) - 1) * 100:+.1f}%"
+        more = f"{size(one.peak)} {overhead(one.time, base.time, 'no cost')}"
         points.append(f"{more} (the knee, chosen)" if one is found else more)
     return f"no budget was given; peak and extra time: {', '.join(points)}; budget= or slowdown= asks for another"
 

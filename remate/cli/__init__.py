@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from remate_runtime.errors import BindError, MissingExtraError, RemateError, ScheduleError
 from remate_runtime.support.files import advice
@@ -126,9 +126,20 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         import_module(f".{name}", __name__).configure(commands)
+    for command in (made, *commands.choices.values()):
+        _say_briefly(command)
     for command in commands.choices.values():
         _take_in_any_order(command)
     return made
+
+
+def _say_briefly(command: argparse.ArgumentParser) -> None:
+    """Wrong arguments are an error with a hint, without the list of all options before it."""
+
+    def error(message: str) -> NoReturn:
+        raise UsageError(f"{command.prog}: {message}\n  hint: `{command.prog} --help` lists the arguments")
+
+    setattr(command, "error", error)  # noqa: B010
 
 
 def _take_in_any_order(command: argparse.ArgumentParser) -> None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remate_runtime.extras import require
 
-from ..present.text import count, percent, plain, size
+from ..present.text import count, overhead, percent, plain, size
 from . import exit_codes
+from .inputs import data_of
 from .output import say, say_aside
 from .several import Report, each
 from .sizes import add_at, checked_at, parts_line, range_lines, size_line, sizes_line
-from .usage import UsageError, replan_command
+from .usage import UsageError, stale_hint
 
 if TYPE_CHECKING:
     from remate_runtime.format import Solve
@@ -32,7 +33,7 @@ _SHOWN = 20
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("check", help="check schedule files, or whether they fit a model", description=__doc__)
-    parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
+    parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files; -: standard input")
     parser.add_argument("--model", metavar="FILE.py:build", help="also compare with what this function builds")
     parser.add_argument(
         "--step", action="store_true", help="with --model: also run one step beside the model, and compare the results"
@@ -86,14 +87,14 @@ def _check(
     path: str, model: _Model | None, report: Report, quiet: bool, executed: _Executed, at: Mapping[str, int]
 ) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format import locate, read
+    from remate_runtime.format import locate
 
     from ..schedule_tools.analysis import open_text
     from ..schedule_tools.check import findings
     from ..schedule_tools.schema_check import schema_faults
     from ..schedule_tools.sizes import faults_at_corners
 
-    data = read(path)
+    data = data_of(path)
     try:
         opened = open_text(data)
     except ScheduleError as error:
@@ -104,7 +105,7 @@ def _check(
     stale = model.differences(opened, sound=not faults) if model else []
     if report.form != "text":
         return report.faults(
-            path, data, [*faults, *(one.fault(replan_command(path, model.target)) for one in stale if model)]
+            path, data, [*faults, *(one.fault(stale_hint(path, model.target)) for one in stale if model)]
         )
     if faults:
         report.faults(path, data, faults)
@@ -128,10 +129,11 @@ def _summary(path: str, opened: Analysis) -> str:
     operations, recomputes = len(opened.graph.operations), len(opened.expanded.recomputes)
     instances = count(len(opened.schedule.program), "instance")
     pages = f", {count(len(opened.expanded.pages), 'page')}" if opened.expanded.pages else ""
-    overhead = f"{(timeline.time / base.time - 1) * 100:+.2f}% over the baseline" if base.time else "no costs recorded"
+    everywhere, sizes = _range(opened)
+    over = f"{overhead(timeline.time, base.time)} over the baseline" if base.time else "no costs recorded"
     return "\n".join(
         [
-            f"{path}: fine",
+            f"{path}: fine" + ("" if everywhere else " as planned; larger sizes are over the budget"),
             *_sizes(opened),
             *_parts(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
@@ -141,8 +143,8 @@ def _summary(path: str, opened: Analysis) -> str:
             f"  {delivered_line(opened)}",
             *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
             *_compiled(solve),
-            f"  predicted time {overhead}",
-            *_range(opened),
+            f"  predicted time {over}",
+            *sizes,
         ]
     )
 
@@ -186,12 +188,14 @@ def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) ->
     return found.peak > budget
 
 
-def _range(opened: Analysis) -> list[str]:
+def _range(opened: Analysis) -> tuple[bool, list[str]]:
+    """Whether the budget holds at every size, and lines that say at which."""
     if not opened.schedule.model.dims:
-        return []
+        return True, []
     from ..schedule_tools.sizes import over_range
 
-    return range_lines(over_range(opened.schedule))
+    found = over_range(opened.schedule)
+    return found.everywhere, range_lines(found)
 
 
 class _Executed(NamedTuple):
@@ -316,4 +320,4 @@ def _stale(path: str, model: str, found: list[StalenessCause]) -> str:
         ]
     if len(found) > _SHOWN:
         lines.append(f"  … and {len(found) - _SHOWN} more")
-    return "\n".join([*lines, f"hint: {replan_command(path, model)}"])
+    return "\n".join([*lines, f"hint: {stale_hint(path, model)}"])

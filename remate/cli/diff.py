@@ -29,7 +29,7 @@ def configure(commands: Any) -> None:
         epilog="exit status: 0 if the schedules are equal, 1 if they differ; with --git always 0 unless git's call "
         "fails",
     )
-    parser.add_argument("files", metavar="FILE", nargs="+", help="the old schedule and the new one")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="the old schedule and the new one; -: standard input")
     parser.add_argument(
         "--format",
         choices=("text", "json", "markdown"),

@@ -1,13 +1,14 @@
 """`remate edit`: change decisions of a schedule file without opening it, and see what that does to peak and time.
 
 The lines written are those that a person would write. Results stay what they were whatever is edited: keeping and
-recomputing and paging change memory and time, never a gradient. Edits are made in this order: --plan, --keep,
+recomputing and paging change memory and time, never a gradient. Edits are made in this order: --range, --plan, --keep,
 --recompute, --page.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..present.text import size
@@ -18,6 +19,9 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..schedule_tools.analysis import Analysis
     from ..schedule_tools.edit import Editor
+
+
+_RANGE = re.compile(r"(\w+)=(\d{1,15})\.\.(\d{1,15})", re.ASCII)
 
 
 def configure(commands: Any) -> None:
@@ -62,6 +66,13 @@ def configure(commands: Any) -> None:
         ("back", "before which it gets memory again; default: the next read"),
     ):
         parser.add_argument(f"--{point}", metavar="POINT", default="", help=f"of --page: the operation {meaning}")
+    parser.add_argument(
+        "--range",
+        metavar="SIZE",
+        action="append",
+        default=[],
+        help="narrow the range of a named size: b=2..16, around what was planned",
+    )
     parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
@@ -72,9 +83,10 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.plan or args.keep or args.recompute or args.page):
+    if not (args.plan or args.keep or args.recompute or args.page or args.range):
         raise UsageError(
-            "nothing to edit\n  hint: --keep ID, --recompute ID --before POINT, --page ID, or --plan INSTANCE=PLAN"
+            "nothing to edit\n"
+            "  hint: --keep ID, --recompute ID --before POINT, --page ID, --range b=2..16, or --plan INSTANCE=PLAN"
         )
     if not args.page and (args.out or args.gone or args.back):
         raise UsageError("--out, --gone and --back are points of --page\n  hint: --page h.0.mlp.act --gone h.1.mlp.act")
@@ -102,6 +114,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _apply(editor: Editor, args: argparse.Namespace) -> None:
+    for text in args.range:
+        found = _RANGE.fullmatch(text)
+        if found is None:
+            raise UsageError(f"--range {text[:80]!r} is not NAME=LOW..HIGH\n  hint: --range b=2..16")
+        editor.narrow(found[1], int(found[2]), int(found[3]))
     for text in args.plan:
         instance, equals, plan = text.partition("=")
         if not equals:

@@ -23,9 +23,11 @@ _SHOWN = 8
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("explain", help="tell why something is kept or recomputed", description=__doc__)
-    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file; -: standard input")
     parser.add_argument("id", metavar="ID", nargs="?", help="an operation, a value or an instance, by its full id")
-    parser.add_argument("--more", metavar="SIZE", type=bytes_of, default="1GiB", help="budget to add, default 1GiB")
+    parser.add_argument(
+        "--more", metavar="SIZE", type=bytes_of, help="budget to add; default: a tenth of the baseline's peak"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default text")
     add_at(parser)
     parser.set_defaults(run=run)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import PEAK_NOTE, percent, size, table
+from ..present.text import PEAK_NOTE, overhead, percent, size, table
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer
 from .output import PLOT, SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
@@ -100,7 +100,7 @@ def summary(found: Fit) -> str:
 
 
 def _extra(one: Any) -> str:
-    return f"{(one.time / max(1, one.baseline_time) - 1) * 100:+.2f}%"
+    return overhead(one.time, one.baseline_time, "no cost")
 
 
 def _plot(found: Fit) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..present.text import count
 from . import exit_codes
+from .inputs import data_of
 from .output import say
 from .several import Report, each
 
@@ -18,7 +19,7 @@ _SHOWN = 100
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("lint", help="find what is legal but suspicious", description=__doc__)
-    parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
+    parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files; -: standard input")
     parser.add_argument("--format", choices=("text", "json", "github"), default="text", help="default text")
     parser.set_defaults(run=run)
 
@@ -30,13 +31,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _lint(path: str, report: Report) -> int:
     from remate_runtime.errors import ScheduleError
-    from remate_runtime.format import locate, read
+    from remate_runtime.format import locate
 
     from ..present.faults import FaultReport
     from ..schedule_tools.analysis import open_text
     from ..schedule_tools.lint import CODES, lint
 
-    data = read(path)
+    data = data_of(path)
     try:
         opened = open_text(data)
     except ScheduleError as error:

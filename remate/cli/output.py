@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from remate_runtime.support.files import advice, check_writable, write_atomically
 from remate_runtime.support.plain_text import plain_lines
@@ -17,6 +19,8 @@ from .streams import Stream
 from .usage import UsageError
 
 STDOUT = "-"
+_NARROWEST = 30  # columns that lines are broken for
+_COMMANDS = ("next: ", "hint: remate")
 _HEAD = 1 << 16  # bytes of a file that are looked at
 
 
@@ -95,12 +99,30 @@ def say(text: str, *outputs: str | None) -> None:
 
     Nothing in the text reaches the terminal, or the runner of a workflow, as a command.
     """
-    print(plain_lines(text), file=sys.stderr if STDOUT in outputs else sys.stdout)
+    stream = sys.stderr if STDOUT in outputs else sys.stdout
+    print(wrapped(plain_lines(text), stream), file=stream)
 
 
 def say_aside(text: str) -> None:
     """Print for the person on standard error: warnings, findings, hints."""
-    print(plain_lines(text), file=sys.stderr)
+    print(wrapped(plain_lines(text), sys.stderr), file=sys.stderr)
+
+
+def wrapped(text: str, stream: Any) -> str:
+    """Lines of sentences broken between words where a terminal is narrower, further lines indented. Rows of tables and
+    commands to copy stay as they are."""
+    if stream is None or not stream.isatty():
+        return text
+    width = max(shutil.get_terminal_size().columns, _NARROWEST)
+    lines: list[str] = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        if len(line) <= width or "  " in line.strip() or line.startswith(_COMMANDS):
+            lines.append(line)
+        else:
+            options: Any = {"break_long_words": False, "break_on_hyphens": False}
+            lines += textwrap.wrap(line, width, subsequent_indent=indent + "  ", **options)
+    return "\n".join(lines)
 
 
 def written(path: str, more: str = "") -> str:

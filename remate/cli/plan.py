@@ -16,7 +16,7 @@ from remate_runtime.support.plain_text import plain
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
 from ..interrupts import Finishing
 from ..present.outputs import gradients_of_outputs
-from ..present.text import PEAK_NOTE, duration, percent, size, table
+from ..present.text import PEAK_NOTE, duration, overhead, percent, size, table
 from ..profile.devices import is_estimated
 from . import exit_codes
 from .device_memory import (
@@ -213,7 +213,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         (
             "time",
             duration(solve.time),
-            f"{_overhead(solve.time, solve.baseline_time)} over the baseline ({solve.cost})",
+            f"{overhead(solve.time, solve.baseline_time, 'no cost')} over the baseline ({solve.cost})",
         ),
     ]
     if solve.compiled is not None and solve.compiled.peak is not None:
@@ -222,7 +222,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     if paged := sum(len(named(one)) for one in schedule.statements if isinstance(one, Page)):
         rows.append(("paged", f"{paged:,}", "values leave the device and come back, `remate show` lists them"))
     if solve.lower_bound is not None:
-        over = _overhead(solve.lower_bound, solve.baseline_time)
+        over = overhead(solve.lower_bound, solve.baseline_time, "no cost")
         of = " of estimated costs" * is_estimated(solve.cost)
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{of}, no schedule of this step is faster"))
     if solve.gap is not None:
@@ -233,7 +233,3 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])
-
-
-def _overhead(time: int, base: int) -> str:
-    return f"{(time / base - 1) * 100:+.2f}%" if base else "no cost"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..interrupts import Finishing
-from ..present.text import count, plain, size, table
+from ..present.text import count, overhead, plain, size, table
 from .output import SCHEDULE, STDOUT, check_output, say, write_output
 from .usage import UsageError
 
@@ -83,7 +83,7 @@ def _summary(made: list[Schedule], paths: list[str], together: int) -> list[str]
     for path, one in zip(paths, made, strict=True):
         solve, calls = one.solve, one.model.calls
         each = f", each {count(calls, 'call')}" if calls > 1 else ""
-        over = f"{(solve.time / solve.baseline_time - 1) * 100:+.2f}%" if solve.baseline_time else "no cost"
+        over = overhead(solve.time, solve.baseline_time, "no cost")
         peak = f"{size(solve.peak)} of {size(solve.baseline_peak)}"
         rows.append((plain(path), plain(", ".join(one.model.at)) + each, peak, over))
     heads = [("file", "for", "peak of all its calls", "time")]

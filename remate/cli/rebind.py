@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from remate_runtime.errors import RemateError
 from remate_runtime.extras import require
 
-from ..present.text import count, percent, plain, size
+from ..present.text import count, overhead, percent, plain, size
 from . import exit_codes
 from .output import SCHEDULE, check_output, say, say_aside, write_output, written
 from .plan_options import options_from
@@ -67,7 +67,7 @@ def _summary(opened: Analysis, carried: Carried) -> str:
     planned, base = opened.timeline, opened.baseline
     matched, total = carried.instances
     share = f" ({percent(planned.peak / base.peak, 1)} of the baseline)" if base.peak else ""
-    time = f", time {(planned.time / base.time - 1) * 100:+.2f}% over the baseline" if base.time else ""
+    time = f", time {overhead(planned.time, base.time)} over the baseline" if base.time else ""
     recomputes = count(len(opened.expanded.recomputes), "recompute")
     lost = f"; {count(len(carried.left_out), 'thing')} left out" if carried.left_out else ", all of it"
     summary = f"carried over: {matched} of {count(total, 'instance')}, {recomputes}{lost}"

@@ -16,7 +16,7 @@ from .usage import UsageError
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("report", help="write a page about a schedule, for a browser", description=__doc__)
-    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file; -: standard input")
     parser.add_argument("-o", "--output", metavar="OUT.html", required=True, help="the page; - for standard output")
     parser.add_argument("--trace", metavar="TRACE.json", help="a measured curve, from `remate run --memory-trace`")
     parser.add_argument("--frontier", metavar="DIR", help="a folder of schedules of the same step for other budgets")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from remate_runtime.extras import require
 
-from ..present.text import count, duration, plain, size, table
+from ..present.text import count, duration, overhead, plain, size, table
 from . import exit_codes
 from .output import MEMORY_TRACE, add_force, check_output, say, say_aside, write_output, written
 from .sizes import add_at, checked_at
-from .usage import UsageError, replan_command
+from .usage import UsageError, stale_hint
 
 if TYPE_CHECKING:
     from remate_runtime.format import Schedule
@@ -158,11 +158,12 @@ def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
     shown = [f"  {plain(one)}" for one in beyond[:_SHOWN]]
     more = [f"  … and {len(beyond) - _SHOWN} more"] if len(beyond) > _SHOWN else []
     told = f"{path}: stale, its first step differs from that of {model} by more than the order of sums explains"
-    return "\n".join([told, *shown, *more, f"hint: {replan_command(path, model)}"])
+    return "\n".join([told, *shown, *more, f"hint: {stale_hint(path, model)}"])
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
-    from ..present.thinning import thin
+    from remate_runtime.display import thin
+
     from ..step_measurement.memory_trace import encode, memory_trace
 
     times, levels = thin(curve.times, curve.bytes, _BUCKETS)
@@ -230,7 +231,7 @@ def _ratio(part: int, whole: int) -> str:
 
 
 def _off(measured_peak: int, predicted: int) -> str:
-    return f"measured {(measured_peak / predicted - 1) * 100:+.2f}%" if predicted else "nothing predicted"
+    return f"measured {overhead(measured_peak, predicted)}" if predicted else "nothing predicted"
 
 
 def _verdict(measured_peak: int, budget: int) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..present.assumptions import assumption_lines
 from ..present.outputs import gradients_of_outputs
-from ..present.text import PEAK_NOTE, count, duration, percent, plain, size, table
+from ..present.text import PEAK_NOTE, count, duration, overhead, percent, plain, size, table
 from ..profile.devices import is_estimated
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
@@ -25,7 +25,7 @@ _SHOWN = 10
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("show", help="show what a schedule keeps and recomputations", description=__doc__)
-    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file; -: standard input")
     parser.add_argument(
         "--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file; -: standard output"
     )
@@ -113,7 +113,7 @@ def figures(opened: Analysis) -> str:
             ("paged to the " + to, size(nbytes), "", "held to the end of the step")
             for to, nbytes in timeline.paged.items()
         ),
-        ("time", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
+        ("time", duration(timeline.time), duration(base.time), overhead(timeline.time, base.time)),
         *_waiting(opened),
     ]
     return _with_solve(opened, rows)
@@ -158,7 +158,7 @@ def _of_parts(opened: Analysis) -> str:
         ("  of the others, beside it", size(timeline.beside), size(base.beside), _share(timeline.beside, base.beside)),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
         ("gradients", opened.graph.delivered, "", "as planned for"),
-        ("time of one call", duration(timeline.time), duration(base.time), _overhead(timeline.time, base.time)),
+        ("time of one call", duration(timeline.time), duration(base.time), overhead(timeline.time, base.time)),
     ]
     return _with_solve(opened, rows)
 
@@ -168,7 +168,7 @@ def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
     if solve.lower_bound is not None:
         of = ", of estimates" * is_estimated(solve.cost)
         rows.append(
-            (f"time, proven bound{of}", duration(solve.lower_bound), "", _overhead(solve.lower_bound, base.time))
+            (f"time, proven bound{of}", duration(solve.lower_bound), "", overhead(solve.lower_bound, base.time))
         )
     gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the baseline time above the fastest"
     text = table(rows, right=(1, 2))
@@ -177,15 +177,11 @@ def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _over(packed: int, peak: int) -> str:
-    return "" if packed == peak else f"{_overhead(packed, peak)} on the peak"
+    return "" if packed == peak else f"{overhead(packed, peak)} on the peak"
 
 
 def _share(part: int, whole: int) -> str:
     return f"{percent(part / whole, 1)} of the baseline" if whole else ""
-
-
-def _overhead(time: int, base: int) -> str:
-    return f"{(time / base - 1) * 100:+.2f}%" if base else ""
 
 
 def _blocks(opened: Analysis) -> str:

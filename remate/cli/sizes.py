@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..present.sizes import sizes_text
 from ..present.text import count, percent, size, table
+from .inputs import opened
 from .output import STDOUT
 from .usage import UsageError
 
@@ -42,17 +43,13 @@ def _dims(text: str) -> dict[str, int]:
 
 def opened_at(path: str, dims: Mapping[str, int]) -> Analysis:
     """The file at `path`, at a size. Raises ScheduleError, UsageError."""
-    from ..schedule_tools.analysis import open_schedule
-
-    return _at(path, open_schedule(path), dims)
+    return _at(path, opened(path), dims)
 
 
 def both_at(paths: Sequence[str], dims: Mapping[str, int]) -> list[Analysis]:
     """Two files to compare at a size. Where only one of them names sizes, the other is as it is. Raises ScheduleError,
     UsageError."""
-    from ..schedule_tools.analysis import open_schedule
-
-    found = [open_schedule(path) for path in paths]
+    found = [opened(path) for path in paths]
     if not any(one.schedule.model.dims for one in found):
         return [_at(path, one, dims) for path, one in zip(paths, found, strict=True)]
     return [_at(path, one, dims if one.schedule.model.dims else {}) for path, one in zip(paths, found, strict=True)]
@@ -70,14 +67,14 @@ def checked_at(path: str, schedule: Schedule, dims: Mapping[str, int]) -> None:
         raise UsageError("\n  hint: ".join([f"--at: {what} ({path})", *more])) from None
 
 
-def _at(path: str, opened: Analysis, dims: Mapping[str, int]) -> Analysis:
+def _at(path: str, planned: Analysis, dims: Mapping[str, int]) -> Analysis:
     if not dims:
-        return opened
+        return planned
     from ..schedule_tools.analysis import analyse
     from ..schedule_tools.sizes import schedule_at
 
-    checked_at(path, opened.schedule, dims)
-    return analyse(schedule_at(opened.schedule, dims))
+    checked_at(path, planned.schedule, dims)
+    return analyse(schedule_at(planned.schedule, dims))
 
 
 def parts_line(schedule: Schedule) -> str:

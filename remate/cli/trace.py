@@ -14,7 +14,7 @@ from .usage import UsageError
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser("trace", help="write the predicted step for Perfetto", description=__doc__)
-    parser.add_argument("schedule", metavar="S.json", help="a schedule file")
+    parser.add_argument("schedule", metavar="S.json", help="a schedule file; -: standard input")
     parser.add_argument(
         "-o", "--output", metavar="OUT.json", help="Trace Event JSON, for ui.perfetto.dev; -: standard output"
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..schedule_tools.decisions import InstanceDecision, OperationDecision
 from ..schedule_tools.diff import CostChange, Effect, FieldChange, ScheduleDiff
-from .text import duration, percent, plain, size, table
+from .text import duration, overhead, percent, plain, size, table
 
 SHOWN = 12  # of a kind, unless more are requested
 
@@ -72,6 +73,8 @@ def _graph(changes: ScheduleDiff, limit: int | None) -> str:
     for field in changes.instances[:limit]:
         lines.append(f"  instance {field.field}: {_value(field.old)} -> {_value(field.new)}")
     lines += _rest(len(changes.instances), limit, "  ")
+    if replaced := _replaced(changes):
+        lines.append(f"  operators: {replaced}")
     for block in changes.graph:
         counts = {kind: [o for o in block.operations if o.change == kind] for kind in _KINDS}
         said = ", ".join(f"{len(ops)} {_KINDS[kind]}" for kind, ops in counts.items() if ops)
@@ -80,6 +83,16 @@ def _graph(changes: ScheduleDiff, limit: int | None) -> str:
         rows = [(f"    {o.change}", o.op, f"{o.count}x", " -> ".join(x for x in (o.old, o.new) if x)) for o in shown]
         lines += [table(rows, right=(2,)), *_rest(len(block.operations), limit, "    ")]
     return "\n".join(["graph", *lines]) if lines else ""
+
+
+def _replaced(changes: ScheduleDiff) -> str:
+    """`aten.gelu -> aten.silu 12x`: operators that took the places of others."""
+    times: Counter[tuple[str, str]] = Counter()
+    for block in changes.graph:
+        for op in block.operations:
+            if op.change == "replaced":
+                times[op.old, op.new] += op.count
+    return ", ".join(f"{old} -> {new} {number}x" for (old, new), number in times.items())
 
 
 def _costs(costs: CostChange | None) -> str:
@@ -92,18 +105,24 @@ def _costs(costs: CostChange | None) -> str:
     )
 
 
-_KINDS = {"added": "added", "removed": "removed", "changed": "changed"}
+_KINDS = {"replaced": "replaced", "added": "added", "removed": "removed", "changed": "changed", "renamed": "renamed"}
 
 
 def _in_words(change: FieldChange) -> FieldChange:
-    """A change of what was asked of the engine "compiled" and of what it was predicted to hold, as `show` has it."""
-    what = _COMPILED.get(change.field)
-    if what is None:
+    """A change of bytes, of a time or of a share, as `show` has it."""
+    if change.field not in _FIGURES:
         return change
-    return FieldChange(what, *("none" if nbytes is None else size(nbytes) for nbytes in (change.old, change.new)))
+    name, text = _FIGURES[change.field]
+    return FieldChange(name, *("none" if value is None else text(value) for value in (change.old, change.new)))
 
 
-_COMPILED = {"compiled/budget": "budget where compiled", "compiled/peak": "peak where compiled"}
+_FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "compiled/budget": ("budget where compiled", size),
+    "compiled/peak": ("peak where compiled", size),
+    **{name: (name, size) for name in ("budget", "peak", "baseline_peak")},
+    **{name: (name, duration) for name in ("time", "baseline_time", "lower_bound")},
+    "gap": ("gap", percent),
+}
 
 
 def _fields(title: str, fields: Sequence[FieldChange], limit: int | None) -> str:
@@ -154,7 +173,7 @@ def _verdict(found: Effect) -> str:
 def _change(old: int, new: int) -> str:
     if old == new:
         return "unchanged"
-    return f"{(new / old - 1) * 100:+.2f}%" if old else ""
+    return overhead(new, old)
 
 
 def _signed(ns: int) -> str:

@@ -8,7 +8,7 @@ from .text import escape
 
 INK, GREY, BLUE, RED = "#1f2328", "#8b949e", "#1f6feb", "#cf222e"
 _WIDTH, _HEIGHT = 900, 460  # of the drawing
-_LEFT, _RIGHT, _TOP, _BOTTOM = 78, 24, 44, 92  # margins around the plane
+_LEFT, _RIGHT, _TOP, _BOTTOM = 104, 24, 44, 92  # margins around the plane
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
 
 
@@ -91,11 +91,14 @@ class Plane:
         return "\n".join(lines) + "\n"
 
     def _keys(self) -> Iterable[str]:
-        """The legend: one row beneath the plane."""
-        at = _LEFT
+        """The legend beneath the plane: a row, and a second one where the first is full."""
+        at, row = _LEFT, _HEIGHT - 26
         for mark, label in self._legend:
-            yield f'<g transform="translate({at} {_HEIGHT - 20})">{mark}{_text(29, 4, label, "start")}</g>'
-            at += 29 + round(6.6 * len(label)) + 24  # letters are about this wide
+            wide = 29 + round(7.2 * len(label))  # letters are at most about this wide
+            if at > _LEFT and at + wide > _WIDTH:
+                at, row = _LEFT, _HEIGHT - 8
+            yield f'<g transform="translate({at} {row})">{mark}{_text(29, 4, label, "start")}</g>'
+            at += wide + 18
 
     def _path(self, points: Iterable[tuple[float, float]]) -> str:
         """Repeated points are left out."""

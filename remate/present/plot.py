@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .curve import Curve, curve
+from remate_runtime.display import Curve, curve, thin
+
 from .plane import BLUE, GREY, INK, RED, Plane, round_numbers
 from .text import duration, size
-from .thinning import thin
 
 if TYPE_CHECKING:
     from ..schedule_tools.analysis import Analysis

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from remate_runtime.support.plain_text import plain, plain_json
-from remate_runtime.support.quantities import duration, size
+from remate_runtime.support.quantities import duration, overhead, size
 
-__all__ = ["PEAK_NOTE", "count", "duration", "escape", "json_text", "percent", "plain", "size", "table"]
+__all__ = ["PEAK_NOTE", "count", "duration", "escape", "json_text", "overhead", "percent", "plain", "size", "table"]
 
 _LEAST = 12  # letters of a cell that is cut
 PEAK_NOTE = (

@@ -1,4 +1,5 @@
-"""Edits of the decisions in a schedule file: keep an operation, recompute or page one, give an instance another plan.
+"""Edits of the decisions in a schedule file: keep an operation, recompute or page one, give an instance another plan,
+narrow the range of a size.
 
 An edit changes the lines that a person would change, and the solve record, whose figures are computed anew.
 """
@@ -11,7 +12,17 @@ from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
 from remate_runtime.flat_step import InstanceSpan, lay_out
-from remate_runtime.format import BASELINE, Page, PageMemory, Recompute, Statement, did_you_mean, named
+from remate_runtime.format import (
+    BASELINE,
+    Page,
+    PageMemory,
+    Recompute,
+    Statement,
+    did_you_mean,
+    fingerprint,
+    named,
+    ranged,
+)
 
 from ..block_templates.plan_names import fresh_name
 from ..errors import UnknownNameError
@@ -106,6 +117,23 @@ class Editor:
         if made in entries:
             raise EditError(f"{', '.join(names)}: paged so already")
         self._write(scope.removesuffix("."), (*entries, made))
+
+    def narrow(self, name: str, low: int, high: int) -> None:
+        """Let the size `name` vary from `low` to `high` only, within its range and around what was planned. Every size
+        that is left has been proven, so that the step's fingerprint is made again."""
+        dims = self.schedule.model.dims
+        if name not in dims:
+            hint = f"named sizes: {', '.join(dims)}" if dims else "the schedule is for one size"
+            raise UnknownNameError(f"there is no size {name[:80]!r}\n  hint: {hint}")
+        dim = dims[name]
+        if not dim.min <= low <= dim.planned <= high <= dim.max or (low % dim.multiple or high % dim.multiple):
+            raise EditError(
+                f"{name}={low}..{high} is not within {ranged(dim)} and around {dim.planned}, which was planned\n"
+                "  hint: other ranges need `remate replan`, which proves them"
+            )
+        narrowed = {**dims, name: replace(dim, min=low, max=high)}
+        made = replace(self.schedule, model=replace(self.schedule.model, dims=narrowed))
+        self.schedule = replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
 
     # Names
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from difflib import SequenceMatcher
 from typing import Any
 
 import msgspec
@@ -11,9 +13,13 @@ from remate_runtime.flat_step import Graph, Op, to_json
 from .analysis import Analysis, pattern
 from .names import owners
 
+_PAIRS = 1_000_000  # operations that went times those that came: beyond, none is matched
+
 
 class OpChange(msgspec.Struct, frozen=True):
-    """change: added | removed | changed. count: in how many instances. old, new: what differs, as text."""
+    """change: replaced (by another operator) | renamed | added | removed | changed. count: in how many instances. old,
+    new: what differs, as text; of a replaced operation the operators; `op` is its old name, as of a renamed one, whose
+    new name is `new`."""
 
     op: str
     change: str
@@ -39,16 +45,24 @@ def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
         key = place.block_name, local, change, was, now
         counts[key] = counts.get(key, 0) + 1
 
-    for name, index in a.items():
-        if name not in b:
+    removed = [index for name, index in a.items() if name not in b]
+    added = [index for name, index in b.items() if name not in a]
+    successors = _successors(old.graph, removed, new.graph, added)
+    predecessors = {b[name]: index for name, index in a.items() if name in b} | {v: k for k, v in successors.items()}
+    renamed = _renamed(old.graph, new.graph, successors)
+    for index in removed:
+        if index not in successors:
             count(old, index, "removed", old.graph.operations[index].op, "")
-    for name, index in b.items():
-        op = new.graph.operations[index]
-        if name not in a:
+    for index, op in enumerate(new.graph.operations):
+        if index not in predecessors:
             count(new, index, "added", "", op.op)
             continue
-        was = old.graph.operations[a[name]]
-        for before, after in _differences(old.graph, was, new.graph, op, homes[1][index].id + "."):
+        was = old.graph.operations[predecessors[index]]
+        if was.op != op.op:
+            count(old, predecessors[index], "replaced", was.op, op.op)
+        elif was.id != op.id:
+            count(old, predecessors[index], "renamed", "", op.id.removeprefix(homes[1][index].id + "."))
+        for before, after in _differences(old.graph, was, new.graph, op, homes[1][index].id + ".", renamed):
             count(new, index, "changed", before, after)
     blocks: dict[str, list[OpChange]] = {}
     for (block, local, change, before, after), times in counts.items():
@@ -56,16 +70,40 @@ def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
     return tuple(BlockChange(block, tuple(changes)) for block, changes in blocks.items())
 
 
-def _differences(old: Graph, was: Op, new: Graph, now: Op, inside: str) -> list[tuple[str, str]]:
-    """(before, after) for each part in which two operations of one id differ. inside: id of their instance, with a
-    dot."""
+def _successors(old: Graph, removed: list[int], new: Graph, added: list[int]) -> dict[int, int]:
+    """Operations that went, and those that took their places: in the same order, with results of the same types."""
+    if len(removed) * len(added) > _PAIRS:
+        return {}
+    keys = [
+        [(index < graph.backward_start, _types(graph, graph.operations[index])) for index in indices]
+        for graph, indices in ((old, removed), (new, added))
+    ]
+    blocks = SequenceMatcher(None, *keys, autojunk=False).get_matching_blocks()
+    return {removed[m.a + i]: added[m.b + i] for m in blocks for i in range(m.size)}
+
+
+def _renamed(old: Graph, new: Graph, successors: dict[int, int]) -> dict[str, str]:
+    """Values of operations that took a place: new name -> old name."""
+    values = [(old.operations[before].writes, new.operations[after].writes) for before, after in successors.items()]
+    return {
+        new.values[now].name: old.values[was].name
+        for before, after in values
+        for was, now in zip(before, after, strict=False)
+        if was is not None and now is not None
+    }
+
+
+def _differences(
+    old: Graph, was: Op, new: Graph, now: Op, inside: str, renamed: dict[str, str]
+) -> list[tuple[str, str]]:
+    """(before, after) for each part but the operator in which two operations of one place differ. inside: id of their
+    instance, with a dot."""
     pairs = []
-    if was.op != now.op:
-        pairs.append((was.op, now.op))
     types = _types(old, was), _types(new, now)
     if types[0] != types[1]:
         pairs.append(types)
-    if _arguments(old, was, "") != _arguments(new, now, ""):
+    arguments = _arguments(old, was, ""), _arguments(new, now, "", lambda name: renamed.get(name, name))
+    if arguments[0] != arguments[1]:
         pairs.append((_arguments(old, was, inside), _arguments(new, now, inside)))
     return pairs
 
@@ -74,11 +112,11 @@ def _types(graph: Graph, op: Op) -> str:
     return ", ".join("null" if v is None else str(graph.values[v].type) for v in op.writes)
 
 
-def _arguments(graph: Graph, op: Op, inside: str) -> str:
+def _arguments(graph: Graph, op: Op, inside: str, rename: Callable[[str], str] = str) -> str:
     """As text; with `inside`, names in it are local, and those elsewhere patterns, so that instances are alike."""
 
     def name(value: int) -> str:
-        full = graph.values[value].name
+        full = rename(graph.values[value].name)
         return full.removeprefix(inside) if not inside or full.startswith(inside) else pattern(full)
 
     def text(argument: Any) -> str:

@@ -51,8 +51,10 @@ class Overview(msgspec.Struct, frozen=True):
     more: Purchase | None  # None: nothing is recomputed
 
 
-def overview(opened: Analysis, extra: int) -> Overview:
-    """extra: bytes of budget to spend beyond the file's."""
+def overview(opened: Analysis, extra: int | None = None) -> Overview:
+    """extra: bytes of budget to spend beyond the file's; None: a tenth of the baseline's peak."""
+    if extra is None:
+        extra = opened.baseline.peak // 10
     steps = StepPositions(opened)
     more = _purchase(opened, steps, Trials(opened, ALLOWANCE // 2), extra)
     costliest = _costliest(opened, steps, Trials(opened, ALLOWANCE // 2))

@@ -11,7 +11,7 @@ from remate_runtime.applied import original_of
 from remate_runtime.errors import BindError
 from remate_runtime.format import Schedule, load
 from remate_runtime.support.files import check_writable
-from remate_runtime.support.quantities import size
+from remate_runtime.support.quantities import overhead, size
 
 from .settings import AutoSettings
 
@@ -82,6 +82,6 @@ def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
     """What a model trains by, in a line."""
     peak, base = (sum(getattr(one.solve, what) for one in schedules) for what in ("peak", "baseline_peak"))
     time, without = (sum(getattr(one.solve, what) for one in schedules) for what in ("time", "baseline_time"))
-    slower = f"{(time / without - 1) * 100:+.1f}% time" if without else "no cost"
+    slower = f"{overhead(time, without)} time" if without else "no cost"
     kept = "" if path is None else f"; {path}"
     return f"{name}: peak {size(peak)} of {size(base)}, {slower} predicted{kept}"

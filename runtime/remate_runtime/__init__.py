@@ -61,6 +61,7 @@ _HOME = {
     "apply": "applied",
     "load": "format.reader",
     "predicted_peak": "applied",
+    "schedule_html": "display",  # of `Schedule._repr_html_`
 }
 
 

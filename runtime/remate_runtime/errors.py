@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from .support.plain_text import plain, plain_lines
 
 REPLAN = "plan the model again (remate replan S.json --model FILE.py:build)"  # what helps against a stale schedule
+REBIND = "keep the plan where the step is the same (remate rebind, with the same arguments)"
 
 
 class RemateError(Exception):

@@ -63,6 +63,19 @@ def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
     golden("diff-graph.txt", str(remate("diff", "mlp.json", "new.json")))
 
 
+def test_another_activation_is_named(remate: Remate) -> None:
+    """Operations that take a place, and what reads them, are no additions, removals and changes of arguments."""
+    text = Path("mlp.json").read_text()
+    assert "aten.gelu_backward" in text
+    text = text.replace("gelu", "silu")
+    Path("new.json").write_text(text)
+    assert remate("diff", "mlp.json", "new.json").err == ""
+    found = remate("diff", "mlp.json", "new.json").out
+    assert "operators: aten.gelu -> aten.silu 6x, aten.gelu_backward -> aten.silu_backward 6x" in found
+    assert " added" not in found.split("model")[0]
+    assert " removed" not in found.split("model")[0]
+
+
 def test_another_profile_is_one_line(remate: Remate) -> None:
     costs = json.loads(Path("mlp.json").read_text())["costs"]
     more = [(f'"{op}": {ns}', f'"{op}": {ns * 2}') for block in costs.values() for op, ns in block.items()]

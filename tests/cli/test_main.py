@@ -25,7 +25,9 @@ def test_version(remate: Remate) -> None:
 def test_wrong_arguments(remate: Remate, argv: tuple[str, ...]) -> None:
     outcome = remate(*argv)
     assert outcome.status == 2
-    assert outcome.err.startswith("usage: remate")
+    assert outcome.err.startswith("error: remate")
+    assert outcome.err.splitlines()[1].endswith("--help` lists the arguments")
+    assert len(outcome.err.splitlines()) == 2
 
 
 @pytest.mark.parametrize("budget", ["0", "0%", "-5%", "junk", "5 bananas", ""])

@@ -66,7 +66,7 @@ def test_plot_of_another_format(remate: Remate) -> None:
 
 
 def test_curve_is_the_simulated_memory() -> None:
-    from remate.present.curve import curve
+    from remate_runtime.display import curve
 
     opened = open_schedule(str(DATA / "mlp.json"))
     made = curve(opened.linked, opened.timeline)

@@ -190,6 +190,20 @@ def test_edits_stay_edits_of_all_sizes(file: Path, capsys: pytest.CaptureFixture
     assert after.solve.peak == before.solve.baseline_peak
 
 
+def test_edit_narrows_a_range(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said(capsys, "edit", file, "--range", "b=4..16", "--range", f"t={T}..{T}")
+    dims = load(file).model.dims
+    assert (dims["b"].min, dims["b"].max, dims["t"].min, dims["t"].max) == (4, 16, T, T)
+    assert "fine" in said(capsys, "check", file)
+    assert "is not within 4 to 16" in said(capsys, "edit", file, "--range", "b=2..16", status=1)
+    assert "is not within" in said(capsys, "edit", file, "--range", f"b={B + 1}..16", status=1)
+    assert "there is no size 'c'" in said(capsys, "edit", file, "--range", "c=2..16", status=2)
+    assert "NAME=LOW..HIGH" in said(capsys, "edit", file, "--range", "b=2", status=2)
+    text = file.read_text().replace('"min": 4', '"min": 5')
+    file.write_text(text)
+    assert "remate edit S.json --range" in said(capsys, "check", file, status=1)
+
+
 def test_a_size_in_range_is_not_stale(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = file.parent / "model.py"
     assert "fits" in said(capsys, "check", file, "--model", f"{model}:build", "--step")

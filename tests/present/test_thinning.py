@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remate.present.thinning import thin
+from remate_runtime.display import thin
 
 _CURVES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 10**9)), min_size=1, max_size=300)
 

@@ -100,6 +100,31 @@ def test_deepcopy_pickle_and_torch_save(model, schedule):
     assert torch.equal(model.a.weight.grad, wanted["grad a.weight"])
 
 
+def test_weights_only_needs_the_classes_of_the_model_alone(model, schedule):
+    buffer = io.BytesIO()
+    torch.save(apply(model, schedule), buffer)
+    buffer.seek(0)
+    assert {name for name in torch.serialization.get_unsafe_globals_in_checkpoint(buffer) if "remate" in name} == set()
+    classes = {type(module) for module in model.modules()}
+    with torch.serialization.safe_globals([*classes, set]):
+        buffer.seek(0)
+        other = torch.load(buffer, weights_only=True)
+    x = data(4, 8)
+    assert_same(step(other, (x,)), step(apply(model, schedule), (x,)))
+
+
+def test_weights_only_permits_no_operators(model, schedule):
+    """A permission that a file gives itself would be none."""
+    buffer = io.BytesIO()
+    torch.save(apply(model, schedule, namespaces=("aten._weight_norm_interface",)), buffer)
+    buffer.seek(0)
+    allowed = torch.serialization.safe_globals([*{type(module) for module in model.modules()}, set])
+    with allowed, pytest.raises(pickle.UnpicklingError, match="_permitted"):
+        torch.load(buffer, weights_only=True)
+    buffer.seek(0)
+    torch.load(buffer, weights_only=False)
+
+
 def test_an_overriding_forward_stays_with_the_planned_module(model, schedule):
     """As libraries do that wrap `forward` of an instance, for casts or hooks."""
     planned, calls = apply(model, schedule), []

@@ -54,6 +54,27 @@ def test_a_compiled_loop_leaves_the_step_alone(planned: Any) -> None:
     assert planned._remate_step.calls == calls + 2
 
 
+def test_compiling_the_model_says_that_it_changes_nothing(planned: Any) -> None:
+    with pytest.warns(UserWarning, match="does not compile a model with a schedule") as told:
+        torch.compile(planned, backend="eager")(data(4, 8))
+    assert sum("schedule" in str(one.message) for one in told) == 1
+
+
+def test_compiling_it_in_place_says_so_once(planned: Any) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        planned.compile(backend="eager")
+        planned(data(4, 8))
+    assert sum("does not compile a model with a schedule" in str(one.message) for one in told) == 1
+
+
+def test_compiling_the_loop_says_nothing(planned: Any) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.compile(lambda x: planned(x) * 2, backend="eager")(data(4, 8))
+    assert not [one for one in told if "schedule" in str(one.message)]
+
+
 def test_a_model_that_was_compiled_in_place_still_runs_its_schedule() -> None:
     model = seeded(Mlp(0.3))
     planned = apply(model, schedule_of(model, (data(4, 8),)))

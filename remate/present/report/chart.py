@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from remate_runtime.display import thin
+
 from ..plane import round_numbers
 from ..text import duration, escape, size
-from ..thinning import thin
 from .scene import Scene, Stretch
 
 WIDTH, HEIGHT = 10_000, 1_000  # units of the stretched drawings
@@ -72,7 +73,7 @@ def time_axis(span: int, costed: bool) -> str:
 
 
 def _levels(limit: float) -> Iterable[str]:
-    for level in round_numbers(limit * 0.97, 5, binary=True)[1:]:
+    for level in round_numbers(limit * 0.92, 5, binary=True)[1:]:
         y = _percent(limit - level, limit)
         yield f'<line class="level" x1="0" x2="100%" y1="{y}" y2="{y}"/>{_text("0", y, size(level), "start", 2, -4)}'
 

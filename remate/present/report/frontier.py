@@ -17,8 +17,8 @@ from ..text import percent, size
 from .markup import attribute, table, text
 
 MAX_FILES = 200
-_NAMED = 12  # points of a chart that have room for their names
-_TOP, _LEFT, _WIDTH, _HEIGHT = 6.0, 11.0, 84.0, 80.0  # of the plane, in percent of the drawing
+_TOP, _LEFT, _WIDTH, _HEIGHT = 8.0, 11.0, 84.0, 78.0  # of the plane, in percent of the drawing
+_APART = 11.0, 7.0  # room of a label in a narrow window, across and down, in percent of the drawing
 
 
 class FrontierPoint(msgspec.Struct, frozen=True):
@@ -117,7 +117,7 @@ def _chart(frontier: Frontier) -> str:
     points = frontier.points
     low, high = min(p.budget for p in points), max(max(p.budget for p in points), 1)
     margin = max((high - low) * 0.08, high * 0.02)
-    left, right = low - margin, high + margin
+    left, right = low - margin, high + 1.5 * margin  # labels are to the right of points
     top = max(*(p.overhead for p in points), *(p.bound or 0.0 for p in points), 0.001) * 1.15
 
     def x(budget: float) -> str:
@@ -133,9 +133,8 @@ def _chart(frontier: Frontier) -> str:
         shown = f"{share * 100:.3g}%"
         parts.append(f'<line class="level" x1="{_LEFT}%" x2="{_LEFT + _WIDTH}%" y1="{y(share)}" y2="{y(share)}"/>')
         parts.append(f'<text x="{_LEFT}%" y="{y(share)}" dx="-6" dy="4" text-anchor="end">{shown}</text>')
-    for level in round_numbers(right, 5, binary=True):
-        if left <= level:
-            parts.append(f'<text x="{x(level)}" y="{floor}" dy="18" text-anchor="middle">{size(level)}</text>')
+    for level in _levels(left, right):
+        parts.append(f'<text x="{x(level)}" y="{floor}" dy="18" text-anchor="middle">{size(level)}</text>')
     parts += _segments([(x(p.budget), y(p.bound)) for p in points if p.bound is not None], "bound")
     parts += _segments([(x(p.budget), y(p.overhead)) for p in points], "ours")
     for p in points:
@@ -148,14 +147,21 @@ def _chart(frontier: Frontier) -> str:
         parts.append(
             f'<circle class="{kind}" cx="{x(p.budget)}" cy="{y(p.overhead)}" r="{6 if p.here else 4}">{about}</circle>'
         )
-    # One name for all points in one place.
-    apart = {(p.budget, p.overhead): p for p in sorted(points, key=lambda p: p.here)}
-    for p in apart.values() if len(apart) <= _NAMED else ():
-        name, late = attribute(p.file.removesuffix(".json")), (p.budget - left) / (right - left) > 0.7
-        place = 'dx="-8" dy="-8" text-anchor="end"' if late else 'dx="8" dy="-8"'
-        parts.append(f'<text x="{x(p.budget)}" y="{y(p.overhead)}" {place}>{name}</text>')
+    placed: list[tuple[float, float]] = []  # in percent of the drawing
+    for p in sorted(points, key=lambda p: not p.here):
+        at = float(x(p.budget)[:-1]), float(y(p.overhead)[:-1])
+        if frontier.baseline and not any(abs(at[0] - a) < _APART[0] and abs(at[1] - b) < _APART[1] for a, b in placed):
+            placed.append(at)
+            share = percent(p.budget / frontier.baseline, 0)
+            parts.append(f'<text x="{x(p.budget)}" y="{y(p.overhead)}" dx="7" dy="-7">{share}</text>')
     label = f"Overhead against budget, {len(points)} schedules; the table below has the figures"
     return f'<svg id="frontier" class="chart" role="img" aria-label="{label}">\n' + "\n".join(parts) + "\n</svg>"
+
+
+def _levels(left: float, right: float) -> list[int]:
+    """About four round numbers of bytes between two budgets."""
+    step = round_numbers(max(right - left, 1), 4, binary=True)[1]
+    return [level for level in range(0, int(right) + 1, step) if level >= left]
 
 
 def _segments(points: list[tuple[str, str]], kind: str) -> list[str]:

@@ -58,7 +58,7 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, frontier: Frontier 
 def _section(frontier: Frontier) -> str:
     head = '<section aria-labelledby="other"><h2 id="other">Other budgets</h2>'
     keys = '<ul class="keys"><li class="ours">schedules</li><li class="bound">proven lower bound</li></ul>'
-    intro = "<p>What a budget costs: time added to the step without recomputation.</p>"
+    intro = "<p>Time that a budget costs beyond the step without recomputation. Labels: budgets, of the baseline.</p>"
     return f"{head}{intro}{keys}{frontier_section(frontier)}</section>"
 
 

@@ -10,6 +10,7 @@ import json
 from itertools import accumulate
 from typing import Any
 
+from remate_runtime.display import thin
 from remate_runtime.link import BackwardStart, Computation, RecomputeRun, Update
 from remate_runtime.support.plain_text import plain
 
@@ -17,7 +18,6 @@ from ...schedule_tools.analysis import Analysis
 from ...schedule_tools.names import owners
 from ...schedule_tools.roles import ROLES, Roles
 from ...step_measurement.memory_trace import MemoryTrace
-from ..thinning import thin
 from .scene import Scene
 
 _BUCKETS = 2000  # of the curves that the page only draws

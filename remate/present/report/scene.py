@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
+from remate_runtime.display import Curve, curve
 from remate_runtime.link import Computation, RecomputeRun
 
 from ...schedule_tools.analysis import Analysis
 from ...step_measurement.memory_trace import MemoryTrace
-from ..curve import Curve, curve
 
 
 class Stretch(msgspec.Struct, frozen=True):

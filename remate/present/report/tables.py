@@ -11,7 +11,7 @@ from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operatio
 from ...step_measurement.memory_trace import MemoryTrace
 from ..delivered import delivered_line
 from ..sizes import sizes_text
-from ..text import count, duration, percent, size
+from ..text import count, duration, overhead, percent, size
 from .blocks import BlockUse, PlanUse, Share, block_uses, listed
 from .markup import SHARE, bar, code, folded, table, text
 from .markup import note as remark
@@ -41,7 +41,7 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         ),
         (
             "Overhead",
-            _overhead(timeline.time, base.time),
+            overhead(timeline.time, base.time, "no cost"),
             f"{duration(timeline.time)} a step, without recomputation {duration(base.time)}",
             "",
         ),
@@ -53,7 +53,7 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
     if solve.lower_bound is not None:
         of = " of estimated costs" * is_estimated(solve.cost)
         over = f"proven{of}: no schedule within the budget is faster than {duration(solve.lower_bound)}"
-        cards.append(("Lower bound", _overhead(solve.lower_bound, base.time), over, ""))
+        cards.append(("Lower bound", overhead(solve.lower_bound, base.time, "no cost"), over, ""))
     if trace is not None:
         far = trace.peak - timeline.peak
         off = f"{size(abs(far))} {'more' if far > 0 else 'less'} than predicted" if far else "as predicted"
@@ -222,7 +222,3 @@ def _cut(caption: str, head: Sequence[str], rows: list[tuple[str, ...]], right: 
 
 def _share(part: int, whole: int) -> str:
     return percent(part / whole, 1) if whole else "–"
-
-
-def _overhead(time: int, base: int) -> str:
-    return f"{(time / base - 1) * 100:+.2f}%" if base else "no cost"

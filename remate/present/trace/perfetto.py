@@ -9,12 +9,12 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from remate_runtime.display import curve
 from remate_runtime.link import PAGED_TO, Computation, RecomputeRun
 from remate_runtime.support.plain_text import plain
 
 from ...schedule_tools.analysis import Analysis
 from ...schedule_tools.names import owners
-from ..curve import curve
 
 _PROCESS = 1
 _TRACKS = {"forward": 1, "backward": 2, "recompute": 3}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from remate_runtime.display import curve
 from remate_runtime.link import Allocation, Computation, Execution
 from remate_runtime.support.plain_text import plain
 
 from ...schedule_tools.analysis import Analysis
 from ...schedule_tools.names import owners
 from ...schedule_tools.roles import Roles
-from ..curve import curve
 
 BASE = 0x7F00_0000_0000  # the first invented address
 _ALIGNMENT = 512

@@ -25,7 +25,7 @@ from ..support.plain_text import plain
 from ..support.quantities import size
 from .padding import PaddedCall
 from .plan_call import plan_call, plan_parts_call
-from .programs import NO_PROGRAM, outside_compiler, refuse_transforms
+from .programs import NO_PROGRAM, is_compiled_alone, outside_compiler, refuse_transforms, warn_of_compiler
 from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
@@ -81,6 +81,8 @@ class Dispatch:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
         model = self.model
+        if self.calls == 1 and is_compiled_alone(self):
+            warn_of_compiler()
         steps = [step for step in self.steps if step.schedule.model.training == model.training]
         if not steps:
             return self._other_mode(args, kwargs)

@@ -28,13 +28,20 @@ class AppliedParts:
     Attributes:
         model: The live model.
         steps: Dispatches by path.
+        pickled: Returns what pickle needs.
         again: Applies the same schedules to a copy.
     """
 
     def __init__(
-        self, model: nn.Module, steps: Mapping[str, Dispatch], again: Again, arguments: tuple[Any, ...]
+        self,
+        model: nn.Module,
+        steps: Mapping[str, Dispatch],
+        pickled: Callable[..., tuple[Any, ...]],
+        again: Again,
+        arguments: tuple[Any, ...],
     ) -> None:
         self.model, self.steps, self.again, self.arguments = model, dict(steps), again, arguments
+        self.pickled = pickled
         self._told = False
 
     @property
@@ -174,7 +181,7 @@ def _call(base: type) -> Callable[..., Any]:
 
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     parts = module._remate_parts
-    return parts.again, (parts.model, *parts.arguments)
+    return parts.pickled(parts.model, *parts.arguments)
 
 
 def _reduce_inner(module: Any, protocol: int) -> tuple[Any, ...]:

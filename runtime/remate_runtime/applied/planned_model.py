@@ -20,8 +20,8 @@ from ..engine.compiled_step import Engine
 from ..engine.experimental.cuda_graphs import in_cuda_graphs
 from ..engine.registry import engine_of
 from ..errors import SteppedAsideWarning
-from ..format.schedule import Schedule
-from ..self_check import Verify, checks_of
+from ..format import Schedule, decode, encode
+from ..self_check import Checks, Verify, checks_of
 from ..staleness.trust import Stale
 from ..support.gc_pause import gc_paused
 from .dispatch import Dispatch, Otherwise
@@ -146,7 +146,7 @@ def _applied_to_parts(
                     verified.append(read.schedule)
                     verify_step(steps[path], read, None)
     shown = {path: replacements[id(module)] for path, module in modules.items() if id(module) in replacements}
-    view = part_view(AppliedParts(model, steps, _apply_again, (schedules, how, otherwise)), shown)
+    view = part_view(AppliedParts(model, steps, _pickled, _apply_again, (schedules, how, otherwise)), shown)
     if not isinstance(verify, bool):
         verify_parts(model, view, next(iter(steps.values())), verify)
     return view
@@ -234,14 +234,36 @@ def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
     step = module._remate_step
-    schedules = [bound.schedule for bound in step.steps]
-    return _apply_again, (step.model, schedules, module._remate_how, step.otherwise)
+    return _pickled(step.model, [bound.schedule for bound in step.steps], module._remate_how, step.otherwise)
 
 
 def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
     step = module._remate_step
     schedules = [bound.schedule for bound in step.steps]
     return _apply_again(copy.deepcopy(step.model, memo), schedules, module._remate_how, step.otherwise)
+
+
+def _pickled(model: nn.Module, schedules: Iterable[Schedule], how: How, otherwise: Otherwise) -> tuple[Any, ...]:
+    """What pickle stores: the model, and schedules as texts, so that `torch.load(weights_only=True)` needs the classes
+    of the model alone. A permission for operators is no plain value: whoever loads that has to permit `_permitted`."""
+    namespaces, stale, engine, record_functions, checks, cuda_graphs = how
+    plain = stale, engine, record_functions, tuple(checks), cuda_graphs, otherwise
+    stored: tuple[Any, ...] = (model, [encode(one).decode() for one in schedules], plain)
+    return (_permitted, (*stored, sorted(namespaces))) if namespaces else (_restored, stored)
+
+
+def _restored(model: nn.Module, texts: list[str], plain: tuple[Any, ...]) -> nn.Module:
+    """The model applied again. Safe with any texts: they are read as files of strangers are."""
+    return _permitted(model, texts, plain, ())
+
+
+def _permitted(model: nn.Module, texts: list[str], plain: tuple[Any, ...], namespaces: Iterable[str]) -> nn.Module:
+    stale, engine, record_functions, checks, cuda_graphs, otherwise = plain
+    how = tuple(namespaces), stale, engine, record_functions, Checks(*checks), cuda_graphs
+    return _apply_again(model, [decode(text) for text in texts], how, otherwise)
+
+
+torch.serialization.add_safe_globals([_restored])
 
 
 def _apply_again(model: nn.Module, schedules: list[Schedule], how: How, otherwise: Otherwise) -> nn.Module:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -12,10 +15,15 @@ from torch.fx import _symbolic_trace
 from torch.overrides import _get_current_function_mode_stack
 
 from ..errors import BindError, ExecutionError
+from ..support.callers import frames_to_caller
 
 NO_PROGRAM = (
     "a model with a schedule cannot be exported, scripted or traced: a schedule is for training by eager PyTorch"
     "\n  give the original model to torch.export, torch.jit and torch.fx; both have the same parameters"
+)
+_NOT_COMPILED = (
+    "torch.compile does not compile a model with a schedule: the schedule runs as before\n"
+    "  apply(model, schedule, engine='compiled') runs it through Inductor, within a budget that is known before"
 )
 # Newer versions of torch warn about the other name.
 _is_fx_tracing: Callable[[], bool] = getattr(_symbolic_trace, "is_fx_symbolic_tracing", _symbolic_trace.is_fx_tracing)
@@ -70,6 +78,24 @@ def refuse_compiled(model: nn.Module) -> None:
         )
 
 
+def warn_of_compiler() -> None:
+    """Warn that compiling an applied model changes nothing."""
+    warnings.warn(_NOT_COMPILED, UserWarning, stacklevel=frames_to_caller())
+
+
+def is_compiled_alone(step: object) -> bool:
+    """Whether torch.compile was given the very model with this step, not a loop around it: one of the frames above is
+    the compiler's, about a method of this model."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "compile_wrapper":
+            about = getattr(frame.f_locals.get("fn"), "__self__", None)
+            warned = getattr(about, "_remate_compiled", None) is not None  # by `module.compile()`
+            return not warned and getattr(about, "_remate_step", None) is step
+        frame = frame.f_back
+    return False
+
+
 class CompiledForward:
     """The result of `module.compile()`. A model and its scheduled view have separate ones."""
 
@@ -77,4 +103,6 @@ class CompiledForward:
         return None if module is None else getattr(module, "_remate_compiled", None)
 
     def __set__(self, module: Any, value: Any) -> None:
+        if value is not None and getattr(module, "_remate_step", None) is not None:
+            warn_of_compiler()
         object.__setattr__(module, "_remate_compiled", value)

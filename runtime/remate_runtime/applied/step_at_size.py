@@ -65,6 +65,7 @@ class StepsAtSizes:
     ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
+        self._warned = False  # that the peak at some size is over the budget
         self._sound: dict[tuple[int, ...], _Sound] = {}  # verified sizes whose step has not been built yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
 
@@ -105,7 +106,8 @@ class StepsAtSizes:
                 f"which the budget of {size(schedule.solve.budget)} does not need"
             )
             _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), reason)
-        verified = verify(schedule, spelled(dims))
+        verified = verify(schedule, spelled(dims), self._warned)
+        self._warned |= verified.peak > verified.budget
         return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
 
     def _made(self, sound: _Sound) -> StepAtSize:

@@ -141,8 +141,8 @@ class Steps:
             warnings.warn(
                 f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as they "
                 f"come; they are still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n"
-                "  register such an optimizer (register_post_accumulate_grad_hook), or plan with gradients='held' or "
-                "'accumulated'",
+                "  register such an optimizer (register_post_accumulate_grad_hook), or plan with gradients="
+                "'retained' or 'accumulated'",
                 UserWarning,
                 stacklevel=2,
             )

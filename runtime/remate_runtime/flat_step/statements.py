@@ -107,7 +107,7 @@ def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, oper
         if len(faults) >= MAX_FAULTS:
             break
     if faults:
-        unique = list({(f.code, f.where, f.message): f for f in faults}.values())
+        unique = _once(faults)
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
     pages = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatPage)]
     recomputes = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatRecompute)]
@@ -118,6 +118,19 @@ def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, oper
         tuple(flat for flat, _ in pages),
         tuple(where for _, where in pages),
     )
+
+
+def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
+    """A fault for each statement, however many instances follow the plan that has it."""
+    alike: dict[tuple[str, str], list[ScheduleError]] = {}
+    for fault in faults:
+        alike.setdefault((fault.code, fault.where), []).append(fault)
+    unique = []
+    for (code, where), same in alike.items():
+        several = len({fault.message for fault in same})
+        more = f" (the same in {several - 1:,} more instances)" if several > 1 else ""
+        unique.append(ScheduleError(code, same[0].message + more, where, same[0].hint))
+    return unique
 
 
 def _items(graph: Graph, flat: FlatRecompute | FlatPage) -> int:

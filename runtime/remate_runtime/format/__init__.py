@@ -6,7 +6,7 @@ from .codes import CODES
 from .expression_text import parse_real, parse_size
 from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
-from .limits import MAX_FAULTS
+from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .live_range import range_text
 from .module_paths import fold_paths, unfold_paths
 from .number_text import Tree, computed, names_of, parse_number, renamed, written_number
@@ -67,6 +67,7 @@ __all__ = [
     "GRADIENTS",
     "LANES",
     "MAX_FAULTS",
+    "MAX_FILE_BYTES",
     "MEMORY_FORMATS",
     "NON_FINITE",
     "PAGE_FEATURE",

@@ -35,7 +35,8 @@ def check_fingerprint(schedule: Schedule) -> None:
             "R083",
             "operations, bindings or signature differ from those that the fingerprint was made of",
             "/model/fingerprint",
-            f"restore them from version control, or {REPLAN}; plans, recomputations and notes may be edited",
+            f"restore them from version control, or {REPLAN}; plans, recomputations and notes may be "
+            "edited, and `remate edit S.json --range b=2..16` narrows the range of a size",
         )
 
 

@@ -324,6 +324,18 @@ class Schedule(_Object, frozen=True, kw_only=True):
     costs: dict[str, dict[str, int]] = {}  # block -> local id of an operation -> ns of one run; absent: 0
     lanes: dict[str, Lane] = {}  # by memory that values are paged to; absent: LANES
 
+    def __repr__(self) -> str:
+        """A few lines of figures; `msgspec.structs.asdict` and `msgspec.to_builtins` have everything."""
+        from .summary import summary
+
+        return summary(self)
+
+    def _repr_html_(self) -> str:
+        """What notebooks show: the same figures, and memory over the step."""
+        import remate_runtime  # the drawing needs the simulator, whose room is above this one
+
+        return remate_runtime.schedule_html(self)
+
     @property
     def peak_bytes(self) -> int:
         """Predicted peak: bytes beyond parameters, buffers, inputs and optimizer state."""

@@ -11,6 +11,7 @@ from ..errors import REPLAN
 from ..flat_step.expansion import expand
 from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
+from ..support.quantities import size
 from .events import Linked
 from .linker import link
 from .simulator import simulate
@@ -33,8 +34,9 @@ class Verified(msgspec.Struct, frozen=True):
     name: str
 
 
-def verify(schedule: Schedule, size: str = "") -> Verified:
-    """Expand, link and simulate. size: which one of several the schedule is for, as a warning tells it. Raises
+def verify(schedule: Schedule, at: str = "", warned: bool = False) -> Verified:
+    """Expand, link and simulate. at: which of several sizes the schedule is for, as a warning
+    says it. warned: about another size, once is enough. Raises
     ScheduleError for what is illegal, and for operations that somebody edited; warns if the peak is over the file's
     budget (plans may be edited).
     """
@@ -43,11 +45,11 @@ def verify(schedule: Schedule, size: str = "") -> Verified:
     linked = link(expanded.graph, expanded.recomputes, expanded.pages)
     peak = simulate(linked).peak
     budget = schedule.solve.budget
-    if peak > budget:
+    if peak > budget and not warned:
         warnings.warn(
-            f"schedule {schedule.name!r}{f' at {size}' if size else ''}: its peak of {peak:,} bytes is over its "
-            f"budget of {budget:,} bytes (beyond "
-            f"parameters, buffers, inputs and optimizer state); add recomputations, or {REPLAN}",
+            f"schedule {schedule.name!r}{f' at {at}' if at else ''}: its peak of {size(peak)} is over its "
+            f"budget of {size(budget)} (beyond parameters, buffers, inputs and optimizer state)"
+            f"{', and so may others be' if at else ''}; add recomputations, or {REPLAN}",
             UserWarning,
             stacklevel=4,
         )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from torch import nn
 
-from ..errors import REPLAN, StaleModelError, StaleModelWarning
+from ..errors import REBIND, REPLAN, StaleModelError, StaleModelWarning
 from ..format.schedule import Schedule
 from ..support.plain_text import plain
 from .attributes import hook_name, hooks_of, is_torchs, only_looks
@@ -18,7 +18,7 @@ from .parts import part_digest
 
 Stale = Literal["error", "warn"]
 _SHOWN = 20
-_HINT = f"{REPLAN}, or bring it back to what was planned"
+_HINT = f"{REPLAN}, {REBIND}, or bring it back to what was planned"
 _LOOP = "what a training loop sets is planned with remate.record(model)"
 _UNTRACED = "apply(model, schedule, verify=True) runs one step beside the model and compares"
 

@@ -21,6 +21,11 @@ def duration(ns: float) -> str:
     return f"{amount:.{_digits(amount)}f} {units[0]}"
 
 
+def overhead(time: int, base: int, without: str = "") -> str:
+    """Change of a time (ns) against `base`, signed, always with two decimals: `+7.86%`. without: where base is 0."""
+    return f"{(time / base - 1) * 100:+.2f}%" if base else without
+
+
 def _digits(amount: float) -> int:
     """Return the number of decimals for three or four significant digits."""
     return 2 if abs(amount) < 9.995 else 1 if abs(amount) < 99.95 else 0

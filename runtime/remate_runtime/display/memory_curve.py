@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from remate_runtime.link import Computation, Linked, Timeline
+from ..link import Computation, Linked, Timeline
 
 
 class Curve(NamedTuple):
