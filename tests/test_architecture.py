@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 # Rooms from the bottom to the top: a module imports from its own room and from those before it.
 RUNTIME = [
     "support",
+    "torch_private",
     "errors",
     "version",
     "extras",
@@ -123,7 +125,11 @@ def test_the_runtime_imports_no_planner() -> None:
 
 def test_the_planner_uses_the_runtime_by_its_rooms() -> None:
     """What the planner takes, a room of the runtime offers under `__all__`."""
-    open_rooms = ("support", "devices")  # of small modules with a subject each, all of them for everybody
+    open_rooms = (
+        "support",
+        "torch_private",
+        "devices",
+    )  # of small modules with a subject each, all of them for everybody
     inner = {n for n in modules("remate_runtime") if n.count(".") > 1 and room("remate_runtime", n) not in open_rooms}
     found = [
         f"{name} -> {target}"
@@ -180,6 +186,101 @@ CLEAN = {
         "support",
     ),
 }
+
+# Modules outside `torch_private` that use private interfaces of torch. The list may only become shorter.
+PRIVATE_TORCH = {
+    "remate": {
+        "api.dry_run",
+        "api.meant",
+        "capture.branches",
+        "capture.cuda.no_gpu",
+        "capture.cuda.rules",
+        "capture.eager_kernels",
+        "capture.facts",
+        "capture.fake_call",
+        "capture.fake_module",
+        "capture.gradient_layouts",
+        "capture.hot_paths",
+        "capture.known_values",
+        "capture.layouts",
+        "capture.lower",
+        "capture.outside",
+        "capture.remembered",
+        "capture.repeats.candidates",
+        "capture.repeats.recording",
+        "capture.repeats.template",
+        "capture.repeats.tracing",
+        "capture.simplify",
+        "capture.stored",
+        "capture.surroundings",
+        "capture.torch_api",
+        "capture.views",
+        "capture.writes",
+        "cli.device",
+        "dims.resize",
+        "training.ranks",
+        "training.state",
+        "training.watch",
+    },
+    "remate_runtime": {
+        "engine.compiled.graphs",
+        "engine.compiled.inductor",
+        "engine.compiled.kernel_units",
+        "engine.compiled.workspaces",
+        "engine.compiled.wrapper",
+        "operator_calls.cache_folder",
+    },
+}
+
+
+def private_torch(tree: ast.AST) -> set[str]:
+    """Private modules, functions and classes of torch that a module names; operators (`torch.ops`) are public."""
+    names = {"torch": "torch"}
+    named: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+            names |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            whole = {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            names |= whole
+            named |= set(whole.values())
+
+    def dotted(node: ast.AST) -> str:
+        if isinstance(node, ast.Attribute):
+            return f"{dotted(node.value)}.{node.attr}"
+        return names.get(node.id, "") if isinstance(node, ast.Name) else ""
+
+    named |= {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    named |= {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    of_torch = {name for name in named if name.startswith("torch.") and not name.startswith("torch.ops.")}
+    return {
+        name for name in of_torch if re.search(r"\._(?!_)\w+$|\._(?!_)\w+\.[\w.]+$|^torch\.fx\.experimental\b", name)
+    }
+
+
+@pytest.mark.parametrize("house", HOUSES)
+def test_private_torch_is_in_one_room(house: str) -> None:
+    """Private interfaces are used in `torch_private`, and in the modules that are listed here."""
+    users = {
+        name.partition(".")[2]
+        for name, path in modules(house).items()
+        if private_torch(ast.parse(path.read_text("utf-8"))) and room(house, name) != "torch_private"
+    }
+    assert users == PRIVATE_TORCH[house]
+
+
+def test_the_page_about_private_torch_is_complete() -> None:
+    """Every name that `torch_private` exports is in the table of the page, and no other."""
+    text = (ROOT / "docs" / "private-torch.md").read_text(encoding="utf-8")
+    table = text.partition("|---|---|---|\n")[2].partition("\n\n")[0]
+    listed = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    exported: set[str] = set()
+    for path in (HOUSES["remate_runtime"][0] / "torch_private").glob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                exported |= set(ast.literal_eval(node.value))
+    assert listed == exported
 
 
 def clean_files() -> list[Path]:

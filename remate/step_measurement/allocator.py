@@ -13,6 +13,7 @@ from torch.autograd import profiler
 
 from remate_runtime.devices.cpu_memory import Allocated, allocations_of, changes, peak_on_cpu
 from remate_runtime.devices.cuda_memory import peak_on_cuda
+from remate_runtime.torch_private.execution import record_cuda_allocations, recorded_cuda_allocations
 
 Device = torch.device | str
 
@@ -89,16 +90,14 @@ def _history_cuda(
         marks["backward_start"] = time.time_ns()
 
     torch.cuda.synchronize(device)
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", device=device)
+    record_cuda_allocations(device, True)
     try:
         marks["start"] = time.time_ns() // 1000 * 1000
         step(backward_start)
         torch.cuda.synchronize(device)
-        index = torch.cuda.current_device() if device.index is None else device.index
-        snapshot: Any = torch.cuda.memory._snapshot(device)
-        traced = snapshot["device_traces"][index]  # read before the recording ends, which clears it
+        traced = recorded_cuda_allocations(device)  # read before the recording ends, which clears it
     finally:
-        torch.cuda.memory._record_memory_history(enabled=None, device=device)
+        record_cuda_allocations(device, False)
     signs = {"alloc": 1, "free_completed": -1}
     events = [
         (event["time_us"] * 1000, event["addr"], signs[event["action"]] * event["size"])

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils import _pytree as pytree
 
 from remate_runtime import apply, predicted_peak
 from remate_runtime.engine import engine_of
@@ -28,6 +27,7 @@ from remate_runtime.staleness import (
     default_loss,
     tensors_of,
 )
+from remate_runtime.torch_private import pytree
 
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
 

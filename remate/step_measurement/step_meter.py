@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 import torch
-from torch.autograd import profiler
 
 from remate_runtime.devices.cpu_memory import AllocationLog
 from remate_runtime.devices.cuda_memory import CudaPeak
+from remate_runtime.torch_private.execution import is_profiled
 
 
 class StepMeter:
@@ -24,7 +24,7 @@ class StepMeter:
         self._peak: int | None = None
         if memory and device.type == "cuda":
             self._cuda = CudaPeak(device)
-        elif memory and not profiler._is_profiler_enabled:
+        elif memory and not is_profiled():
             self._log = AllocationLog()
             self._log.start()
         self._finish()

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..bind.fsdp2 import Fsdp2
 from ..bind.sharding import refuse_sharded_since, sharded_parts
@@ -23,9 +22,11 @@ from ..staleness.trust import Stale
 from ..support.callers import frames_to_caller
 from ..support.plain_text import plain
 from ..support.quantities import size
+from ..torch_private import pytree
+from ..torch_private.execution import outside_compiler
 from .padding import PaddedCall
 from .plan_call import plan_call, plan_parts_call
-from .programs import NO_PROGRAM, is_compiled_alone, outside_compiler, refuse_transforms, warn_of_compiler
+from .programs import NO_PROGRAM, is_compiled_alone, refuse_transforms, warn_of_compiler
 from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..bind.containers import children, mapped, rebuild
 from ..bind.sizes import CallSizes
 from ..errors import BindError
 from ..format.schedule import Schedule
 from ..staleness.shapes import returned
+from ..torch_private import pytree
 
 _KEPT = 64  # most sizes of calls whose outputs are remembered
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from torch import nn
-from torch.autograd import forward_ad
-from torch.fx import _symbolic_trace
-from torch.overrides import _get_current_function_mode_stack
 
 from ..errors import BindError, ExecutionError
 from ..support.callers import frames_to_caller
+from ..torch_private.execution import function_modes, is_traced, is_transformed
 
 NO_PROGRAM = (
     "a model with a schedule cannot be exported, scripted or traced: a schedule is for training by eager PyTorch"
@@ -25,41 +21,24 @@ _NOT_COMPILED = (
     "torch.compile does not compile a model with a schedule: the schedule runs as before\n"
     "  apply(model, schedule, engine='compiled') runs it through Inductor, within a budget that is known before"
 )
-# Newer versions of torch warn about the other name.
-_is_fx_tracing: Callable[[], bool] = getattr(_symbolic_trace, "is_fx_symbolic_tracing", _symbolic_trace.is_fx_tracing)
-Forward = TypeVar("Forward", bound=Callable[..., Any])
-
-
-def outside_compiler(forward: Forward) -> Forward:
-    """Exclude `forward` from torch.compile of a loop that calls it.
-
-    The compiler would trace every operation of the step (41 s for a small model) and gain nothing. This is torch's own
-    decorator for its optimizers. It loads the compiler at the first call, as torch.optim.Optimizer does when created.
-    """
-    decorate = getattr(torch, "_disable_dynamo")  # noqa: B009 (private, and the variant that loads the compiler late)
-    return decorate(forward)
 
 
 def refuse_transforms() -> None:
     """Raise ExecutionError for callers that transform the step into another program than its gradients."""
-    if torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if is_transformed():
         raise ExecutionError(
             "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
             "\n  use the original model there"
         )
-    if torch._C._len_torch_function_stack():
-        _refuse_function_modes()
-    functional = torch._C._get_dispatch_mode(
-        torch._C._TorchDispatchModeKey.FUNCTIONAL
-    )  # set by AOTAutograd before it traces
-    if torch._C._get_tracing_state() is not None or _is_fx_tracing() or functional is not None:
+    _refuse_function_modes()
+    if is_traced():
         raise ExecutionError(NO_PROGRAM)
 
 
 def _refuse_function_modes() -> None:
     """Raise ExecutionError inside a TorchFunctionMode of the user's: it may replace functions of torch, and a schedule
     runs the operators below them."""
-    for mode in _get_current_function_mode_stack():
+    for mode in function_modes():
         kind = type(mode)
         if not kind.__module__.startswith(("torch.", "remate.")):
             raise ExecutionError(

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import nn
-from torch._ops import OpOverload
 
 from ..bind.outputs import Build, output_builder
 from ..engine.compiled_step import Engine
@@ -21,6 +20,7 @@ from ..link.verifier import Verified, verify
 from ..operator_calls.live import operators
 from ..support.gc_pause import gc_paused
 from ..support.quantities import size
+from ..torch_private.operators import OpOverload
 from .recorded_call import RecordedInputs
 
 SIZES = 32  # most sizes whose programs are kept; the least recently called one is dropped

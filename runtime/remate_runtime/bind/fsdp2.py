@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import BindError
+from ..torch_private.execution import NO_TASK, graph_task
 
 # Private attributes of torch's objects, and methods with their numbers of arguments.
 _Names = Mapping[str, int | None]
@@ -78,7 +79,7 @@ class Fsdp2:
         Raises:
             BindError: They do not.
         """
-        in_backward = torch._C._current_graph_task_id() != -1
+        in_backward = graph_task() != NO_TASK
         for state in self._states:
             if in_backward or state._training_state.name != "IDLE":
                 raise BindError(

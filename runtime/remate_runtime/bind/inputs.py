@@ -15,6 +15,7 @@ import torch
 from ..errors import BindError
 from ..format.tensor_type import TensorType, parse_type
 from ..operator_calls.overloads import TORCH_DTYPES, described, empty, is_dense, laid_out, literal
+from ..torch_private.execution import DISABLED_TORCH_FUNCTION
 from .containers import children
 from .order import arranged, order_error
 
@@ -245,7 +246,7 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
 def _replaces_functions(kind: type[torch.Tensor]) -> bool:
     """Return whether a class of tensors has a `__torch_function__` of its own."""
     own = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
-    return own not in (torch.Tensor.__torch_function__.__func__, torch._C._disabled_torch_function_impl)
+    return own not in (torch.Tensor.__torch_function__.__func__, DISABLED_TORCH_FUNCTION)
 
 
 def _literal(expected: Any, name: str) -> Accept:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 
 from ..bind.fsdp2 import Fsdp2
 from ..format.vocabulary import Gradients
 from ..link.contract import StepContract
 from ..link.events import Linked
 from ..link.simulator import Account
+from ..torch_private.operators import OpOverload
 
 
 class Forwarded(NamedTuple):

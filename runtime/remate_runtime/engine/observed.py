@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ..flat_step.graph import Op
 from ..link.contract import StepContract
 from ..link.events import Linked
 from ..link.inference import forward_alone
 from ..operator_calls.constants import Constants
+from ..torch_private.operators import OpOverload
 from .eager.instructions import InstructionCompiler
 from .eager.part import InstructionPart
 

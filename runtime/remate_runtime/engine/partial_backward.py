@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ..errors import ExecutionError
+from ..torch_private.execution import keeps_graph, will_run
 
 _GIVEN = (
     "a gradient was requested a second time through the same forward; it has been given, and its values are gone"
@@ -76,7 +77,7 @@ def leaves_gradients(node: Any, segments: int) -> bool:
         node: The first of the step's autograd nodes.
         segments: Their number.
     """
-    if not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+    if not keeps_graph():
         return False
     return not all(_runs(target) for target in _targets(node, segments))
 
@@ -100,7 +101,7 @@ def _targets(node: Any, segments: int) -> Iterator[Any]:
 
 def _runs(node: Any) -> bool:
     try:
-        return torch._C._will_engine_execute_node(node)  # type: ignore[attr-defined]
+        return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` requests
         return True
 

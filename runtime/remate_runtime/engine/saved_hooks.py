@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import torch
+from ..torch_private.execution import saved_tensor_hooks
 
 
 def warn_of_saved_hooks() -> None:
     """Warn if the caller's hooks are active: they may change what the model saves, and thereby its gradients."""
-    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
+    hooks = saved_tensor_hooks(True)
     if hooks is not None and not all(of_torch(hook) for hook in hooks):
         warnings.warn(
             f"the schedule ignores saved_tensors_hooks ({getattr(hooks[0], '__qualname__', hooks[0])!r}): it keeps "

@@ -20,6 +20,7 @@ from ..errors import ExecutionError
 from ..format.tensor_type import TensorType
 from ..link.contract import Output, StepContract
 from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
+from ..torch_private.execution import is_batched
 from .compiled_step import CompiledStep
 from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
 from .partial_backward import Undelivered, leaves_gradients, requested_for
@@ -201,7 +202,7 @@ def _check_mode(frame: _Frame) -> None:
         raise ExecutionError(
             "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
         )
-    if any(tangent is not None and _batched(tangent) for tangent in frame.tangents):
+    if any(tangent is not None and is_batched(tangent) for tangent in frame.tangents):
         raise ExecutionError(
             "a schedule has no gradients in batches (is_grads_batched=True, vectorize=True): a step runs backward once"
             "\n  use the original model there"
@@ -310,12 +311,6 @@ def _tangent(gradient: torch.Tensor | None, type_: TensorType, device: torch.dev
     ):
         return gradient.detach()
     return empty(type_, device).copy_(gradient)
-
-
-def _batched(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is batched, by `torch.func.vmap` or by autograd's is_grads_batched."""
-    kinds: Any = torch._C._functorch  # type: ignore[attr-defined]
-    return kinds.is_batchedtensor(tensor) or kinds.is_legacy_batchedtensor(tensor)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ..bind.fsdp2 import Fsdp2
 from ..errors import REPLAN
@@ -18,6 +17,7 @@ from ..link.events import Linked
 from ..link.frozen import without_gradients
 from ..link.simulator import simulate
 from ..link.verifier import Verified
+from ..torch_private.operators import OpOverload
 from .compiled_step import Engine, LinkedStep
 from .observed import observed_forward
 from .step_function import StepFunction

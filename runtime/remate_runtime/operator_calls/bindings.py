@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
 from ..flat_step.graph import Ref
+from ..torch_private.operators import python_binding
 
-_BINDINGS: Any = torch._C
 # Kinds of arguments: t tensor, T list of tensors, i integer, I list of integers, f float, b boolean.
 FUNCTIONS: dict[str, str] = {
     **dict.fromkeys(("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum", "minimum", "mm", "bmm"), "tt"),
@@ -51,8 +49,7 @@ def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callab
     space, _, short = name.partition(".")
     if kwargs or space != "aten" or "".join(map(_kind, args)) not in FUNCTIONS.get(short, "").split():
         return None
-    packet = short.split(".")[0]
-    return getattr(_BINDINGS._VariableFunctions, packet, None) or getattr(_BINDINGS.TensorBase, packet, None)
+    return python_binding(short.split(".")[0])
 
 
 def _kind(argument: Any) -> str:

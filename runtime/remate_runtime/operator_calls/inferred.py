@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ..errors import ScheduleError
 from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
 from ..format.tensor_type import TensorType
+from ..torch_private.operators import OpOverload
 from .cache_folder import import_without_folder
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
 from .results import RESULTS, on_cpu
@@ -102,7 +102,7 @@ def _judge(graph: Graph, op: Op, live: OpOverload) -> str:
 
 
 def _second_opinion(graph: Graph, op: Op, live: OpOverload, wrong: str) -> str:
-    from torch._subclasses.fake_tensor import FakeTensorMode, UnsupportedOperatorException
+    from ..torch_private.fake_tensors import FakeTensorMode, UnsupportedOperatorException
 
     device = torch.device(graph.device if graph.device == "cpu" or torch.cuda.is_available() else "cpu")
     try:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from torch._ops import OpOverload
-
 from ..errors import ScheduleError, ScheduleFaultsError
 from ..flat_step.graph import Graph
 from ..format.limits import MAX_FAULTS
 from ..operators.tables import permission
+from ..torch_private.operators import OpOverload
 from .inferred import check_types
 from .overloads import check_operator, not_permitted, overload
 from .unchecked import trusts

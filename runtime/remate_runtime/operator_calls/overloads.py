@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import REPLAN, BindError, ScheduleError
 from ..flat_step.graph import Number, Op
@@ -27,6 +26,7 @@ from ..operators.tables import (
     permission,
     refusal,
 )
+from ..torch_private.operators import OpOverload, OpOverloadPacket, has_kernel
 from .recurrent import LAYER, LAYER_BACKWARD, whole_layer
 
 _NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
@@ -174,13 +174,6 @@ def in_place(op: Op) -> Callable[..., Any]:
 def _overload(name: str) -> OpOverload:
     namespace, packet, *rest = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")
-
-
-def has_kernel(live: OpOverload, device: torch.device) -> bool:
-    """Return whether the operator runs on this kind of device."""
-    return torch._C._dispatch_has_computed_kernel_for_dispatch_key(
-        live.name(), "CUDA" if device.type == "cuda" else "CPU"
-    )
 
 
 def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.device, planned: str) -> None:

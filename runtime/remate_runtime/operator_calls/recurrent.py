@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ..devices.onednn_rows import row_elements
+from ..torch_private.execution import DisableAutocast, set_gradients_enabled
 
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
@@ -125,7 +126,7 @@ def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) ->
     ]
     tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes]
     try:
-        with torch._C._DisableAutocast():
+        with DisableAutocast():
             return whole_layer(LAYER._op)(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
     except RuntimeError:  # a torch without oneDNN, or an unsupported processor
         return -1
@@ -139,11 +140,11 @@ def whole_layer(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any) -> Any:
         enabled = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(True)
+        set_gradients_enabled(True)
         try:
             return function(args[0].contiguous(), *args[1:5], args[5].contiguous(), args[6].contiguous(), *args[7:])
         finally:
-            torch._C._set_grad_enabled(enabled)
+            set_gradients_enabled(enabled)
 
     return run
 

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ..flat_step.graph import Graph, Op, Ref
 from ..format.tensor_type import TensorType
 from ..operators.tables import LITERALS, PAIRED, PairedOperator
+from ..torch_private.operators import OpOverload
 from .inferred import infer, signature
 from .overloads import overload
 

@@ -10,18 +10,18 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
+from ..operator_calls.overloads import is_fake
 from ..staleness.eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from ..support.callers import frames_to_caller
+from ..torch_private.execution import dispatch_modes
 from . import ranks
 from .checksum import Checksums
 from .comparison import OTHER_OPERATORS, Difference, Kind, Tolerance, differences
@@ -106,15 +106,13 @@ def _is_watched() -> bool:
     """Return whether a mode of torch's observes each operation (FlopCounterMode) or a CUDA graph is being recorded. The
     check then waits for the next call."""
     recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    return recorded or torch.compiler.is_compiling() or len(_callers_modes()) < torch._C._len_torch_dispatch_stack()
+    return recorded or torch.compiler.is_compiling() or len(_callers_modes()) < len(dispatch_modes())
 
 
 def _callers_modes() -> tuple[type, ...]:
     """Return the classes of the dispatch modes around the call that are not torch's. Such a mode may change what an
     operator computes, so the first call in it is checked."""
-    if not torch._C._len_torch_dispatch_stack():
-        return ()
-    kinds = (type(mode) for mode in _get_current_dispatch_mode_stack())
+    kinds = map(type, dispatch_modes())
     return tuple(kind for kind in kinds if not kind.__module__.startswith("torch."))
 
 
@@ -317,5 +315,4 @@ def _listed(differing: Sequence[Difference]) -> str:
 
 def _is_fake(program: Program) -> bool:
     """Return whether tensors have no values (torch's FakeTensorMode)."""
-    module = sys.modules.get("torch._subclasses.fake_tensor")
-    return module is not None and any(isinstance(t, module.FakeTensor) for t in program.trained.values())
+    return any(map(is_fake, program.trained.values()))

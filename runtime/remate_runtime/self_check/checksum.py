@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from ..operator_calls.overloads import described
+from ..torch_private.execution import DisableTorchFunctionSubclass
 
 _CHUNK = 1 << 13  # elements that are processed together, so that temporaries stay below 256 KiB
 _STEP = -0x61C8864680B583EB  # odd; its powers distinguish the chunks
@@ -32,7 +33,7 @@ class Checksums:
 
     def of(self, tensor: torch.Tensor) -> Checksum:
         """Return the checksum of a tensor of any layout."""
-        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        with torch.no_grad(), DisableTorchFunctionSubclass():
             plain = tensor.detach()
             if plain.layout is not torch.strided:
                 plain = plain.to_dense()

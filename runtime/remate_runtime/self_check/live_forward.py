@@ -18,6 +18,7 @@ from unittest import mock
 
 import torch
 
+from ..torch_private.execution import SAVED_TENSOR_HOOKS, saved_tensor_hooks
 from .checksum import Checksums
 from .generators import Generators
 from .outcome import ForwardOutcome, outcome_of, tensors_in
@@ -25,8 +26,6 @@ from .program import Program
 from .snapshot import Snapshot
 
 _TORCHS = ("torch", "remate_runtime")
-_C: Any = torch._C
-_GRAPH = _C._autograd
 
 
 class NotRunError(Exception):
@@ -131,7 +130,7 @@ def discarding(seen: Any) -> Iterator[None]:
     Args:
         seen: Records what backward would run (`look`).
     """
-    push = _GRAPH._push_saved_tensors_default_hooks
+    push = SAVED_TENSOR_HOOKS._push_saved_tensors_default_hooks
     here = threading.get_ident()
 
     def pushed(pack: Any, unpack: Any) -> None:
@@ -140,12 +139,16 @@ def discarding(seen: Any) -> Iterator[None]:
         seen.look(pack)
         return push(_discard, _refuse)
 
-    with watching(seen), _nothing_on_ctx(), mock.patch.object(_GRAPH, "_push_saved_tensors_default_hooks", pushed):
+    with (
+        watching(seen),
+        _nothing_on_ctx(),
+        mock.patch.object(SAVED_TENSOR_HOOKS, "_push_saved_tensors_default_hooks", pushed),
+    ):
         push(_discard, _refuse)
         try:
             yield
         finally:
-            _GRAPH._pop_saved_tensors_default_hooks()
+            SAVED_TENSOR_HOOKS._pop_saved_tensors_default_hooks()
 
 
 @contextlib.contextmanager
@@ -205,7 +208,7 @@ def _emptying(method: Callable[..., Any], thread: int) -> Callable[..., Any]:
 
 def callers_hooks() -> Any:
     """Return the function that packs saved tensors around the call on behalf of the caller; None without one."""
-    hooks = _GRAPH._top_saved_tensors_default_hooks(False)
+    hooks = saved_tensor_hooks(False)
     return None if hooks is None else hooks[0]
 
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..staleness.compare import coarsest, largest_finite
+from ..torch_private.execution import TorchDispatchMode
 from .checksum import Checksum, Checksums, summary
 from .generators import Generators
 from .live_forward import discarding, uncached

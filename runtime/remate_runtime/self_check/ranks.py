@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ..staleness.attributes import is_fully_shards
+from ..torch_private.execution import active_ddp
 
 
 def calls_together(model: nn.Module, sharded: bool) -> str:
@@ -32,7 +33,7 @@ def calls_together(model: nn.Module, sharded: bool) -> str:
         return ""
     if sharded or any(map(is_fully_shards, vars(model)["_forward_pre_hooks"].values())):
         return "fsdp2"
-    wrapper = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+    wrapper = active_ddp()
     if wrapper is None or not torch.is_grad_enabled() or wrapper._join_config.enable:
         return ""
     return "ddp" if vars(wrapper.module) is vars(model) else ""  # only some ranks may call a part
@@ -46,7 +47,7 @@ def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
         together: The result of `calls_together`.
     """
     if together == "ddp":
-        wrapper: Any = torch.nn.parallel.DistributedDataParallel._get_active_ddp_module()
+        wrapper = active_ddp()
         return (wrapper.process_group,)
     states = fsdp2_states(model) if together else []
     return tuple(dict.fromkeys(group for state in states for group in _of_state(state)))

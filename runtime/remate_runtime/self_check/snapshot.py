@@ -24,6 +24,7 @@ from torch import nn
 
 from ..operator_calls.overloads import storage_address
 from ..staleness.ownership import is_own
+from ..torch_private.execution import uncounted_write
 from .checksum import Checksum, Checksums
 from .iterators import Iterators
 from .reached import is_followed, is_open, methods, names_in, plain_attributes, slots_of
@@ -34,8 +35,6 @@ _SMALL = 1 << 20  # bytes of tensors that are copied although nothing is known t
 _ATOMS = (int, float, complex, str, bytes, type(None), types.BuiltinFunctionType, torch.dtype, torch.device, range)
 _ABSENT: Any = object()
 
-_AUTOGRAD: Any = torch.autograd
-_UNCOUNTED = _AUTOGRAD._unsafe_preserve_version_counter  # makes writes invisible to backward
 
 Undo = Callable[[], None]
 
@@ -241,7 +240,7 @@ class Snapshot:
 
 
 def _write(tensor: torch.Tensor, copy: torch.Tensor) -> None:
-    with torch.no_grad(), _UNCOUNTED(tensor):
+    with torch.no_grad(), uncounted_write(tensor):
         tensor.detach().copy_(copy)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch.nn.modules.module as _torch_module
 from torch import nn
 
+from ..torch_private.execution import FSDP2_STATE, OBSERVERS
 from .observing import observes
 from .ownership import qualified
 from .values import ABSENT, MISSING, Seen, attribute, held_by, is_config, recorded
@@ -25,12 +26,7 @@ HOOKS = {
 }
 FORWARDS_OWN_FLAG = "_output_capturing_hooks_installed"  # set once the hooks of `is_forwards_own` are installed
 _COLLECTING = "transformers.utils.output_capturing"
-_OBSERVERS = {
-    "torch.utils.module_tracker",
-    "torch.distributed._tools.mod_tracker",
-    "torch.distributed.tensor.debug._comm_mode",
-    "remate.training.watch",
-}
+_OBSERVERS = {*OBSERVERS, "remate.training.watch"}
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
 
@@ -127,7 +123,7 @@ def is_fully_shards(hook: Any) -> bool:
         hook, "__wrapped__"
     ):  # one call for a list of modules wraps the hook
         hook = hook.__wrapped__
-    return type(getattr(hook, "__self__", None)).__module__ == "torch.distributed.fsdp._fully_shard._fsdp_state"
+    return type(getattr(hook, "__self__", None)).__module__ == FSDP2_STATE
 
 
 def is_observer(hook: Any) -> bool:

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..flat_step.graph import Graph, Op, Ref
 from ..operator_calls.overloads import TORCH_DTYPES
 from ..operators.tables import VIEWS
+from ..torch_private import pytree
+from ..torch_private.execution import TorchDispatchMode
 
 BEYOND_EAGER = "the model's own forward does not run"
 Kind = tuple[

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..bind.containers import mapped
+from ..torch_private import pytree
+from ..torch_private.execution import TorchDispatchMode
+from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from ..torch_private.operators import OpOverload
 
 _SHAPED = frozenset(
     ("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like")

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..bind.containers import mapped
 from ..bind.order import order_of
+from ..torch_private import pytree
+from ..torch_private.execution import TorchDispatchMode
+from ..torch_private.fake_tensors import FakeCopyMode, FakeTensor, FakeTensorMode
 from .compare import tensors_of
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]

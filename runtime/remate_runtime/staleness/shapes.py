@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 
 from ..bind.containers import mapped
 from ..errors import BindError
+from ..torch_private.fake_tensors import FakeCopyMode, FakeTensorMode
 
 
 def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -25,6 +25,7 @@ import torch
 from torch import nn
 
 from ..operator_calls.overloads import SHORT_DTYPES
+from ..torch_private.execution import DisableTorchFunction
 from .inner_values import NONE, array_hash, inner, is_array, is_bytes_of_array
 from .ownership import is_own, name_in_value
 
@@ -209,7 +210,7 @@ def _text(value: str) -> Any:
 
 def _tensor(value: torch.Tensor) -> Any:
     """Return a hash of a tensor's contents if a step could contain it as a constant."""
-    with torch._C.DisableTorchFunction():  # a trace may be active
+    with DisableTorchFunction():  # a trace may be active
         if not is_constant(value):
             return OPAQUE
         return {"hash": short_hash(f"{value.dtype}{list(value.shape)}{value.tolist()}")}

@@ -16,9 +16,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from remate_runtime.engine.eager.part import _ABOVE_KERNELS  # pyright: ignore[reportPrivateUsage]
 from remate_runtime.engine.experimental.cuda_graphs.gpu import PoolLease
 from remate_runtime.engine.experimental.cuda_graphs.statics import Static, alias, static
+from remate_runtime.torch_private.execution import ABOVE_KERNELS
 
 CPU = torch.device("cpu")
 _ALIGNED = 64  # bytes, as torch aligns memory on the CPU: kernels add up in another order where it is not
@@ -45,7 +45,7 @@ class _Called(NamedTuple):
 
     def replay(self) -> None:
         args, kwargs = tree_map(_tensor, (self.args, self.kwargs), is_leaf=_is_static)
-        with torch.set_grad_enabled(self.grad_mode), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):
+        with torch.set_grad_enabled(self.grad_mode), torch._C._ExcludeDispatchKeyGuard(ABOVE_KERNELS):
             found = self.func(*args, **kwargs)
         for one, to in zip(tree_flatten(found)[0] if self.made else (), self.made, strict=True):
             if to is not None:

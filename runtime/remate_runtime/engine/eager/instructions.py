@@ -13,7 +13,6 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
-from torch._ops import OpOverload
 from torch.profiler import record_function
 
 from ...errors import ExecutionError
@@ -38,6 +37,7 @@ from ...operator_calls.bindings import binding
 from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import in_place, kernel, literal
 from ...operators import IN_PLACE
+from ...torch_private.operators import OpOverload
 from .first_run import counts_elements, judged, judged_placed
 from .pages import moving
 from .placed import Placed, ResultPlace, Slots, writing

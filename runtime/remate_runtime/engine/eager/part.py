@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
-
 from ...link.events import Event
+from ...torch_private.execution import ABOVE_KERNELS, DisableAutocast, ExcludeKeys
 from .instructions import Instruction, InstructionCompiler, Slots
 
 
@@ -83,7 +82,7 @@ def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
     """Run instructions. Autocast stays off, because its casts are operations of the schedule."""
     at = ""
     try:
-        with torch._C._DisableAutocast(), torch._C._ExcludeDispatchKeyGuard(_ABOVE_KERNELS):
+        with DisableAutocast(), ExcludeKeys(ABOVE_KERNELS):
             for run, free, at in instructions:  # noqa: B007 (the error's note reads `at`)
                 run(slots)
                 for slot in free:
@@ -92,13 +91,3 @@ def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
         slots.clear()
         error.add_note(f"in operation {at!r} of the schedule")
         raise
-
-
-def _above_kernels() -> torch._C.DispatchKeySet:
-    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
-    for key in ("AutogradFunctionality", "AutogradOther", "AutogradNestedTensor"):
-        keys = keys.add(getattr(torch._C.DispatchKey, key))
-    return keys
-
-
-_ABOVE_KERNELS = _above_kernels()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ....torch_private.execution import storage_users
 from ...eager.placed import ResultPlace
 
 _OWN = 4  # references to a tensor without other users: the two lists, the loop, the count's own
@@ -53,7 +54,7 @@ class ArenaBlock:
 
 def _holders(memory: torch.Tensor) -> int:
     """Return the number of tensors on a storage."""
-    return torch._C._storage_Use_Count(memory.untyped_storage()._cdata)
+    return storage_users(memory)
 
 
 Key = tuple[torch.device, int]

@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from ....errors import RemateError
 from ....flat_step.graph import Graph, Op
 from ....operator_calls.inferred import infer
 from ....operator_calls.overloads import TORCH_DTYPES, laid_out
+from ....torch_private.operators import OpOverload
 from ...eager.placed import PlacedForm
 
 _aten = torch.ops.aten

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ....torch_private.execution import clear_cublas_workspaces
+
 Replay = Callable[[], None]
 
 
@@ -106,7 +108,7 @@ class CudaRecorder:
             try:
                 yield
             finally:
-                _forget_workspaces()  # of cuBLAS, which are in the pool
+                clear_cublas_workspaces()  # of cuBLAS, which are in the pool
         here.wait_stream(side)
 
     def warm(self, run: Callable[[], None]) -> None:
@@ -115,7 +117,7 @@ class CudaRecorder:
         run()
         torch.cuda.synchronize(self._device)
         generator.set_state(state)
-        _forget_workspaces()
+        clear_cublas_workspaces()
         torch.cuda.empty_cache()  # the stream is not used again, so its cached memory would be lost
 
     def begin(self) -> None:
@@ -189,10 +191,3 @@ class _Memory:
             "strides": None,
             "version": 3,
         }
-
-
-def _forget_workspaces() -> None:
-    """Clear torch's cuBLAS workspaces, of which each stream has one. One of a recording would stay in the pool."""
-    forget = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if forget is not None:
-        forget()
