@@ -1,4 +1,4 @@
-"""How much a text may hold for its size: a few bytes of JSON can stand for hundreds in memory. Needs no torch."""
+"""The density of a text: a few bytes of JSON can occupy hundreds in memory. Does not require torch."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ _Counts = tuple[int, int, int, int]  # arrays and objects, keys, commas, texts
 
 
 def density_fault(data: bytes) -> ScheduleError | None:
-    """R072 for a text with more texts, and arrays, objects, keys or commas outside of them, than its size allows, else
-    None."""
-    if _excess(_counts(data), len(data)) is None:  # counted with those inside texts, which are no fewer
+    """Return R072 for a text with more strings, and arrays, objects, keys or commas outside of them, than its size
+    allows.
+
+    None otherwise.
+    """
+    if _excess(_counts(data), len(data)) is None:  # includes those inside strings, so it is an upper bound
         return None
-    found = _excess(_counts_outside_texts(data), len(data))
-    if found is None:
+    excess = _excess(_counts_outside_texts(data), len(data))
+    if excess is None:
         return None
-    what, count, limit = found
+    what, count, limit = excess
     message = f"{count:,} {what}, more than the {limit:,} that a file of {len(data):,} bytes may hold"
     return ScheduleError("R072", message, "", "large tensors belong into buffers of the model", 1, 1)
 
@@ -31,11 +34,11 @@ def _counts(data: bytes) -> _Counts:
 
 
 def _counts_outside_texts(data: bytes) -> _Counts:
-    """Piece by piece, for what is left of the whole without its texts takes many times its size to put together."""
+    """Count piece by piece, because a copy of the text without its strings would need many times its size."""
     at, piece, total = 0, _PIECE, (0, 0, 0, 0)
     while at < len(data):
         whole = _WHOLE.match(data, at, at + piece)
-        if whole is None and at + piece < len(data):  # a text that is longer than the piece
+        if whole is None and at + piece < len(data):  # a string longer than the piece
             piece *= 2
             continue
         end = len(data) if whole is None else whole.end()

@@ -1,4 +1,4 @@
-"""Checks of the section `digest`. Needs no torch."""
+"""Checks the section `digest`. Does not require torch."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _HINT = f"a literal, an array, or an object with one of {', '.join(_KINDS)}"
 
 
 class DigestCheck:
-    """Checks one digest, and each of its groups on its own."""
+    """Checks a digest, and each of its groups separately."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._paths = 0
 
     def digest(self, digest: Digest, where: str) -> None:
-        """The digest without its groups."""
+        """Check the digest without its groups."""
         for field in ("packages", "functions", "values", "patched", "fields"):
             for name in getattr(digest, field):
                 self._name(name, f"{where}/{field}/{escape(name)}")
         for name, version in digest.packages.items():
             self._text(version, f"{where}/packages/{escape(name)}")
-        for name, made in digest.functions.items():
-            if made is not None and not _HASH.fullmatch(made):
+        for name, digest_of_source in digest.functions.items():
+            if digest_of_source is not None and not _HASH.fullmatch(digest_of_source):
                 self._add("not a hash", f"{where}/functions/{escape(name)}", "16 hexadecimal digits, or null")
         for field in ("values", "patched"):
             for name, value in getattr(digest, field).items():
@@ -47,10 +47,10 @@ class DigestCheck:
         for index, path in enumerate(group.at):
             if path:
                 self._name(path, f"{where}/at/{index}")
-            found = count_paths(path)
-            if not found:
+            count = count_paths(path)
+            if not count:
                 self._add("a run of numbers that ends before it begins", f"{where}/at/{index}", "write h.[0-11]")
-            paths += found
+            paths += count
         self._paths += paths
         if self._paths > MAX_MODULES:
             self._faults.add("R072", f"a digest of more than {MAX_MODULES} modules", f"{where}/at")

@@ -1,8 +1,7 @@
-"""How the search for faults ends early: a file can hold millions, and nobody reads more than a hundred."""
+"""Ends the search for faults early: a file can have millions, and nobody reads more than a hundred."""
 
 from __future__ import annotations
 
 
 class EnoughFaultsError(Exception):
-    """Raised by whoever has collected MAX_FAULTS faults, caught by whoever began the search. Never leaves the
-    reader."""
+    """Raised by code that has collected MAX_FAULTS faults, caught where the search began. Never leaves the reader."""

@@ -1,13 +1,11 @@
-"""Text -> Size or Real (`expressions`). Nothing is evaluated but by the grammar below. Needs no torch.
+"""Parses Size and Real (`expressions`). Only the grammar below is evaluated. Does not require torch.
 
-    size   := [-] term {(+|-) term}
-    term   := factor {* factor}
-    factor := base [^ integer] [(//|/) integer]        the divided is a*dim+c
+    size   := [-] term {(+|-) term}          term   := factor {* factor}
+    factor := base [^ integer] [(//|/) integer]        the dividend is a*dim+c
     base   := integer | dimension | ( size )
-    real   := side [/ side]
-    side   := [-] number | dimension | ( size ) | sqrt( size )
+    real   := side [/ side]                  side   := [-] number | dimension | ( size ) | sqrt( size )
 
-Any spelling is understood, and only that of `str(size)` accepted: the fault of another one says how to write it.
+Any spelling is parsed, and only that of `str(size)` is accepted: the fault for another spelling shows how to write it.
 """
 
 from __future__ import annotations
@@ -22,13 +20,13 @@ from .limits import MAX_DEGREE, MAX_EXPRESSION
 _TOKEN = re.compile(r"//|[-+*/^()]|[0-9]{1,19}|[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,21})?(?:e[+-]?[0-9]{1,3})?")
 _DIM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
-RESERVED = ("sqrt", "inf", "nan")  # words that no dimension is called by
-_MAX_PARENTHESES = 32  # each takes some frames of the parser
+RESERVED = ("sqrt", "inf", "nan")  # words that are no names of dimensions
+_MAX_PARENTHESES = 32  # each takes some stack frames of the parser
 _HINT = "write a sum such as 2*b*t+1, ((t+7)//8)*b or h/4"
 
 
 def is_dimension(name: str) -> bool:
-    """Whether a dimension may be called so."""
+    """Return whether a name is valid for a dimension."""
     return _DIM.fullmatch(name) is not None and name not in RESERVED
 
 
@@ -36,10 +34,10 @@ def is_dimension(name: str) -> bool:
 def parse_size(text: str) -> Size:
     """Raise ScheduleError R024 if `text` is not the text of a Size."""
     tokens = _Tokens(text)
-    made = _sum(tokens)
+    size = _sum(tokens)
     tokens.end()
-    _as_written(made, text)
-    return made
+    _as_written(size, text)
+    return size
 
 
 @lru_cache(maxsize=4096)
@@ -48,20 +46,20 @@ def parse_real(text: str) -> Real:
     parts = _sides(text)
     if not 1 <= len(parts) <= 2:
         raise ScheduleError("R024", f"{text[:80]!r}: more than one division", hint="write n/(expression)")
-    made = Real(*(_side(part) for part in parts))
-    if not made.dims:
+    real = Real(*(_side(part) for part in parts))
+    if not real.dims:
         raise ScheduleError("R024", f"{text[:80]!r} follows from no dimension", hint="write the number")
-    _as_written(made, text)
-    return made
+    _as_written(real, text)
+    return real
 
 
-def _as_written(made: Size | Real, text: str) -> None:
-    if str(made) != text:
-        raise ScheduleError("R024", f"{text[:80]!r} is spelled otherwise", hint=f"write it as {made}")
+def _as_written(parsed: Size | Real, text: str) -> None:
+    if str(parsed) != text:
+        raise ScheduleError("R024", f"{text[:80]!r} is spelled otherwise", hint=f"write it as {parsed}")
 
 
 def _sides(text: str) -> list[str]:
-    """`text` cut at the single slashes outside of parentheses."""
+    """Split `text` at the single slashes outside of parentheses."""
     if len(text) > MAX_EXPRESSION:
         raise ScheduleError("R024", f"an expression of more than {MAX_EXPRESSION} characters")
     depth, parts = 0, [""]
@@ -79,9 +77,9 @@ def _side(text: str) -> Side:
         return Side(number=_finite(text))
     root = text.startswith("sqrt(")
     tokens = _Tokens(text.removeprefix("sqrt"))
-    made = _base(tokens)
+    size = _base(tokens)
     tokens.end()
-    return Side(size=made, root=root)
+    return Side(size=size, root=root)
 
 
 def _finite(text: str) -> float:
@@ -123,33 +121,33 @@ class _Tokens:
 
 
 def _sum(tokens: _Tokens) -> Size:
-    made, sign = constant(0), -1 if tokens.accept("-") else 1
+    total, sign = constant(0), -1 if tokens.accept("-") else 1
     while True:
-        made = made + _product(tokens) * constant(sign)
+        total = total + _product(tokens) * constant(sign)
         word = tokens.accept("+", "-")
         if not word:
-            return made
+            return total
         sign = -1 if word == "-" else 1
 
 
 def _product(tokens: _Tokens) -> Size:
-    made = _power(tokens)
+    product = _power(tokens)
     while tokens.accept("*"):
-        made = made * _power(tokens)
-    return made
+        product = product * _power(tokens)
+    return product
 
 
 def _power(tokens: _Tokens) -> Size:
     base = _base(tokens)
-    made = base
+    product = base
     if tokens.accept("^"):
         power = tokens.integer()
         if not 1 <= power <= MAX_DEGREE:
             raise ScheduleError("R024", f"a power of {power}", hint=f"powers are 1 to {MAX_DEGREE}")
         for _ in range(power - 1):
-            made = made * base
+            product = product * base
     word = tokens.accept("//", "/")
-    return divided(made, tokens.integer(), exact=word == "/") if word else made
+    return divided(product, tokens.integer(), exact=word == "/") if word else product
 
 
 def _base(tokens: _Tokens) -> Size:
@@ -157,10 +155,10 @@ def _base(tokens: _Tokens) -> Size:
     if word.isdigit():
         return constant(int(word)) + constant(0)
     if word == "(":
-        made = _sum(tokens)
+        size = _sum(tokens)
         if not tokens.accept(")"):
             raise tokens.fault()
-        return made
+        return size
     if not is_dimension(word):
         raise tokens.fault()
     return dimension(word)

@@ -29,7 +29,7 @@ from .limits import MAX_COEFFICIENT, MAX_DEGREE, MAX_INTEGER, MAX_TERMS
 
 
 class Factor(msgspec.Struct, frozen=True, order=True):
-    """((scale * dim + offset) / divisor) ^ power, rounded down before the power is taken; `exact`: without rest."""
+    """((scale * dim + offset) / divisor) ^ power, rounded down before the power; `exact`: divides without remainder."""
 
     dim: str
     divisor: int = 1
@@ -53,7 +53,7 @@ class Factor(msgspec.Struct, frozen=True, order=True):
 
     @property
     def bare(self) -> str:
-        """Its text without the power, and without the parentheses that it needs among others."""
+        """Return its text without the power, and without the parentheses that it needs among others."""
         if self.divisor == 1:
             return self.dim
         above = self.dim if self.scale == 1 else f"{self.scale}*{self.dim}"
@@ -84,13 +84,17 @@ class Term(msgspec.Struct, frozen=True):
 
 
 class Size(msgspec.Struct, frozen=True):
-    """A sum of terms; none: 0."""
+    """A sum of terms; without terms, 0."""
 
     terms: tuple[Term, ...] = ()
 
     def at(self, dims: Mapping[str, int]) -> int:
-        """The number at a size. Raises ScheduleError R025 for a name that `dims` lacks, a division that leaves a rest
-        where it must not, and a number that 64 bits do not hold."""
+        """Return the value at a size.
+
+        Raises:
+            ScheduleError: R025 for a name that `dims` lacks, a division with a remainder that must have none, and a
+                number beyond 64 bits.
+        """
         number = sum(term.at(dims) for term in self.terms)
         if not -MAX_INTEGER - 1 <= number <= MAX_INTEGER:
             raise ScheduleError("R025", f"{self} does not fit 64 bits at {spelled(dims)}")
@@ -98,7 +102,7 @@ class Size(msgspec.Struct, frozen=True):
 
     @property
     def dims(self) -> frozenset[str]:
-        """The dimensions that it follows from."""
+        """The dimensions in it."""
         return frozenset(factor.dim for term in self.terms for factor in term.factors)
 
     @property
@@ -110,9 +114,9 @@ class Size(msgspec.Struct, frozen=True):
 
     def __mul__(self, other: Size) -> Size:
         return _collected(
-            Term(one.coefficient * two.coefficient, _multiplied(one.factors, two.factors))
-            for one in self.terms
-            for two in other.terms
+            Term(left.coefficient * right.coefficient, _multiplied(left.factors, right.factors))
+            for left in self.terms
+            for right in other.terms
         )
 
     def __str__(self) -> str:
@@ -129,10 +133,18 @@ def dimension(name: str) -> Size:
 
 
 def divided(size: Size, divisor: int, exact: bool = False) -> Size:
-    """`size` by a number, rounded down, or (exact) without rest. Raises ScheduleError R024 unless it is `a*dim + c`, or
-    where it can never be exact."""
+    """Divide `size` by a number, rounded down, or (exact) without remainder.
+
+    Raises:
+        ScheduleError: R024 unless `size` is `a*dim + c`, or if it can never be exact.
+    """
     factors = {term.factors for term in size.terms if term.factors}
-    if divisor < 1 or len(factors) > 1 or any(f != Factor(f.dim) for one in factors for f in one) or size.degree > 1:
+    if (
+        divisor < 1
+        or len(factors) > 1
+        or any(f != Factor(f.dim) for group in factors for f in group)
+        or size.degree > 1
+    ):
         raise ScheduleError(
             "R024", f"({size}) is divided by {divisor}", hint="write (a*dim+c)//q, with numbers a, c and q > 0"
         )
@@ -144,8 +156,8 @@ def divided(size: Size, divisor: int, exact: bool = False) -> Size:
     (name,) = size.dims
     scale = next(term.coefficient for term in size.terms if term.factors)
     if scale < 0:
-        turned = dimension(name) * constant(-scale) + constant(-offset + (0 if exact else divisor - 1))
-        return divided(turned, divisor, exact) * constant(-1)
+        negated = dimension(name) * constant(-scale) + constant(-offset + (0 if exact else divisor - 1))
+        return divided(negated, divisor, exact) * constant(-1)
     common = math.gcd(scale, divisor)
     if exact and offset % common:
         raise ScheduleError("R024", f"({size})/{divisor} is never exact")
@@ -156,7 +168,7 @@ def divided(size: Size, divisor: int, exact: bool = False) -> Size:
 
 
 class Side(msgspec.Struct, frozen=True):
-    """One side of a Real: `number`, or `size`, or the square root of `size`."""
+    """A side of a Real: `number`, or `size`, or the square root of `size`."""
 
     number: float = 0.0
     size: Size | None = None
@@ -178,14 +190,17 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class Real(msgspec.Struct, frozen=True):
-    """A float: `above`, or `above / below`, divided once and rounded once, as eager does."""
+    """A float: `above`, or `above / below`, divided and rounded once, as in eager."""
 
     above: Side
     below: Side | None = None
 
     def at(self, dims: Mapping[str, int]) -> float:
-        """The number at a size. Raises ScheduleError R025 as Size.at does, for a division by 0 and for the root of
-        less."""
+        """Return the value at a size.
+
+        Raises:
+            ScheduleError: R025 as in Size.at, for a division by 0 and for the root of a negative number.
+        """
         above = self.above.at(dims)
         if self.below is None:
             return above
@@ -204,26 +219,26 @@ class Real(msgspec.Struct, frozen=True):
 
 
 def spelled(dims: Mapping[str, int]) -> str:
-    """`b=4, t=64`."""
+    """Format sizes: `b=4, t=64`."""
     return ", ".join(f"{name}={number}" for name, number in dims.items())
 
 
-def _multiplied(one: tuple[Factor, ...], two: tuple[Factor, ...]) -> tuple[Factor, ...]:
+def _multiplied(left: tuple[Factor, ...], right: tuple[Factor, ...]) -> tuple[Factor, ...]:
     powers: dict[Factor, int] = {}
-    for factor in (*one, *two):
+    for factor in (*left, *right):
         base = msgspec.structs.replace(factor, power=1)
         powers[base] = powers.get(base, 0) + factor.power
     return tuple(sorted(msgspec.structs.replace(base, power=power) for base, power in powers.items()))
 
 
 def _collected(terms: Iterable[Term]) -> Size:
-    """Like terms added up, in the order of the normal form. Raises ScheduleError R024 for more than a file may hold."""
-    found: dict[tuple[Factor, ...], int] = {}
+    """Add like terms, in the order of the normal form. Raises ScheduleError R024 beyond the limits of a file."""
+    coefficients: dict[tuple[Factor, ...], int] = {}
     for term in terms:
-        found[term.factors] = found.get(term.factors, 0) + term.coefficient
-    made = [Term(coefficient, factors) for factors, coefficient in found.items() if coefficient]
-    made.sort(key=lambda term: (-term.degree, term.coefficient < 0, term.factors))
-    if len(made) > MAX_TERMS or any(t.degree > MAX_DEGREE or abs(t.coefficient) > MAX_COEFFICIENT for t in made):
+        coefficients[term.factors] = coefficients.get(term.factors, 0) + term.coefficient
+    summed = [Term(coefficient, factors) for factors, coefficient in coefficients.items() if coefficient]
+    summed.sort(key=lambda term: (-term.degree, term.coefficient < 0, term.factors))
+    if len(summed) > MAX_TERMS or any(t.degree > MAX_DEGREE or abs(t.coefficient) > MAX_COEFFICIENT for t in summed):
         hint = f"up to {MAX_TERMS} terms of degree up to {MAX_DEGREE}, coefficients up to 2^60"
         raise ScheduleError("R024", "an expression larger than any size needs", hint=hint)
-    return Size(tuple(made))
+    return Size(tuple(summed))

@@ -1,6 +1,6 @@
-"""Every fault of fields and JSON types in a decoded file, found against the structs of `format`.
+"""Finds all faults of fields and JSON types in a decoded file, by the structs of `format`.
 
-msgspec stops at the first fault and gives no pointer; this walk runs only after msgspec has refused a file.
+msgspec stops at the first fault and gives no pointer; this check runs only after msgspec has refused a file.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ _WANTED: dict[type, tuple[str, tuple[type, ...]]] = {
 
 
 class FieldCheck:
-    """Collects the faults of one tree. `visit(struct, pointer)` is called for every struct without a fault in it; it
-    may raise EnoughFaultsError. The walk ends there, and at its own MAX_FAULTS."""
+    """Collects the faults of a tree.
+
+    Calls `visit(struct, pointer)` for every struct without a fault in it. `visit` may raise EnoughFaultsError. The
+    check ends then, and at MAX_FAULTS of its own.
+    """
 
     def __init__(self, visit: Callable[[msgspec.Struct, str], None]) -> None:
         self.faults: list[ScheduleError] = []
@@ -89,7 +92,7 @@ class FieldCheck:
                 self._value(item, chosen.item_type, f"{where}/{index}")
 
     def _statement(self, value: dict[str, Any], where: str) -> None:
-        """The kind of a statement is reported by the one key of STATEMENTS that it has."""
+        """Check a statement. Its kind follows from the one key of STATEMENTS that it has."""
         kinds = [key for key in STATEMENTS if key in value]
         if len(kinds) == 1:
             self._struct(value, _struct_type(STATEMENTS[kinds[0]]), where)
@@ -132,7 +135,7 @@ def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
 
 
 def _bytes_hint(value: Any) -> str:
-    """What to write for a size in the words of the command line; "" where the value is none."""
+    """Return a size as the command line writes it; "" if the value is none."""
     words = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if words is None:
         return ""
@@ -141,14 +144,14 @@ def _bytes_hint(value: Any) -> str:
 
 
 def _fits(value: Any, kind: inspect.Type) -> bool:
-    # bool is an int to Python, not to JSON
+    # bool is a subclass of int in Python and not in JSON
     return type(value) in _WANTED[type(kind)][1]
 
 
 def _struct_type(kind: type[msgspec.Struct]) -> inspect.StructType:
-    found = _type_of(kind)
-    assert isinstance(found, inspect.StructType)
-    return found
+    inspected = _type_of(kind)
+    assert isinstance(inspected, inspect.StructType)
+    return inspected
 
 
 @cache

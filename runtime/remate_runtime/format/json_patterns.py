@@ -1,8 +1,7 @@
-"""Regular expressions for the parts of a JSON text in which nothing is wrong, and a check of their keys. Needs no
-torch.
+"""Regular expressions for correct parts of a JSON text, and a check of their keys. Does not require torch.
 
 They match less than JSON allows (no long number, no surrogate, no deep nesting) and never more, so what they match can
-be passed over. Quantifiers are possessive: matching takes time in proportion to the text.
+be skipped. Quantifiers are possessive, so matching takes time in proportion to the text.
 """
 
 from __future__ import annotations
@@ -58,11 +57,17 @@ def patterns() -> Patterns:
 
 
 def keys_differ(text: bytes) -> bool:
-    """Whether no object of a JSON text has the same key twice; False too where keys are not ASCII, and the scanner must
-    tell. Keeps nothing of what it reads. Raises ValueError for what is no JSON."""
+    """Return whether no object of a JSON text has a key twice; also False if keys are not ASCII.
+
+    The scanner decides then. Keeps nothing of what it reads.
+
+    Raises:
+        ValueError: The text is not JSON.
+    """
     keys = _Keys()
     json.JSONDecoder(object_pairs_hook=keys.pairs, parse_int=_nothing, parse_float=_nothing).decode(
-        text.decode("latin-1")  # a byte a character: one emoji in a text would make it take four times its size
+        # A byte per character: an emoji in a text would otherwise make it take four times its size.
+        text.decode("latin-1")
     )
     return keys.differ
 
@@ -82,5 +87,5 @@ class _Keys:
 def _twice(pairs: list[tuple[str, Any]]) -> bool:
     if len(pairs) < _MANY:
         return len(dict(pairs)) < len(pairs)
-    keys = sorted(key for key, _ in pairs)  # a dict of so many would take several times as much
-    return any(one == other for one, other in pairwise(keys))
+    keys = sorted(key for key, _ in pairs)  # a dict of so many keys would take several times as much memory
+    return any(first == second for first, second in pairwise(keys))

@@ -1,4 +1,4 @@
-"""The range of a live attribute, over which the step is the planned one. Needs no torch."""
+"""The range of a live attribute in which the step is the planned one. Does not require torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .literals import Faults
 from .schedule import Live, Model
 from .signature import escape
 
-_WHOLE = 1 << 53  # integers beyond are not all doubles
+_WHOLE = 1 << 53  # larger integers are not all doubles
 
 
 def check_live(faults: Faults, model: Model, where: str) -> None:
-    """The names in `live` of the model, and how many there are."""
+    """Check the names in `live` of the model, and their number."""
     if len(model.live) > MAX_LIVE:
         faults.add("R072", f"over {MAX_LIVE} live attributes", f"{where}/live", "")
         return
@@ -23,7 +23,7 @@ def check_live(faults: Faults, model: Model, where: str) -> None:
 
 
 def holds(live: Live, value: float) -> bool:
-    """Whether a number is in the range: finite, and within its ends."""
+    """Return whether a number is finite and in the range."""
     return (
         math.isfinite(value)
         and (live.min is None or value >= live.min)
@@ -34,13 +34,13 @@ def holds(live: Live, value: float) -> bool:
 
 
 def range_text(live: Live) -> str:
-    """`above 0 and below 1`, `any number`."""
+    """Describe a range: `above 0 and below 1`, `any number`."""
     ends = (("at least", live.min), ("above", live.above), ("at most", live.max), ("below", live.below))
     return " and ".join(f"{word} {end!r}" for word, end in ends if end is not None) or "any number"
 
 
 def range_fault(live: Live) -> ScheduleError | None:
-    """What is wrong with a live attribute on its own (R028)."""
+    """Return the fault of a live attribute by itself (R028)."""
     ends = (live.planned, live.min, live.above, live.max, live.below)
     if any(isinstance(end, int) and abs(end) > _WHOLE for end in ends):
         return ScheduleError("R028", "a number that no double is equal to", hint="up to 2^53")

@@ -1,4 +1,4 @@
-"""Paths of modules with runs of numbers written once: `h.[0-11].drop` stands for twelve paths. Needs no torch."""
+"""Paths of modules with runs of numbers: `h.[0-11].drop` represents twelve paths. Does not require torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 
 
 def fold_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """The same paths, those that differ by consecutive numbers at one place folded into one, place by place from the
-    last. `unfold_paths` gives them back, though in another order."""
+    """Fold paths that differ by consecutive numbers at one place, place by place from the last.
+
+    `unfold_paths` is the inverse, up to order.
+    """
     folded = [tuple(path.split(".")) for path in paths]
     for place in reversed(range(max(map(len, folded), default=0))):
         folded = _fold_place(folded, place)
@@ -27,14 +29,14 @@ def _fold_place(paths: list[tuple[str, ...]], place: int) -> list[tuple[str, ...
             alike.setdefault((*parts[:place], None, *parts[place + 1 :]), []).append(int(parts[place]))
         else:
             alike[parts] = []
-    made: list[tuple[str, ...]] = []
+    folded: list[tuple[str, ...]] = []
     for key, numbers in alike.items():
         if not numbers:
-            made.append(tuple(part or "" for part in key))
+            folded.append(tuple(part or "" for part in key))
         for first, last in _runs(sorted(set(numbers))):
             text = str(first) if first == last else f"[{first}-{last}]"
-            made.append(tuple(text if part is None else part for part in key))
-    return made
+            folded.append(tuple(text if part is None else part for part in key))
+    return folded
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -50,7 +52,7 @@ def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def unfold_paths(folded: Iterable[str]) -> Iterator[str]:
-    """Every path that the folded ones stand for, in order; of several runs in one the last number moves fastest."""
+    """Yield every path of the folded ones, in order; the last number varies fastest."""
     for text in folded:
         parts = [_spelled(part) for part in text.split(".")]
         yield from (".".join(path) for path in product(*parts))
@@ -62,6 +64,6 @@ def _spelled(part: str) -> Iterable[str]:
 
 
 def count_paths(folded: str) -> int:
-    """How many paths one folded path stands for; 0 where a run ends before it begins."""
+    """Return the number of paths of a folded path; 0 if a run ends before it begins."""
     runs = (RUN.fullmatch(part) for part in folded.split("."))
     return prod(max(0, int(run[2]) - int(run[1]) + 1) for run in runs if run is not None)

@@ -1,8 +1,8 @@
-"""Maps of names in which what repeats is written once: `{"h.[0-11]": {"ln.weight": "f32[8]"}}`. Needs no torch.
+"""Maps of names with repetitions written once: `{"h.[0-11]": {"ln.weight": "f32[8]"}}`. Does not require torch.
 
-A key that ends in a run of numbers `[a-b]` stands for one name per number, in their order: with a type, each has it;
-with a map, the entries of the map follow each name and a dot. So the order of all entries is that of the text, number
-by number.
+A key that ends in a run of numbers `[a-b]` represents one name per number, in order. With a type, each name has it.
+With a map, the map's entries follow each name and a dot. So the order of all entries is that of the text, number by
+number.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _HINT = 'a type, or under a name that ends in a run a map: {"h.[0-11]": {"weight
 
 
 def folded(entries: Mapping[str, str]) -> dict[str, Any]:
-    """The same entries with what repeats number by number written once; `unfolded` gives them back in this order."""
+    """Return the entries with repetitions written once; `unfolded` is the inverse and keeps the order."""
     return _fold([(tuple(name.split(".")), text) for name, text in entries.items()])
 
 
 def _fold(items: list[_Item]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    folded_entries: dict[str, Any] = {}
     ends, at = _ends(items), 0
     while at < len(items):
         parts, text = items[at]
-        found = next(filter(None, (_repeated(items, ends, at, place) for place in range(len(parts)))), None)
-        if found is None or found[0] in made:  # the same run again, behind other names: one map holds a key once
-            made[".".join(parts)] = text
+        repeated = next(filter(None, (_repeated(items, ends, at, place) for place in range(len(parts)))), None)
+        # The same run again after other names: a map has each key once.
+        if repeated is None or repeated[0] in folded_entries:
+            folded_entries[".".join(parts)] = text
             at += 1
         else:
-            name, inside, at = found
-            made[name] = inside[0][1] if inside[0][0] == () else _fold(inside)
-    return made
+            name, inside, at = repeated
+            folded_entries[name] = inside[0][1] if inside[0][0] == () else _fold(inside)
+    return folded_entries
 
 
 def _ends(items: list[_Item]) -> list[list[int]]:
-    """ends[at][place]: where the items end that begin with the same parts, up to `place`, as item `at` and follow
-    it."""
+    """ends[at][place]: end of the items after item `at` that begin with the same parts, up to `place`."""
     ends: list[list[int]] = [[] for _ in items]
     for at in reversed(range(len(items))):
         parts = items[at][0]
@@ -54,8 +54,11 @@ def _ends(items: list[_Item]) -> list[list[int]]:
 
 
 def _repeated(items: list[_Item], ends: list[list[int]], at: int, place: int) -> tuple[str, list[_Item], int] | None:
-    """From item `at` on the same items for several numbers at `place` of their names: the name with the run, the items
-    below it, and where they end. None if there are not two numbers."""
+    """Find items that repeat for several numbers at `place` of their names, from item `at` on.
+
+    Returns:
+        The name with the run, the items below it, and their end. None for fewer than two numbers.
+    """
     before, number = items[at][0][:place], items[at][0][place]
     if not NUMBER.fullmatch(number):
         return None
@@ -78,31 +81,37 @@ def _inside(items: list[_Item], place: int) -> list[_Item]:
 
 
 def unfolded(entries: Any, add: Callable[[ScheduleError], None], where: str = "") -> dict[str, str]:
-    """Every entry that the folded ones stand for, in order. add: is given each fault, with its pointer below `where`;
-    if there are any the result is empty. Bounded: no more than MAX_PARAMETERS entries with names up to MAX_NAME are
-    made."""
+    """Return every entry of the folded ones, in order.
+
+    At most MAX_PARAMETERS entries with names up to MAX_NAME are created.
+
+    Args:
+        entries: The folded entries.
+        add: Receives each fault, with its pointer below `where`. The result is empty then.
+        where: Pointer of the map.
+    """
     faults: list[ScheduleError] = []
 
-    def fault(found: ScheduleError) -> None:
-        faults.append(found)
-        add(found)
+    def fault(error: ScheduleError) -> None:
+        faults.append(error)
+        add(error)
 
     count = _count(entries, 0, where, fault)
     if not faults and count > MAX_PARAMETERS:
         fault(ScheduleError("R072", f"over {MAX_PARAMETERS} entries", where))
     if faults:
         return {}
-    made: dict[str, str] = {}
+    expanded: dict[str, str] = {}
     for name, text in _unfold(entries, ""):
-        if name in made:
+        if name in expanded:
             fault(ScheduleError("R031", f"two entries for {name[:120]!r}", where, "keep one of the two"))
             return {}
-        made[name] = text
-    return made
+        expanded[name] = text
+    return expanded
 
 
 def _count(entries: dict[str, Any], length: int, where: str, fault: Callable[[ScheduleError], None]) -> int:
-    """How many entries these stand for, each without faults. length: of the name before theirs, with its dot."""
+    """Return the number of entries, each without faults. length: of the preceding name with its dot."""
     total = 0
     for key, value in entries.items():
         at = f"{where}/{escape(key[:MAX_NAME])}"
@@ -134,7 +143,7 @@ def _unfold(entries: dict[str, Any], before: str) -> Iterator[tuple[str, str]]:
 
 
 def written_at(entries: Any, name: str) -> str:
-    """The pointer, below that of the map, of the entry that stands for `name`; "" if there is none."""
+    """Return the pointer, below that of the map, of the entry for `name`; "" without one."""
     for key, value in entries.items() if isinstance(entries, dict) else ():
         rest = _below(key, name)
         if rest == "" and isinstance(value, str):
@@ -145,7 +154,7 @@ def written_at(entries: Any, name: str) -> str:
 
 
 def _below(key: str, name: str) -> str | None:
-    """What follows in `name` after one of the names that `key` stands for; None if it begins with none of them."""
+    """Return what follows in `name` after one of the names of `key`; None if it begins with none of them."""
     head, dot, tail = key.rpartition(".")
     run = RUN.fullmatch(tail)
     if run is None:

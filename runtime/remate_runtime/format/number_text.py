@@ -39,7 +39,7 @@ _BASE = 4
 _TOKEN = re.compile(
     r" *(%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*|[0-9]{1,18}(?:\.[0-9]{1,21})?(?:e[+-]?[0-9]{1,3})?|[a-z]+|[-+*/(),])"
 )
-_MAX_NESTING = 32  # each takes some frames of the parser
+_MAX_NESTING = 32  # each takes some stack frames of the parser
 _EXACT = float(1 << 53)  # integers up to here are written without a point
 _HINT = "write a sum such as 1 - %p, %alpha*2 or 1/(1 - %p)"
 
@@ -50,17 +50,17 @@ def parse_number(text: str) -> Tree:
     if len(text) > MAX_EXPRESSION:
         raise ScheduleError("R027", f"an expression of more than {MAX_EXPRESSION} characters")
     tokens = _NumberTokens(text)
-    made = _sum(tokens)
+    tree = _sum(tokens)
     tokens.end()
-    if not names_of(made):
+    if not names_of(tree):
         raise ScheduleError("R027", f"{text[:80]!r} follows from no live attribute", hint="write the number")
-    if written_number(made) != text:
-        raise ScheduleError("R027", f"{text[:80]!r} is spelled otherwise", hint=f"write it as {written_number(made)}")
-    return made
+    if written_number(tree) != text:
+        raise ScheduleError("R027", f"{text[:80]!r} is spelled otherwise", hint=f"write it as {written_number(tree)}")
+    return tree
 
 
 def number_fault(text: str) -> ScheduleError | None:
-    """What is wrong with the text of a number (R027)."""
+    """Return the fault in the text of a number (R027)."""
     try:
         parse_number(text)
     except ScheduleError as fault:
@@ -69,32 +69,34 @@ def number_fault(text: str) -> ScheduleError | None:
 
 
 def written_number(tree: Tree) -> str:
-    """The one spelling of a number."""
+    """Return the canonical spelling of a number."""
     return _spelled(tree, 0)
 
 
 def names_of(tree: Tree) -> tuple[str, ...]:
-    """The live attributes that a number follows from, each once, in the order of the text."""
+    """Return the live attributes in a number, each once, in the order of the text."""
     return tuple(dict.fromkeys(_names(tree)))
 
 
 def renamed(tree: Tree, name: Callable[[str], str]) -> Tree:
-    """The same number of attributes that are called otherwise."""
+    """Return the same number with renamed attributes."""
     if isinstance(tree, tuple):
         return (tree[0], *(renamed(each, name) for each in tree[1:]))
     return name(tree) if isinstance(tree, str) else tree
 
 
 def computed(tree: Tree) -> Callable[[Sequence[float]], float]:
-    """A function of the attributes' values, in the order of `names_of`. Raises ArithmeticError or ValueError where
-    there is no finite result."""
+    """Return a function of the attributes' values, in the order of `names_of`.
+
+    It raises ArithmeticError or ValueError if there is no finite result.
+    """
     compute = _computed(tree, {name: at for at, name in enumerate(names_of(tree))})
 
     def number(values: Sequence[float]) -> float:
-        found = compute(values)
-        if not math.isfinite(found):
+        result = compute(values)
+        if not math.isfinite(result):
             raise OverflowError("the result is not finite")
-        return found
+        return result
 
     return number
 
@@ -124,7 +126,7 @@ def _computed(tree: Tree, at: dict[str, int]) -> Callable[[Sequence[float]], flo
 
 
 def _spelled(tree: Tree, level: int) -> str:
-    """level: of the loosest operation that stands here without parentheses."""
+    """Format a tree. level: of the loosest operation without parentheses here."""
     if isinstance(tree, str):
         return f"%{tree}"
     if not isinstance(tree, tuple):
@@ -138,7 +140,7 @@ def _spelled(tree: Tree, level: int) -> str:
     else:
         sign = name if own == 2 else f" {name} "
         text = f"{_spelled(operands[0], own)}{sign}{_spelled(operands[1], _BASE if own == 2 else 2)}"
-        # A sign at the beginning of a right operand would stand beside another one.
+        # A sign at the beginning of a right operand would be next to another sign.
         if own == 1 and text[len(text) - len(_spelled(operands[1], 2)) :].startswith("-"):
             text = f"{_spelled(operands[0], own)}{sign}{_spelled(operands[1], _BASE)}"
     return text if own >= level else f"({text})"
@@ -152,11 +154,11 @@ class _NumberTokens:
     def __init__(self, text: str) -> None:
         self.text, self._left, at = text, list[str](), 0
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise self.fault()
-            self._left.append(found[1])
-            at = found.end()
+            self._left.append(match[1])
+            at = match.end()
         if not self._left or self._left.count("(") > _MAX_NESTING:
             raise self.fault()
         self._left.reverse()
@@ -176,17 +178,17 @@ class _NumberTokens:
 
 
 def _sum(tokens: _NumberTokens) -> Tree:
-    made = _product(tokens)
+    tree = _product(tokens)
     while sign := tokens.accept("+", "-"):
-        made = (sign, made, _product(tokens))
-    return made
+        tree = (sign, tree, _product(tokens))
+    return tree
 
 
 def _product(tokens: _NumberTokens) -> Tree:
-    made = _factor(tokens)
+    tree = _factor(tokens)
     while sign := tokens.accept("*", "/"):
-        made = (sign, made, _factor(tokens))
-    return made
+        tree = (sign, tree, _factor(tokens))
+    return tree
 
 
 def _factor(tokens: _NumberTokens) -> Tree:
@@ -206,15 +208,15 @@ def _base(tokens: _NumberTokens) -> Tree:
             raise tokens.fault()
         return number
     if word == "(":
-        made = _sum(tokens)
+        tree = _sum(tokens)
     elif word in _OPERANDS and tokens.accept("("):
-        made = (word, _sum(tokens))
+        tree = (word, _sum(tokens))
         for _ in range(_OPERANDS[word] - 1):
             if not tokens.accept(","):
                 raise tokens.fault()
-            made = (*made, _sum(tokens))
+            tree = (*tree, _sum(tokens))
     else:
         raise tokens.fault()
     if not tokens.accept(")"):
         raise tokens.fault()
-    return made
+    return tree

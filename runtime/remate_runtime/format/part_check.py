@@ -1,4 +1,4 @@
-"""Checks of where a part stands in the model around it. Needs no torch."""
+"""Checks the place of a part in the enclosing model. Does not require torch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _PATH = re.compile(rf"{_NAME}(?:\.{_NAME})*")
 
 
 def check_parts(faults: Faults, model: Model, where: str) -> None:
-    """The fields `at` and `calls`."""
+    """Check the fields `at` and `calls`."""
     paths = 0
     for index, path in enumerate(model.at):
-        found = count_paths(path)
+        count = count_paths(path)
         if len(path) > MAX_NAME:
             faults.add("R073", f"a path of more than {MAX_NAME} characters", f"{where}/at/{index}", "")
-        elif not _PATH.fullmatch(path) or not found:
+        elif not _PATH.fullmatch(path) or not count:
             hint = "write transformer.h.3, or transformer.h.[0-11] for twelve modules"
             faults.add("R014", f"{path[:80]!r} is not a path of a module", f"{where}/at/{index}", hint)
-        paths += found
+        paths += count
     if not 1 <= model.calls <= MAX_CALLS or paths * model.calls > MAX_CALLS:
         faults.add("R013", f"calls are 1 to {MAX_CALLS}, of all modules together", f"{where}/calls", "")
     elif model.calls > 1 and not model.at:

@@ -1,7 +1,7 @@
-"""Where things stand in a JSON text: line and column of JSON pointers, duplicate keys, syntax faults.
+"""Positions in a JSON text: line and column of JSON pointers, duplicate keys, syntax faults. Does not require torch.
 
-Used only when something is wrong, or to point at it: the fast path never scans. One pass over the bytes; memory bounded
-by the nesting, the keys of the objects that are open and what is requested. Needs no torch.
+Used only for faults, or to point at a place: the fast path never scans. It takes one pass over the bytes. Memory is
+bounded by the nesting, the keys of open objects and the requested pointers.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _WORD = re.compile(r"[A-Za-z]+|.", re.DOTALL)
 _MARKER = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?![<|=>])")
 _CONFLICTS = re.compile(rb"^<{7}(?!<)", re.MULTILINE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key rather than of its value
-_WITH_RUNS = ("/model/parameters/", "/model/buffers/")  # maps in which entries are written by runs
-_SEEN = 64  # bytes looked at to say what was found
+_POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key and not of its value
+_WITH_RUNS = ("/model/parameters/", "/model/buffers/")  # maps whose entries may be written by runs
+_SEEN = 64  # bytes to show of unexpected text
 
 
 class ValuePosition(msgspec.Struct, frozen=True):
-    """Offsets in the bytes of a value and of its key (the value's own where it has none)."""
+    """Offsets in the bytes of a value and of its key (the value's own if there is no key)."""
 
     value: int
     key: int
 
 
 def pointer(parts: Iterable[str | int]) -> str:
-    """JSON pointer of a path: `("a/b", 3)` -> `/a~1b/3`."""
+    """Return the JSON pointer of a path: `("a/b", 3)` -> `/a~1b/3`."""
     return "".join(f"/{escape(str(part))}" for part in parts)
 
 
 def line_column(data: bytes, offset: int) -> tuple[int, int]:
-    """1-based line and column (in characters) of an offset in UTF-8."""
+    """Return the 1-based line and column (in characters) of an offset in UTF-8."""
     line = data.count(b"\n", 0, offset) + 1
     return line, _column(data, offset)
 
@@ -55,9 +55,9 @@ def _column(data: bytes, offset: int) -> int:
 
 
 def locate(text: bytes | str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
-    """The same faults with line and column, in the order of the text.
+    """Return the faults with line and column, in the order of the text.
 
-    A pointer to what is not in the text takes the place of its nearest ancestor that is.
+    A pointer to something missing gets the place of its nearest existing ancestor.
     """
     todo = [fault for fault in faults if not fault.line]
     if not todo:
@@ -66,10 +66,10 @@ def locate(text: bytes | str, faults: Sequence[ScheduleError]) -> list[ScheduleE
     todo = _written(data, todo)
     known = places(data, [fault.where for fault in todo])
     offsets = [_offset(fault, known) for fault in todo]
-    found = _lines_columns(data, offsets)
+    line_columns = _lines_columns(data, offsets)
     placed = [fault for fault in faults if fault.line]
     for fault, offset in zip(todo, offsets, strict=True):
-        placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, *found[offset]))
+        placed.append(ScheduleError(fault.code, fault.message, fault.where, fault.hint, *line_columns[offset]))
     return sorted(placed, key=_place)
 
 
@@ -83,27 +83,27 @@ class _File(msgspec.Struct):
 
 
 def _written(data: bytes, faults: list[ScheduleError]) -> list[ScheduleError]:
-    """The same faults with the pointers of what is in the text: entries that runs stand for (see `name_runs`) are
-    written once, and so are their faults."""
+    """Return the faults with pointers as in the text: entries of runs (see `name_runs`) and their faults appear
+    once."""
     if not any(fault.where.startswith(_WITH_RUNS) for fault in faults):
         return faults
     with suppress(msgspec.MsgspecError, RecursionError):
         model = msgspec.json.decode(data, type=_File).model
-        made: dict[tuple[str, ...], ScheduleError] = {}
+        by_place: dict[tuple[str, ...], ScheduleError] = {}
         for fault in faults:
-            found = _with_pointer(fault, model)
-            made.setdefault((fault.code, found.where, "" if found is not fault else fault.message), found)
-        return list(made.values())
+            pointed = _with_pointer(fault, model)
+            by_place.setdefault((fault.code, pointed.where, "" if pointed is not fault else fault.message), pointed)
+        return list(by_place.values())
     return faults
 
 
 def _with_pointer(fault: ScheduleError, model: _Signature) -> ScheduleError:
     start = next((start for start in _WITH_RUNS if fault.where.startswith(start)), "")
     name = unescape(fault.where[len(start) :])
-    found = start and written_at(getattr(model, start.split("/")[2]), name)
-    if not found or start[:-1] + found == fault.where:
+    below = start and written_at(getattr(model, start.split("/")[2]), name)
+    if not below or start[:-1] + below == fault.where:
         return fault
-    return ScheduleError(fault.code, fault.message, start[:-1] + found, fault.hint)
+    return ScheduleError(fault.code, fault.message, start[:-1] + below, fault.hint)
 
 
 def _offset(fault: ScheduleError, known: dict[str, ValuePosition]) -> int:
@@ -115,8 +115,8 @@ def _offset(fault: ScheduleError, known: dict[str, ValuePosition]) -> int:
 
 
 def _lines_columns(data: bytes, offsets: Iterable[int]) -> dict[int, tuple[int, int]]:
-    """Line and column of each offset, in one pass over the text and over each line."""
-    found: dict[int, tuple[int, int]] = {}
+    """Return line and column of each offset, in one pass over the text and over each line."""
+    line_columns: dict[int, tuple[int, int]] = {}
     line, column, at = 1, 1, 0
     for offset in sorted(set(offsets)):
         breaks = data.count(b"\n", at, offset)
@@ -125,8 +125,8 @@ def _lines_columns(data: bytes, offsets: Iterable[int]) -> dict[int, tuple[int, 
         else:
             column += len(data[at:offset].decode(errors="replace"))
         at = offset
-        found[offset] = line, column
-    return found
+        line_columns[offset] = line, column
+    return line_columns
 
 
 def _place(fault: ScheduleError) -> tuple[int, int]:
@@ -134,7 +134,7 @@ def _place(fault: ScheduleError) -> tuple[int, int]:
 
 
 def scan(data: bytes) -> list[ScheduleError]:
-    """The faults of a text: of its syntax, nesting and numbers (the pass ends there), and keys that stand twice."""
+    """Return the faults of a text: duplicate keys, and the first fault of syntax, nesting or numbers."""
     scanner = _Scanner(data)
     try:
         scanner.run({})
@@ -144,8 +144,10 @@ def scan(data: bytes) -> list[ScheduleError]:
 
 
 def places(data: bytes, wanted: Iterable[str]) -> dict[str, ValuePosition]:
-    """Where the wanted pointers and their ancestors stand, as far as the text is JSON. Of a key that stands twice the
-    last one counts, as for every parser."""
+    """Return the positions of the requested pointers and their ancestors, as far as the text is JSON.
+
+    Of a duplicate key the last one counts, as in every parser.
+    """
     scanner = _Scanner(data, keys_differ=True)
     with suppress(ScheduleError):
         scanner.run(_trie(wanted))
@@ -153,13 +155,13 @@ def places(data: bytes, wanted: Iterable[str]) -> dict[str, ValuePosition]:
 
 
 def text_at(data: bytes, offset: int) -> str | None:
-    """The text that is written at an offset of JSON; None if there is another value."""
-    found = _STRING.match(data, offset)
-    return json.loads(found[0].decode(errors="replace")) if found else None
+    """Return the string at an offset of JSON; None for another value."""
+    match = _STRING.match(data, offset)
+    return json.loads(match[0].decode(errors="replace")) if match else None
 
 
 def _conflict(data: bytes, at: int, fault: ScheduleError) -> ScheduleError | None:
-    """What to say instead where the syntax breaks at a conflict marker that git has left, or at a comment."""
+    """Return a better fault for a conflict marker of git, or a comment."""
     marker = _MARKER.match(data, data.rfind(b"\n", 0, at) + 1) if fault.code == "R002" else None
     if marker is None:
         if fault.code != "R002" or not data.startswith((b"//", b"/*", b"#"), at):
@@ -183,9 +185,15 @@ def _trie(pointers: Iterable[str]) -> dict[str, Any]:
 
 
 class _Level:
-    """An open object or array. keys: None for an array. key: of the current entry. count: items of an array up to and
-    with the current one, without those in `passed`, runs of the text that nobody has counted. stops: the wanted indices
-    that are still to come, the next one last."""
+    """An open object or array.
+
+    Attributes:
+        keys: None for an array.
+        key: Key of the current entry.
+        count: Number of items of an array up to the current one, without those in `passed`.
+        passed: Runs of the text whose items have not been counted.
+        stops: The requested indices that follow, the next one last.
+    """
 
     __slots__ = ("count", "key", "keys", "passed", "stops", "wanted")
 
@@ -198,7 +206,7 @@ class _Level:
         self.stops = sorted(indices, reverse=True) if keys is None else []
 
     def part(self, data: bytes) -> str:
-        """The key or index of the current item."""
+        """Return the key or index of the current item."""
         if self.keys is not None:
             return self.key
         passed = sum(1 for start, end in self.passed for _ in patterns().item.finditer(data, start, end))
@@ -206,8 +214,11 @@ class _Level:
 
 
 class _Scanner:
-    """keys_differ: nobody asks whether a key stands twice. What is flat, correct and not wanted is passed over many
-    items at a time: seven times as fast."""
+    """Scans a text. Flat and correct items that are not requested are skipped many at a time: seven times as fast.
+
+    Attributes:
+        keys_differ: Duplicate keys need not be reported.
+    """
 
     def __init__(self, data: bytes, keys_differ: bool = False) -> None:
         self.data, self.at = data, 0
@@ -226,7 +237,7 @@ class _Scanner:
             raise self._fault("R002", f"text after the end of the schedule: {self._seen()}", "delete it")
 
     def _item(self, first: bool) -> bool:
-        """Read up to and including the next item of the open level, or its end. True if that opened a level."""
+        """Read the next item of the open level, or its end. Return True if that opened a level."""
         level = self.levels[-1]
         closing = b"]" if level.keys is None else b"}"
         if self._peek() == closing:
@@ -238,7 +249,7 @@ class _Scanner:
             self.at += 1
             self._space()
         if len(self.levels) + NESTING > MAX_DEPTH:
-            pass  # what lies inside may be too deep
+            pass  # its contents may be too deep
         elif level.keys is not None:
             self._pass_entries(level, level.keys)
         else:
@@ -253,7 +264,7 @@ class _Scanner:
         return self._value(level.wanted.get(escape(level.part(self.data))) if level.wanted else None, key)
 
     def _pass_items(self, level: _Level) -> None:
-        """Past the next items of an array, as far as they are correct, not wanted, and not the last."""
+        """Skip the next items of an array that are correct, not requested, and not the last."""
         while level.stops and level.stops[-1] < level.count:
             level.stops.pop()
         if not level.stops:
@@ -263,32 +274,32 @@ class _Scanner:
                 self.at = run.end()
             return
         while level.count < level.stops[-1]:
-            found = self.known.item.match(self.data, self.at)
-            if found is None or not self._sound(found[0]):
+            match = self.known.item.match(self.data, self.at)
+            if match is None or not self._sound(match[0]):
                 return
-            self.at = found.end()
+            self.at = match.end()
             level.count += 1
 
     def _sound(self, items: bytes) -> bool:
-        """Whether no object among these items has a key twice."""
+        """Return whether no object among these items has a key twice."""
         return self.keys_differ or b":" not in items or keys_differ(b"[" + items + b"0]")
 
     def _pass_entries(self, level: _Level, keys: set[str]) -> None:
-        """Past the next entries of an object, in the same way."""
+        """Skip the next entries of an object in the same way."""
         if self.keys_differ and not level.wanted:
             while (run := self.known.entries.match(self.data, self.at)) is not None:
                 self.at = run.end()
             return
-        while (found := self.known.entry.match(self.data, self.at)) is not None:
-            key = found[1].decode(errors="replace")
-            if (level.wanted and escape(key) in level.wanted) or not self._sound(found[2]):
+        while (match := self.known.entry.match(self.data, self.at)) is not None:
+            key = match[1].decode(errors="replace")
+            if (level.wanted and escape(key) in level.wanted) or not self._sound(match[2]):
                 return
             if not self.keys_differ:
                 if key in keys:
                     return
                 keys.add(key)
             level.key = key
-            self.at = found.end()
+            self.at = match.end()
 
     def _key(self, level: _Level, keys: set[str]) -> None:
         start = self.at
@@ -298,7 +309,7 @@ class _Scanner:
         if key in keys and not self.keys_differ:
             fault = self._fault("R003", f"the key {key[:80]!r} twice", "keep one of the two", start)
             if len(self.faults) >= MAX_FAULTS - 1:
-                raise fault  # enough: the pass ends here
+                raise fault  # ends the pass
             self.faults.append(fault)
         keys.add(key)
         self._space()
@@ -308,7 +319,7 @@ class _Scanner:
         self._space()
 
     def _value(self, wanted: dict[str, Any] | None, key: int) -> bool:
-        """Read a value, or only its opening bracket (then True)."""
+        """Read a value, or only its opening bracket (then return True)."""
         if wanted is not None:
             self.places[self._pointer()] = ValuePosition(
                 self.at, key if self.levels and self.levels[-1].keys is not None else self.at
@@ -334,18 +345,18 @@ class _Scanner:
         self._space()
 
     def _string(self) -> str:
-        found = _STRING.match(self.data, self.at)
-        if found is None:
+        match = _STRING.match(self.data, self.at)
+        if match is None:
             raise self._fault(
                 "R002",
                 "a text that does not end on its line, or has an invalid escape",
                 'escape as \\n, \\" or \\u0041',
             )
-        inner = found[1]
-        text = json.loads(found[0].decode(errors="replace")) if b"\\" in inner else inner.decode(errors="replace")
-        if b"\\" in inner and not text.isascii() and _SURROGATE.search(text):
+        content = match[1]
+        text = json.loads(match[0].decode(errors="replace")) if b"\\" in content else content.decode(errors="replace")
+        if b"\\" in content and not text.isascii() and _SURROGATE.search(text):
             raise self._fault("R002", "a \\u escape of half a character", "write both surrogates, or the character")
-        self.at = found.end()
+        self.at = match.end()
         return text
 
     def _scalar(self) -> None:
@@ -360,14 +371,14 @@ class _Scanner:
             raise self._fault("R002", f"a number followed by {self._seen()}")
 
     def _word(self) -> None:
-        found = self._character()
-        if found in ("true", "false", "null"):
-            self.at += len(found)
+        word = self._character()
+        if word in ("true", "false", "null"):
+            self.at += len(word)
             return
         hint = ""
-        if found in ("NaN", "Infinity", "nan", "inf") or self.data.startswith(b"-I", self.at):
+        if word in ("NaN", "Infinity", "nan", "inf") or self.data.startswith(b"-I", self.at):
             hint = 'write {"float": "nan"}, {"float": "inf"} or {"float": "-inf"}'
-        if found in ("True", "False", "None"):
+        if word in ("True", "False", "None"):
             hint = "JSON writes true, false and null"
         raise self._fault("R002", f"expected a value, found {self._seen()}", hint)
 
@@ -375,18 +386,18 @@ class _Scanner:
         return self.data[self.at : self.at + 1]
 
     def _space(self) -> None:
-        found = _SPACE.match(self.data, self.at)
-        if found is not None:
-            self.at = found.end()
+        match = _SPACE.match(self.data, self.at)
+        if match is not None:
+            self.at = match.end()
 
     def _character(self) -> str:
-        """The word or character that comes next; empty at the end."""
+        """Return the next word or character; "" at the end."""
         word = _WORD.match(self.data[self.at : self.at + _SEEN].decode(errors="ignore"))
         return "" if word is None else word[0]
 
     def _seen(self) -> str:
-        found = self._character()
-        return repr(found[:40]) if found else "the end of the file"
+        word = self._character()
+        return repr(word[:40]) if word else "the end of the file"
 
     def _pointer(self) -> str:
         return pointer(level.part(self.data) for level in self.levels)

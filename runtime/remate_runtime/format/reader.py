@@ -1,7 +1,7 @@
-"""Text -> Schedule, strictly. Meant for files that nobody has looked at. Needs no torch.
+"""Reads a Schedule from text, strictly. Made for untrusted files. Does not require torch.
 
-A good file takes one pass of the JSON parser for duplicate keys, one of msgspec, and one over the content. Only a bad
-one is walked again, to report its faults, up to a hundred, with line, column, JSON pointer and a hint.
+A valid file takes one pass of the JSON parser for duplicate keys, one of msgspec, and one over the content. Only an
+invalid one is scanned again to report its faults, up to a hundred, with line, column, JSON pointer and a hint.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def load(path: str | os.PathLike[str]) -> Schedule:
         The schedule.
 
     Raises:
-        ScheduleError: The file cannot be used. Its `faults` list everything that was found.
+        ScheduleError: The file cannot be used. Its `faults` list all faults.
     """
     data = read(path)
     try:
@@ -49,7 +49,7 @@ def load(path: str | os.PathLike[str]) -> Schedule:
 
 
 def read(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file, never more than MAX_FILE_BYTES. Raises ScheduleError R000 or R070."""
+    """Return the bytes of a file, at most MAX_FILE_BYTES. Raises ScheduleError R000 or R070."""
     try:
         with open_regular(path) as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -61,9 +61,10 @@ def read(path: str | os.PathLike[str]) -> bytes:
 
 
 def decode(data: bytes | str) -> Schedule:
-    """Decode and check everything that can be checked without expanding blocks. Arrays in arguments become lists.
+    """Decode, and check everything that does not need expanded blocks. Arrays in arguments become lists.
 
-    Raises ScheduleError; its `faults` are all that was found, at most MAX_FAULTS.
+    Raises:
+        ScheduleError: Its `faults` list all faults, at most MAX_FAULTS.
     """
     text = _text(data)
     schedule = _fast(text)
@@ -77,7 +78,7 @@ def decode(data: bytes | str) -> Schedule:
 
 
 def _text(data: bytes | str) -> bytes:
-    """The bytes of a text that is UTF-8, not too large and not too dense."""
+    """Return the bytes of a text in UTF-8 that is neither too large nor too dense."""
     if isinstance(data, str):
         try:
             data = data.encode()
@@ -96,7 +97,7 @@ def _text(data: bytes | str) -> bytes:
 
 
 def _check_utf8(data: bytes) -> None:
-    """Piece by piece: the text of a file with one emoji would take four times the file's size."""
+    """Check piece by piece: the text of a file with one emoji would take four times the file's size."""
     decoder, start, pending = codecs.getincrementaldecoder("utf-8")(), 0, 0
     while start < len(data):
         piece = data[start : start + _PIECE]
@@ -121,7 +122,7 @@ def _located(code: str, message: str, before: bytes) -> ScheduleError:
 
 
 def _fast(text: bytes) -> Schedule | None:
-    """The schedule, or None if anything at all is wrong with the text or its shape."""
+    """Return the schedule; None if there is any fault in the text or its shape."""
     try:
         if not keys_differ(text) and scan(text):
             return None
@@ -131,22 +132,22 @@ def _fast(text: bytes) -> Schedule | None:
 
 
 def _diagnose(text: bytes) -> list[ScheduleError]:
-    """Every fault of a text that `_fast` did not take."""
-    found = scan(text)
-    if any(fault.code != "R003" for fault in found) or len(found) >= MAX_FAULTS:
-        return found
+    """Return every fault of a text that `_fast` refused."""
+    syntax_faults = scan(text)
+    if any(fault.code != "R003" for fault in syntax_faults) or len(syntax_faults) >= MAX_FAULTS:
+        return syntax_faults
     tree = json.loads(text)
     if type(tree) is not dict:
-        return [*found, *locate(text, [_not_a_schedule("the file holds no object")])]
+        return [*syntax_faults, *locate(text, [_not_a_schedule("the file holds no object")])]
     header = _header(tree)
     if header:
-        return locate(text, [*found, *header][:MAX_FAULTS])
+        return locate(text, [*syntax_faults, *header][:MAX_FAULTS])
     named = tree.get("namespaces")
     content = SemanticCheck([n for n in named if isinstance(n, str)] if isinstance(named, list) else [], dims_in(tree))
     shape = FieldCheck(content.struct)
     shape.walk(tree, Schedule)
-    faults = _once([*found, *shape.faults, *content.faults])
-    if not faults:  # the two parsers disagree about what JSON is
+    faults = _once([*syntax_faults, *shape.faults, *content.faults])
+    if not faults:  # the two parsers disagree about JSON
         faults = [ScheduleError("R002", "the file is not JSON that this reader accepts")]
     return locate(text, faults[:MAX_FAULTS])
 
@@ -156,7 +157,7 @@ def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
 
 
 def _header(tree: dict[str, Any]) -> list[ScheduleError]:
-    """Faults that make the rest unreadable. Nothing else is reported beside them."""
+    """Return the faults that make the rest unreadable. No other faults are reported with them."""
     if tree.get("format") != FORMAT:
         return [_not_a_schedule(f"`format` is not {FORMAT!r}")]
     version, requires = tree.get("version"), tree.get("requires", ())

@@ -1,4 +1,4 @@
-"""The trees of a model's inputs and outputs in a schedule file: which leaves they have, in order."""
+"""The trees of a model's inputs and outputs in a schedule file, and their leaves in order."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ from .tensor_type import DTYPES
 if TYPE_CHECKING:
     from .schedule import Model
 
-# a path of modules, and a Python name that is none of Python's own
+# a path of modules, and a Python name without underscores on both sides
 _ATTRIBUTE = re.compile(r"(?:[^.\x00-\x1f%]{1,200}\.){0,60}(?!__)[A-Za-z_][A-Za-z0-9_]{0,200}", re.ASCII)
 
 
 class Leaf(msgspec.Struct, frozen=True):
-    """A tensor of the signature. text: its type (input) or `%value` (output). grad: a gradient passes through it.
-    detached (outputs): eager has a gradient for it, the step was planned without. same (inputs): the input that is the
-    same tensor."""
+    """A tensor of the signature.
+
+    Attributes:
+        text: Its type (input) or `%value` (output).
+        grad: A gradient passes through it.
+        detached: Outputs: eager has a gradient for it, the step was planned without.
+        same: Inputs: the input that is the same tensor.
+    """
 
     name: str
     text: str
@@ -33,7 +38,7 @@ class Leaf(msgspec.Struct, frozen=True):
 
 
 def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
-    """Tensor leaves of `{"args": [...], "kwargs": {...}}` in call order."""
+    """Yield the tensor leaves of `{"args": [...], "kwargs": {...}}` in call order."""
     for at, tree in enumerate(inputs.get("args", ())):
         yield from leaves(tree, "tensor", f"/model/inputs/args/{at}")
     for name, tree in inputs.get("kwargs", {}).items():
@@ -41,7 +46,7 @@ def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
 
 
 def output_leaves(outputs: Any) -> Iterator[Leaf]:
-    """Tensor leaves of what forward returns, then of the attributes that it sets."""
+    """Yield the tensor leaves of forward's result, then of the attributes that it sets."""
     where = "/model/outputs"
     if not isinstance(outputs, dict) or "returns" not in outputs:
         yield from leaves(outputs, "value", where)
@@ -52,7 +57,8 @@ def output_leaves(outputs: Any) -> Iterator[Leaf]:
 
 
 def is_attribute(path: str) -> bool:
-    """Whether a file may name this attribute of a module for forward to set: `moe.aux`, none of Python's own."""
+    """Return whether a file may name this attribute of a module for forward to set: `moe.aux`, no name of Python's
+    own."""
     return _ATTRIBUTE.fullmatch(path) is not None
 
 
@@ -60,13 +66,12 @@ _LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.4028234663852886e38, "f64"
 
 
 def fill_fault(type_: str | None, number: bool | int | float) -> str:
-    """What is wrong with a number to pad an input with; "" if nothing is. type_: of the input, None if there is
-    none."""
+    """Return the fault of a number to pad an input with; "" if there is none. type_: of the input, None without one."""
     if type_ is None:
         return "is no input of the file"
     dtype = type_.partition("[")[0]
     if dtype not in DTYPES:
-        return ""  # a fault of the type
+        return ""  # the type itself has a fault
     if dtype == "bool":
         fits = isinstance(number, bool)
     elif isinstance(number, bool):
@@ -81,7 +86,7 @@ def fill_fault(type_: str | None, number: bool | int | float) -> str:
 
 
 def named_faults(model: Model) -> Iterator[tuple[ScheduleError, str]]:
-    """What is wrong with the names in `frozen`, `tied` and `fill`, each fault with its place."""
+    """Yield the faults of names in `frozen`, `tied` and `fill`, with their places."""
     for name in model.frozen:
         if name not in model.parameters:
             yield ScheduleError("R065", f"{name[:120]!r} is no parameter of the file"), "/model/frozen"
@@ -95,7 +100,7 @@ def named_faults(model: Model) -> Iterator[tuple[ScheduleError, str]]:
 
 
 def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
-    """Leaves of one tree. Raise ScheduleError R016 for what is no tree."""
+    """Yield the leaves of a tree. Raises ScheduleError R016 for anything that is no tree."""
     if isinstance(tree, dict) and key in tree:
         name, text = tree.get("name"), tree[key]
         if not (isinstance(name, str) and isinstance(text, str) and isinstance(tree.get("grad", False), bool)):
@@ -125,10 +130,10 @@ def _typed(value: Any, kind: type, where: str) -> Any:
 
 
 def escape(part: str) -> str:
-    """One part of a JSON pointer (RFC 6901)."""
+    """Escape a part of a JSON pointer (RFC 6901)."""
     return part.replace("~", "~0").replace("/", "~1")
 
 
 def unescape(part: str) -> str:
-    """What `escape` was given."""
+    """Return the inverse of `escape`."""
     return part.replace("~1", "/").replace("~0", "~")

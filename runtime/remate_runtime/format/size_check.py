@@ -1,4 +1,4 @@
-"""Checks of named dimensions, and of the expressions that follow from them. Needs no torch."""
+"""Checks named dimensions and expressions of them. Does not require torch."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .sized_type import SizedType, parse_sized
 from .suggest import did_you_mean
 from .tensor_type import parse_type
 
-_CORNERS = ("planned", "min", "max")  # the sizes at which every expression must give a number
+_CORNERS = ("planned", "min", "max")  # the sizes at which every expression must have a value
 
 
 def dims_in(tree: Any) -> dict[str, Dimension]:
-    """The dimensions of a file that is faulty somewhere: those that can be read."""
+    """Return the readable dimensions of a file with faults."""
     model = tree.get("model") if isinstance(tree, dict) else None
     stated = model.get("dims") if isinstance(model, dict) else None
-    found: dict[str, Dimension] = {}
+    dimensions: dict[str, Dimension] = {}
     for name, value in stated.items() if isinstance(stated, dict) else ():
         try:
-            found[name] = msgspec.convert(value, Dimension)
-        except msgspec.ValidationError:  # reported where the field is looked at
-            found[name] = Dimension(min=0, max=0, planned=0)
-    return found
+            dimensions[name] = msgspec.convert(value, Dimension)
+        except msgspec.ValidationError:  # reported with the field
+            dimensions[name] = Dimension(min=0, max=0, planned=0)
+    return dimensions
 
 
 class SizeCheck:
-    """Judges the expressions of one file; each text once."""
+    """Checks the expressions of a file, each text once."""
 
     def __init__(self, dims: Mapping[str, Dimension]) -> None:
         self.dims = dims
@@ -42,20 +42,20 @@ class SizeCheck:
         self._sizes = [{name: getattr(dim, corner) for name, dim in dims.items()} for corner in _CORNERS]
         self._sizes = self._sizes if sound else []
         self._found: dict[tuple[Any, str], ScheduleError | None] = {}
-        self._characters = 0  # of what names sizes
-        self._told: set[str] = set()  # names that are not known: each is reported once
+        self._characters = 0  # of texts with named sizes
+        self._reported: set[str] = set()  # unknown names, each of which is reported once
 
     def type_fault(self, text: str) -> ScheduleError | None:
-        """What is wrong with a tensor type whose sizes may be expressions."""
+        """Return the fault of a tensor type with expressions as sizes."""
         fault = self._once(parse_type, text)
         return self._once(parse_sized, text) if fault is not None and self.dims else fault
 
     def fixed_type_fault(self, text: str) -> ScheduleError | None:
-        """What is wrong with the type of what the model holds: no size of it can differ."""
+        """Return the fault of a type in the model, none of whose sizes may differ."""
         return self._once(parse_type, text)
 
     def expression_fault(self, text: str, real: bool = False) -> ScheduleError | None:
-        """What is wrong with the text of a Size, or (real) of a Real."""
+        """Return the fault in the text of a Size, or (real) of a Real."""
         return self._once(parse_real if real else parse_size, text)
 
     def _once(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
@@ -70,42 +70,42 @@ class SizeCheck:
 
     def _judge(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
         try:
-            made = parse(text)
-            if isinstance(made, (SizedType, Size, Real)):
-                self._known(made)
-                for size in self._sizes if made.dims <= self.dims.keys() else ():
-                    made.at(size)
+            parsed = parse(text)
+            if isinstance(parsed, (SizedType, Size, Real)):
+                self._known(parsed)
+                for size in self._sizes if parsed.dims <= self.dims.keys() else ():
+                    parsed.at(size)
         except ScheduleError as fault:
             return fault
         return None
 
-    def _known(self, made: SizedType | Size | Real) -> None:
-        unknown = sorted(made.dims - self.dims.keys())
+    def _known(self, parsed: SizedType | Size | Real) -> None:
+        unknown = sorted(parsed.dims - self.dims.keys())
         for name in unknown:
-            if name in self._told:
+            if name in self._reported:
                 continue
-            self._told.add(name)
+            self._reported.add(name)
             hint = did_you_mean(name, self.dims, "name it in `model.dims`")
-            raise ScheduleError("R025", f"{made}: the size {name!r} is not known", hint=hint)
-        for factor in _factors(made) if not unknown else ():
+            raise ScheduleError("R025", f"{parsed}: the size {name!r} is not known", hint=hint)
+        for factor in _factors(parsed) if not unknown else ():
             dim = self.dims[factor.dim]
             if factor.exact and dim.multiple % factor.divisor and dim.min != dim.max:
                 message = f"{factor.bare} leaves a rest at some sizes: {factor.dim} is a multiple of {dim.multiple}"
                 raise ScheduleError("R025", message, hint=f'give it "multiple": {factor.divisor}, or round down: //')
 
 
-def _factors(made: SizedType | Size | Real) -> Iterator[Any]:
-    if isinstance(made, SizedType):
-        sizes = [*made.shape, *(made.strides or ())]
-    elif isinstance(made, Real):
-        sizes = [side.size for side in (made.above, made.below) if side and side.size]
+def _factors(parsed: SizedType | Size | Real) -> Iterator[Any]:
+    if isinstance(parsed, SizedType):
+        sizes = [*parsed.shape, *(parsed.strides or ())]
+    elif isinstance(parsed, Real):
+        sizes = [side.size for side in (parsed.above, parsed.below) if side and side.size]
     else:
-        sizes = [made]
+        sizes = [parsed]
     return (factor for size in sizes for term in size.terms for factor in term.factors)
 
 
 def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
-    """What is wrong with one dimension on its own (R026)."""
+    """Return the fault of a dimension by itself (R026)."""
     if not is_dimension(name):
         hint = f"letters, digits and _, up to 32 characters, and none of {', '.join(RESERVED)}"
         return ScheduleError("R026", f"{name[:80]!r} cannot be the name of a size", hint=hint)
@@ -119,7 +119,7 @@ def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
 
 
 def unsolved(model: Model) -> Iterator[tuple[str, ScheduleError]]:
-    """(name, fault) of every dimension that no input has as a size individually: a call could not tell what it is."""
+    """Yield (name, fault) of every dimension that no input has as a size of its own: a call could not determine it."""
     plain: set[str] = set()
     if model.dims:
         for leaf in input_leaves(model.inputs):

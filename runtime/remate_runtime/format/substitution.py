@@ -1,6 +1,6 @@
-"""A schedule for a range of sizes -> the plain schedule of one of them. Needs no torch.
+"""Converts a schedule for a range of sizes to the plain schedule of one of them. Does not require torch.
 
-Everything that works on a step (expansion, linking, simulation, binding) sees plain schedules only.
+All code for steps (expansion, linking, simulation, binding) works with plain schedules only.
 """
 
 from __future__ import annotations
@@ -23,22 +23,25 @@ PLANNED: Mapping[str, int] = MappingProxyType({})
 
 
 def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
-    """The schedule at a size: numbers in place of every expression, strides of contiguous types left out, no `dims`.
+    """Return the schedule at a size, with numbers for expressions, no strides of contiguous types, and no `dims`.
 
-    dims: numbers for named sizes; those that it leaves out are as planned. A schedule that names no sizes is its own.
-    The figures of `solve` stay those of the planned size; at another one the bound and the gap, which speak of that
-    alone, are left out. The fingerprint is that of the step at this size where the schedule has the right one, and
-    wrong where it has not.
+    The figures of `solve` stay those of the planned size. At another size, the bound and the gap, which hold for the
+    planned size only, are left out. The fingerprint is correct for this size if that of the schedule is correct.
 
-    Raises BindError for a name that the schedule does not have and for a number out of its range, ScheduleError R02x
-    for an expression that gives no size here.
+    Args:
+        schedule: The schedule. Without named sizes it is returned as it is.
+        dims: Values of named sizes. Omitted sizes are as planned.
+
+    Raises:
+        BindError: A name that the schedule does not have, or a number out of its range.
+        ScheduleError: R02x for an expression without a valid size here.
     """
     size = checked_size(schedule.model.dims, dims)
     if not size:
         return schedule
     at_this = _At(size)
     model = schedule.model
-    made = replace(
+    plain = replace(
         schedule,
         model=replace(
             model,
@@ -49,15 +52,15 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
         blocks={name: at_this.block(block, f"/blocks/{escape(name)}") for name, block in schedule.blocks.items()},
     )
     if any(number != model.dims[name].planned for name, number in size.items()):
-        compiled = made.solve.compiled and replace(made.solve.compiled, peak=None)
-        made = replace(made, solve=replace(made.solve, lower_bound=None, gap=None, compiled=compiled))
+        compiled = plain.solve.compiled and replace(plain.solve.compiled, peak=None)
+        plain = replace(plain, solve=replace(plain.solve, lower_bound=None, gap=None, compiled=compiled))
     if fingerprint(schedule) == model.fingerprint:
-        made = replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
-    return made
+        plain = replace(plain, model=replace(plain.model, fingerprint=fingerprint(plain)))
+    return plain
 
 
 def checked_size(declared: Mapping[str, Dimension], dims: Mapping[str, int]) -> dict[str, int]:
-    """A number for every dimension: that of `dims`, else the planned one. Raises BindError as `at_size` does."""
+    """Return a number for every dimension: that of `dims`, else the planned one. Raises BindError as `at_size` does."""
     unknown = [name for name in dims if name not in declared]
     if unknown:
         known = ", ".join(declared)
@@ -72,38 +75,37 @@ def checked_size(declared: Mapping[str, Dimension], dims: Mapping[str, int]) -> 
 
 
 def out_of_range(name: str, dim: Dimension, number: int) -> str:
-    """What is wrong with a number for a dimension: `t is 2000, the schedule is for 16 to 1024`; "" where it is in
-    range."""
+    """Return the fault of a number for a dimension: `t is 2000, the schedule is for 16 to 1024`; "" in its range."""
     if dim.min <= number <= dim.max and not number % dim.multiple:
         return ""
     return f"{name} is {number}, the schedule is for {ranged(dim)}"
 
 
 def ranged(dim: Dimension) -> str:
-    """`16 to 1024 in steps of 8`."""
+    """Format a range: `16 to 1024 in steps of 8`."""
     steps = f" in steps of {dim.multiple}" if dim.multiple != 1 else ""
     return f"{dim.min} to {dim.max}{steps}" if dim.min != dim.max else str(dim.min)
 
 
 class _At:
-    """Numbers for the expressions of one schedule. Each text is looked at once."""
+    """Replaces the expressions of a schedule by numbers. Each text is parsed once."""
 
     def __init__(self, size: Mapping[str, int]) -> None:
         self._size = size
         self._types: dict[str, str] = {}
 
     def type(self, text: str) -> str:
-        made = self._types.get(text)
-        if made is None:
-            made = self._types[text] = str(parse_sized(text).at(self._size))
-        return made
+        plain = self._types.get(text)
+        if plain is None:
+            plain = self._types[text] = str(parse_sized(text).at(self._size))
+        return plain
 
     def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
         where = "/model/inputs"
         return {key: self._nodes(nodes, f"{where}/{escape(key)}") for key, nodes in given.items()}
 
     def tree(self, node: Any, where: str) -> Any:
-        """A node of the trees of inputs and outputs."""
+        """Replace the expressions in a node of the trees of inputs and outputs."""
         if "returns" in node:
             attributes = self._nodes(node["attributes"], f"{where}/attributes")
             return {"returns": self.tree(node["returns"], f"{where}/returns"), "attributes": attributes}

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from itertools import islice
 
-_LOOKED_AT = 20_000  # names
-_CANDIDATES = 100  # of them, compared letter by letter
-_SLACK = 3  # letters by which a misspelling may differ in length
+_LOOKED_AT = 20_000  # most names to consider
+_CANDIDATES = 100  # most of them to compare letter by letter
+_SLACK = 3  # most letters by which a misspelling may differ in length
 
 
 def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """At most `count` of `known` that `name` may have meant, the likeliest first."""
+    """Return at most `count` of `known` that `name` may stand for, the likeliest first."""
     if not name or len(name) > 200:
         return []
     listed = list(islice(known, _LOOKED_AT))
@@ -20,14 +20,14 @@ def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
     if longer:
         return longer
     alike = (other for other in listed if abs(len(other) - len(name)) <= _SLACK and other[-1:] == name[-1:])
-    found = get_close_matches(name, list(islice(alike, _CANDIDATES)), count, 0.75)
-    if found:
-        return found
+    matches = get_close_matches(name, list(islice(alike, _CANDIDATES)), count, 0.75)
+    if matches:
+        return matches
     alike = (other for other in listed if abs(len(other) - len(name)) <= _SLACK and other[:1] == name[:1])
     return get_close_matches(name, list(islice(alike, _CANDIDATES)), count)
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, before: str = "") -> str:
-    """A hint with the names that may have been meant (each after the text `before`), or `otherwise`."""
+    """Return a hint with similar names (each after the text `before`), or `otherwise`."""
     close = close_names(name, known)
     return f"did you mean {', '.join(before + other for other in close)}?" if close else otherwise

@@ -32,7 +32,7 @@ DTYPES: dict[str, tuple[str, int]] = {
     "c128": ("complex128", 16),
 }
 MAX_RANK = 64
-MAX_BYTES = 1 << 60  # no tensor is larger: keeps every sum in a file within 64 bits
+MAX_BYTES = 1 << 60  # limit of a tensor, so that every sum in a file fits into 64 bits
 _TYPE = re.compile(
     r"([a-z0-9]+)\[((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\](?:\{((?:[0-9]{1,19}(?:,[0-9]{1,19})*)?)\})?(@cpu)?"
 )
@@ -52,7 +52,7 @@ class TensorType(msgspec.Struct, frozen=True):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a storage that holds exactly this tensor."""
+        """Bytes of a storage for exactly this tensor."""
         size = DTYPES[self.dtype][1]
         if self.strides is None or 0 in self.shape:
             return self.numel * size
@@ -60,8 +60,10 @@ class TensorType(msgspec.Struct, frozen=True):
 
     @property
     def dense(self) -> TensorType:
-        """This type where it fills its storage; else, as PyTorch lays out a copy of it: without gaps or overlaps, with
-        the strides in the same order. It is the type of the gradient of a value of this type."""
+        """Return this type if it fills its storage, else the type of a copy in PyTorch.
+
+        The copy has no gaps or overlaps, and strides in the same order. It is the type of the gradient of such a value.
+        """
         if self.strides is None or len(self.shape) < 2:
             return self if self.nbytes == self.numel * DTYPES[self.dtype][1] else replace(self, strides=None)
         order = _stride_order(self.shape, self.strides)
@@ -69,7 +71,7 @@ class TensorType(msgspec.Struct, frozen=True):
         for at in order:
             strides[at] = size
             size *= max(1, self.shape[at])
-        if all(n < 2 or have == made for n, have, made in zip(self.shape, self.strides, strides, strict=True)):
+        if all(n < 2 or have == packed for n, have, packed in zip(self.shape, self.strides, strides, strict=True)):
             return self
         return replace(self, strides=None if order == [*range(len(order))][::-1] else tuple(strides))
 
@@ -80,22 +82,22 @@ class TensorType(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=65536)
 def parse_type(text: str) -> TensorType:
-    """Raise ScheduleError R020 if `text` is not a tensor type."""
-    found = _TYPE.fullmatch(text)
-    if found is None or found[1] not in DTYPES:
+    """Parse a type. Raises ScheduleError R020 if `text` is not a tensor type."""
+    match = _TYPE.fullmatch(text)
+    if match is None or match[1] not in DTYPES:
         raise ScheduleError("R020", f"{text[:80]!r} is not a tensor type", hint="write it as f32[8,256] or bf16[4]{1}")
-    shape = _numbers(found[2])
-    strides = None if found[3] is None else _numbers(found[3])
+    shape = _numbers(match[2])
+    strides = None if match[3] is None else _numbers(match[3])
     if len(shape) > MAX_RANK or (strides is not None and len(strides) != len(shape)):
         raise ScheduleError("R020", f"{text[:80]!r}: rank over {MAX_RANK}, or strides that do not fit the shape")
-    made = TensorType(found[1], shape, strides, found[4] is not None)
-    if made.nbytes > MAX_BYTES or made.numel > MAX_BYTES:
+    type_ = TensorType(match[1], shape, strides, match[4] is not None)
+    if type_.nbytes > MAX_BYTES or type_.numel > MAX_BYTES:
         raise ScheduleError("R020", f"{text[:80]!r} is larger than any tensor can be")
-    return made
+    return type_
 
 
 def contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
-    """Whether torch calls a tensor of these strides contiguous: the strides of sizes of 1 do not count."""
+    """Return whether torch calls a tensor of these strides contiguous: strides of sizes of 1 do not count."""
     if strides is None or 0 in shape:
         return True
     step = 1
@@ -108,14 +110,14 @@ def contiguous(shape: tuple[int, ...], strides: tuple[int, ...] | None) -> bool:
 
 
 def _stride_order(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
-    """Dimensions from the smallest stride to the largest; those with stride 0 stay where they are."""
+    """Return dimensions from the smallest stride to the largest; those with stride 0 stay in place."""
 
-    def later(one: int, two: int) -> int:
-        if strides[one] == 0 or strides[two] == 0:
+    def later(left: int, right: int) -> int:
+        if strides[left] == 0 or strides[right] == 0:
             return 0
-        if strides[one] != strides[two]:
-            return 1 if strides[one] > strides[two] else -1
-        return 1 if shape[one] > shape[two] else 0
+        if strides[left] != strides[right]:
+            return 1 if strides[left] > strides[right] else -1
+        return 1 if shape[left] > shape[right] else 0
 
     order = [*range(len(shape))][::-1]
     for start in range(1, len(order)):

@@ -1,7 +1,7 @@
-"""Checks of the trees `model.inputs` and `model.outputs`. Needs no torch.
+"""Checks the trees `model.inputs` and `model.outputs`. Does not require torch.
 
-A node is a leaf (`tensor` in inputs, `value` in outputs), `tuple`, `list`, `dict`, `record`, or `literal`: the one of
-these keys that it has says which.
+A node is a leaf (`tensor` in inputs, `value` in outputs), `tuple`, `list`, `dict`, `record`, or `literal`; its key
+determines which.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _FIELDS = {
 
 
 class TreeCheck:
-    """Walks one schedule's trees. The names of input leaves must differ, and so must those of output leaves."""
+    """Checks the trees of a schedule. Names of input leaves must be unique, and so must those of output leaves."""
 
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
         self._names: set[str] = set()
 
     def inputs(self, value: dict[str, Any], where: str) -> None:
-        """`{"args": [tree...], "kwargs": {name: tree}}`, both optional."""
+        """Check `{"args": [tree...], "kwargs": {name: tree}}`, both optional."""
         self._names = set()
         for key in value:
             if key not in ("args", "kwargs"):
@@ -40,7 +40,7 @@ class TreeCheck:
         self._items(kwargs, dict, "tensor", f"{where}/kwargs", 4)
 
     def output(self, value: Any, where: str) -> None:
-        """A tree, or `{"returns": tree, "attributes": {path: tree}}`."""
+        """Check a tree, or `{"returns": tree, "attributes": {path: tree}}`."""
         self._names = set()
         if not isinstance(value, dict) or "returns" not in value:
             self._node(value, "value", where, 3)
