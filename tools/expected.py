@@ -73,7 +73,7 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
     """(position, event) with names for numbers, as far as storages of the step's own are concerned."""
     graph, slots = linked.graph, set[int]()
     names = [value.name for value in graph.values]
-    found: list[tuple[int, dict[str, Any]]] = []
+    events: list[tuple[int, dict[str, Any]]] = []
 
     def emptied(values: tuple[int, ...]) -> list[str]:
         own = slots.intersection(values)
@@ -108,14 +108,14 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
                 said["free"] = emptied(event.values)
                 if not said["free"]:
                     continue
-        found.append((at, said))
-    return found
+        events.append((at, said))
+    return events
 
 
-def text(found: dict[str, Any]) -> bytes:
+def text(expected_file: dict[str, Any]) -> bytes:
     """One event per line."""
-    head = [f'  "{key}": {json.dumps(value)}' for key, value in found.items() if key != "events"]
-    events = ",\n".join(f"    {json.dumps(event)}" for event in found["events"])
+    head = [f'  "{key}": {json.dumps(value)}' for key, value in expected_file.items() if key != "events"]
+    events = ",\n".join(f"    {json.dumps(event)}" for event in expected_file["events"])
     return (
         "{\n" + ",\n".join([*head, f'  "events": [\n{events}\n  ]' if events else '  "events": []']) + "\n}\n"
     ).encode()

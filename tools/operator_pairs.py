@@ -34,9 +34,9 @@ PERMISSION = {
 
 def _pair(by: str, outputs: str = "", same: str = "", like: str = "", **more: Any) -> dict[str, Any]:
     """`outputs` and `like`: `argument:number` of an output of the forward operator."""
-    made = {key: dict(_numbered(text)) for key, text in (("outputs", outputs), ("like", like)) if text}
+    numbered = {key: dict(_numbered(text)) for key, text in (("outputs", outputs), ("like", like)) if text}
     forward = {f"aten.{name}": {} for name in by.split()} | more.pop("also", {})
-    return {"by": forward, **made, "same": same.split(), **more}
+    return {"by": forward, **numbered, "same": same.split(), **more}
 
 
 def _numbered(text: str) -> list[tuple[str, int]]:

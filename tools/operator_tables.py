@@ -113,9 +113,9 @@ def functional() -> Iterator[OpOverload]:
         space, _, rest = full.partition("::")
         name, _, overload = rest.partition(".")
         if space in ("aten", "prims"):
-            found = getattr(getattr(getattr(torch.ops, space), name, None), overload or "default", None)
-            if found is not None and not found._schema.is_mutable:
-                yield found
+            operator = getattr(getattr(getattr(torch.ops, space), name, None), overload or "default", None)
+            if operator is not None and not operator._schema.is_mutable:
+                yield operator
 
 
 def name(operator: OpOverload) -> str:
@@ -174,9 +174,9 @@ def _in_place(operator: str) -> dict[str, Any]:
     return {"op": _OTHER_NAMES.get(operator) or ".".join([space, packet + "_", *overload])}
 
 
-def text(found: Mapping[str, Any]) -> bytes:
+def text(tables: Mapping[str, Any]) -> bytes:
     """One entry per line."""
-    lines = [f"  {json.dumps(key)}: {_entries(value)}" for key, value in found.items()]
+    lines = [f"  {json.dumps(key)}: {_entries(value)}" for key, value in tables.items()]
     return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 
@@ -184,11 +184,11 @@ def _entries(value: Any, indent: str = "  ") -> str:
     if isinstance(value, dict):
         nested = any(isinstance(item, dict) and indent == "  " for item in value.values()) and "cpu" not in value
         deeper = indent + "  "
-        made = [
+        entries = [
             f"{deeper}{json.dumps(k)}: {_entries(v, deeper) if nested and 'op' not in v else json.dumps(v)}"
             for k, v in value.items()
         ]
-        return "{\n" + ",\n".join(made) + f"\n{indent}}}" if made else "{}"
+        return "{\n" + ",\n".join(entries) + f"\n{indent}}}" if entries else "{}"
     if isinstance(value, list) and len(value) > 8:
         return "[\n" + ",\n".join(f"{indent}  {json.dumps(item)}" for item in value) + f"\n{indent}]"
     return json.dumps(value)

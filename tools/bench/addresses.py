@@ -47,10 +47,16 @@ def main() -> None:
     rows = [("", "buffers", "load", "height", "height / load", "within", "CPU s")]
     for name, capacity, buffers in instances(requested.folder):
         start = time.process_time()
-        found = pack(buffers, requested.effort)
+        packing = pack(buffers, requested.effort)
         seconds = time.process_time() - start
-        within = "" if not capacity else f"{capacity:,}" if found.height <= capacity else f"not {capacity:,}"
-        row = (f"{len(buffers):,}", f"{found.load:,}", f"{found.height:,}", f"{found.height / found.load:.5f}", within)
+        within = "" if not capacity else f"{capacity:,}" if packing.height <= capacity else f"not {capacity:,}"
+        row = (
+            f"{len(buffers):,}",
+            f"{packing.load:,}",
+            f"{packing.height:,}",
+            f"{packing.height / packing.load:.5f}",
+            within,
+        )
         rows.append((name, *row, f"{seconds:.1f}"))
         print(*rows[-1], flush=True)
     text = f"{environment()}, effort {requested.effort:,}\n\n{table(rows)}\n"

@@ -61,8 +61,8 @@ class Shares(logging.Handler):
 
 def step(model: Any, args: Any, kwargs: Any) -> None:
     model.zero_grad()
-    made = model(*args, **kwargs)
-    loss_of(made).backward()
+    outputs = model(*args, **kwargs)
+    loss_of(outputs).backward()
 
 
 def gradients(model: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:

@@ -104,13 +104,17 @@ def main() -> None:
     told: list[tuple[str, ...]] = [("", "budget", "at", "plan of the largest", "own plan", "difference, points")]
     for name in chosen.models:
         start = time.process_time()
-        budget, found = rows(name, chosen.budget or _SHARES[name])
-        for one in found:
-            plan, own = (None if x is None else f"{x:+.2f}%" for x in (one.plan, one.own))
-            points = "" if one.plan is None or one.own is None else f"{one.plan - one.own:.2f}"
-            told.append((name, size(budget), spelled(one.at), plan or "none", own or "none", points))
+        budget, measured_rows = rows(name, chosen.budget or _SHARES[name])
+        for row_of_budget in measured_rows:
+            plan, own = (None if x is None else f"{x:+.2f}%" for x in (row_of_budget.plan, row_of_budget.own))
+            points = (
+                ""
+                if row_of_budget.plan is None or row_of_budget.own is None
+                else f"{row_of_budget.plan - row_of_budget.own:.2f}"
+            )
+            told.append((name, size(budget), spelled(row_of_budget.at), plan or "none", own or "none", points))
         print(f"{name}: {time.process_time() - start:.0f} CPU s", flush=True)
-        print(table([told[0], *told[-len(found) :]]), flush=True)
+        print(table([told[0], *told[-len(measured_rows) :]]), flush=True)
     text = f"python -m tools.bench.buckets --models {' '.join(chosen.models)}; {environment()}\n\n{table(told)}\n"
     if chosen.output:
         chosen.output.write_text(text, encoding="utf-8")

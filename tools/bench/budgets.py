@@ -60,10 +60,10 @@ def builder(name: str) -> Callable[[], Built]:
     path = ROOT / name
     if path.suffix != ".py" or not path.is_file():
         raise SystemExit(f"{name} is neither a script nor one of: {', '.join(ZOO)}")
-    made = runpy.run_path(str(path), run_name="bench")["build"]
+    build_of_file = runpy.run_path(str(path), run_name="bench")["build"]
 
     def build() -> Built:
-        model, args, *rest = made()
+        model, args, *rest = build_of_file()
         return model, tuple(args), dict(rest[0]) if rest else {}
 
     return build
@@ -160,8 +160,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             profile = Path(folder) / "profile.json" if chosen.cost == "measured" else None
             options = {"cost": chosen.cost, "profile": profile, "time_limit": chosen.time_limit}
-            found = measure(name, chosen.budgets.split(","), chosen.repeats, options)
-        text.append(f"{name}\n{lines(*found)}\n")
+            measured = measure(name, chosen.budgets.split(","), chosen.repeats, options)
+        text.append(f"{name}\n{lines(*measured)}\n")
         print(text[-1], file=sys.stderr, flush=True)
     joined = "\n".join(text)
     print(joined)

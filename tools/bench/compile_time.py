@@ -43,8 +43,8 @@ def taken(name: str, schedule: str) -> float:
     """CPU seconds of this process up to the end of the first step. schedule: a path; "" for torch.compile."""
     model, args, kwargs = SUBJECTS[name].build()
     start = _cpu()
-    made: Any = apply(model, schedule, engine="compiled") if schedule else torch.compile(model)
-    training_step(made, args, kwargs)
+    compiled: Any = apply(model, schedule, engine="compiled") if schedule else torch.compile(model)
+    training_step(compiled, args, kwargs)
     return _cpu() - start
 
 
@@ -62,10 +62,10 @@ def row(name: str) -> tuple[str, ...]:
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "schedule.json")
         schedule.save(path)
-        found = [name]
+        cells = [name]
         for given, cache in (("", "theirs"), (path, "ours")):
-            found += [f"{_in_a_process(name, given, os.path.join(folder, cache)):.1f} s" for _ in ("cold", "warm")]
-        return tuple(found)
+            cells += [f"{_in_a_process(name, given, os.path.join(folder, cache)):.1f} s" for _ in ("cold", "warm")]
+        return tuple(cells)
 
 
 def _in_a_process(name: str, schedule: str, cache: str) -> float:
@@ -106,7 +106,7 @@ def _stored() -> dict[str, tuple[str, ...]]:
     if not RESULTS.exists():
         return {}
     rows = [re.split(r"\s{2,}", line.strip()) for line in RESULTS.read_text(encoding="utf-8").splitlines()[4:]]
-    return {found[0]: tuple(found) for found in rows}
+    return {cells[0]: tuple(cells) for cells in rows}
 
 
 if __name__ == "__main__":

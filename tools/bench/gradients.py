@@ -65,15 +65,15 @@ def rows(subject: Subject) -> list[tuple[str, ...]]:
     graph = costed(expand(schedule).graph, "measured")
     eager, ours = copy.deepcopy(model), copy.deepcopy(model)
     applied = remate_runtime.apply(ours, schedule)
-    found: list[tuple[str, ...]] = [("gradients", "eager", "schedule", "predicted", "proven floor")]
+    table: list[tuple[str, ...]] = [("gradients", "eager", "schedule", "predicted", "proven floor")]
     for kind in GRADIENTS:
         instance = StepInstance(replace(graph, delivered=kind))
         peaks = [
             measured(owner, lambda called=called: _step(called, args, kwargs), kind)
             for owner, called in ((eager, eager), (ours, applied))
         ]
-        found.append((kind, *(size(n) for n in (*peaks, instance.baseline.peak, instance.floor))))
-    return found
+        table.append((kind, *(size(n) for n in (*peaks, instance.baseline.peak, instance.floor))))
+    return table
 
 
 def main() -> None:

@@ -36,17 +36,17 @@ def measure(path: Path) -> dict[str, Any]:
 
 
 def row(name: str, path: Path) -> tuple[list[str], bool]:
-    found, size = measure(path), path.stat().st_size
-    share = found.get("expanded", 0)
-    time, memory = found["seconds"] / allowed_seconds(size, share), found["bytes"] / allowed_bytes(size, share)
+    measured, size = measure(path), path.stat().st_size
+    share = measured.get("expanded", 0)
+    time, memory = measured["seconds"] / allowed_seconds(size, share), measured["bytes"] / allowed_bytes(size, share)
     shown = [
         f"{size / 1e6:.2f}",
-        f"{found['seconds']:.2f}",
-        f"{found['bytes'] / 1e6:.0f}",
+        f"{measured['seconds']:.2f}",
+        f"{measured['bytes'] / 1e6:.0f}",
         f"{time:.2f}",
         f"{memory:.2f}",
     ]
-    return [name, *shown, found["answer"]], max(time, memory) <= 1
+    return [name, *shown, measured["answer"]], max(time, memory) <= 1
 
 
 def main() -> int:
@@ -72,8 +72,8 @@ def main() -> int:
     return 0 if good else 1
 
 
-def _cost(found: tuple[list[str], bool]) -> float:
-    return float(found[0][4]) + float(found[0][5])
+def _cost(measured: tuple[list[str], bool]) -> float:
+    return float(measured[0][4]) + float(measured[0][5])
 
 
 if __name__ == "__main__":

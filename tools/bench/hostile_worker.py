@@ -32,8 +32,8 @@ def main(path: str) -> None:
         faults = error.faults
         answer = f"{error.code}, {count(len(faults), 'fault')}"
     render("text", "s.json", data, faults)
-    found = {"answer": answer, "seconds": time.process_time() - start, "bytes": _peak() - before}
-    print(json.dumps({**found, "expanded": expanded(data)}))
+    report = {"answer": answer, "seconds": time.process_time() - start, "bytes": _peak() - before}
+    print(json.dumps({**report, "expanded": expanded(data)}))
 
 
 if __name__ == "__main__":

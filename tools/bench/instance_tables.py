@@ -101,10 +101,10 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
 def text(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
     """All tables, and where `auto` is beaten."""
     parts = [f"python -m tools.bench.instances; {environment()}\n{NOTE}"]
-    for (graph, budget), found in _grouped(cells, strategies).items():
-        applied = [cell for cell in found if cell.lacks != NOT_APPLICABLE]
+    for (graph, budget), row in _grouped(cells, strategies).items():
+        applied = [cell for cell in row if cell.lacks != NOT_APPLICABLE]
         rows = [("strategy", "time", "bound", "peak", "again", "CPU"), *(cell.row() for cell in applied)]
-        said = f"{graph}, {found[0].nodes} nodes, budget {budget}%: {_published(graph, budget)}"
+        said = f"{graph}, {row[0].nodes} nodes, budget {budget}%: {_published(graph, budget)}"
         parts.append(f"{said}\n{table(rows)}")
     parts.append("Where auto takes more time than another strategy\n" + _beaten(cells, strategies))
     return "\n\n".join(parts) + "\n"
@@ -124,22 +124,22 @@ def _grouped(cells: Iterable[Cell], strategies: Sequence[str]) -> dict[tuple[str
         start = next(n for n, start in enumerate(starts) if cell.graph.startswith(start))
         return start, cell.graph, -cell.budget, strategies.index(cell.strategy)
 
-    found: dict[tuple[str, int], list[Cell]] = {}
+    rows: dict[tuple[str, int], list[Cell]] = {}
     for cell in sorted((c for c in cells if c.strategy in strategies), key=place):
-        found.setdefault((cell.graph, cell.budget), []).append(cell)
-    return found
+        rows.setdefault((cell.graph, cell.budget), []).append(cell)
+    return rows
 
 
 def _beaten(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
     """Of each pair of graph and budget that `auto` was run on: whether any strategy of the same freedom takes less
     time."""
     lines, held = list[str](), 0
-    for (graph, budget), found in _grouped(cells, strategies).items():
+    for (graph, budget), row in _grouped(cells, strategies).items():
         for name in ("auto", "auto:kept"):
-            auto = next((cell for cell in found if cell.strategy == name), None)
+            auto = next((cell for cell in row if cell.strategy == name), None)
             if auto is None:
                 continue
-            others = [c for c in found if c is not auto and c.time is not None and (name == "auto" or not c.reordered)]
+            others = [c for c in row if c is not auto and c.time is not None and (name == "auto" or not c.reordered)]
             best = min(others, key=lambda c: c.time or 0.0, default=None)
             if best is None or best.time is None or (auto.time is not None and auto.time <= best.time + TIES):
                 held += 1
@@ -151,12 +151,12 @@ def _beaten(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
 
 def pictures(cells: Sequence[Cell]) -> Mapping[str, str]:
     """Overhead over budget by strategy, an SVG file for each network of DRAWN that was solved under several budgets."""
-    made: dict[str, str] = {}
+    drawings: dict[str, str] = {}
     for name, graph in DRAWN.items():
         mine = [c for c in cells if c.graph == graph and c.time is not None and not c.reordered]
         if len({cell.budget for cell in mine}) > 1:
-            made[name] = _picture(graph, mine)
-    return made
+            drawings[name] = _picture(graph, mine)
+    return drawings
 
 
 def _picture(graph: str, cells: Sequence[Cell]) -> str:

@@ -48,7 +48,7 @@ def measured(bare: BareInstance, graph: str, strategy: str, budget: int, limit: 
     """One strategy under one budget. strategy: with `:kept`, in the given order. limit: seconds on the wall."""
     before, (name, _, kept) = _cpu(), strategy.partition(":")
     try:
-        found = solve(bare, f"{budget}%", name, keep_order=bool(kept), time_limit=limit)
+        result = solve(bare, f"{budget}%", name, keep_order=bool(kept), time_limit=limit)
     except (InfeasibleError, NotApplicableError) as error:
         lacks = NONE_FITS if isinstance(error, InfeasibleError) else NOT_APPLICABLE
         return Cell(graph, len(bare.nodes), budget, strategy, lacks=lacks, cpu=_cpu() - before)
@@ -57,13 +57,13 @@ def measured(bare: BareInstance, graph: str, strategy: str, budget: int, limit: 
         len(bare.nodes),
         budget,
         strategy,
-        100 * found.overhead,
-        100 * found.bound,
-        100 * found.peak / found.baseline_peak,
+        100 * result.overhead,
+        100 * result.bound,
+        100 * result.peak / result.baseline_peak,
         _cpu() - before,
-        len(found.sequence) - len(bare.order),
-        found.reordered,
-        found.stopped_by,
+        len(result.sequence) - len(bare.order),
+        result.reordered,
+        result.stopped_by,
     )
 
 

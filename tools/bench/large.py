@@ -44,9 +44,9 @@ def schedules() -> dict[str, Schedule]:
         if not graph.operations[op].view
     ]
     recomputes.sort(key=lambda recompute: recompute.before)
-    made = {"templates": fold(step.captured, recomputes, step), "flat": fold_flat(step.captured, recomputes)}
-    found = {name: schedule_of(folded) for name, folded in made.items()}
-    return {n: replace(s, model=replace(s.model, fingerprint=fingerprint(s))) for n, s in found.items()}
+    folded_steps = {"templates": fold(step.captured, recomputes, step), "flat": fold_flat(step.captured, recomputes)}
+    written = {name: schedule_of(folded) for name, folded in folded_steps.items()}
+    return {n: replace(s, model=replace(s.model, fingerprint=fingerprint(s))) for n, s in written.items()}
 
 
 def parts(schedule: Schedule) -> dict[str, float]:

@@ -55,10 +55,10 @@ class DenseBlock(nn.Module):
         self.layers = nn.ModuleList(DenseLayer(inputs + n * growth, growth) for n in range(layers))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = [x]
+        states = [x]
         for layer in self.layers:
-            made.append(layer(made))
-        return torch.cat(made, 1)
+            states.append(layer(states))
+        return torch.cat(states, 1)
 
 
 class Transition(nn.Sequential):
@@ -132,11 +132,11 @@ class Unrolled(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         state = None
-        made = []
+        states = []
         for x in self.embed(ids[:, :-1]).unbind(1):
             state = self.cell(x, state)
-            made.append(state[0])
-        return F.cross_entropy(self.head(torch.stack(made, 1)).flatten(0, 1), ids[:, 1:].flatten())
+            states.append(state[0])
+        return F.cross_entropy(self.head(torch.stack(states, 1)).flatten(0, 1), ids[:, 1:].flatten())
 
 
 def _lstm() -> Built:

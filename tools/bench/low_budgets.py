@@ -78,18 +78,18 @@ def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
     if most < about.floor:
         return msgspec.structs.replace(row, below=True)
     try:
-        found = solve(about, Request(most), policy(strategy))
+        solution = solve(about, Request(most), policy(strategy))
     except (InfeasibleError, NotApplicableError) as error:
         least = error.smallest / base if isinstance(error, InfeasibleError) else 0.0
         return msgspec.structs.replace(row, least=least, cpu=time.process_time() - before)
-    plan, bound = (100 * (made / found.baseline_time - 1) for made in (found.time, found.lower_bound))
+    plan, bound = (100 * (total / solution.baseline_time - 1) for total in (solution.time, solution.lower_bound))
     return msgspec.structs.replace(
         row,
         plan=plan,
         bound=bound,
-        again=len(found.recomputes),
+        again=len(solution.recomputes),
         cpu=time.process_time() - before,
-        found_by=found.strategy,
+        found_by=solution.strategy,
     )
 
 

@@ -45,11 +45,11 @@ class Scan(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         decay = torch.exp(-torch.exp(self.decay))
-        hidden, made = x.new_zeros(x.shape[0], *decay.shape), []
-        for one in x.unbind(1):
-            hidden = decay * hidden + self.inward * one.unsqueeze(-1)
-            made.append(hidden.sum(-1))
-        return torch.stack(made, 1).square().mean()
+        hidden, states = x.new_zeros(x.shape[0], *decay.shape), []
+        for inputs in x.unbind(1):
+            hidden = decay * hidden + self.inward * inputs.unsqueeze(-1)
+            states.append(hidden.sum(-1))
+        return torch.stack(states, 1).square().mean()
 
 
 class Rwkv(nn.Module):
@@ -148,11 +148,11 @@ def step(model: nn.Module, x: torch.Tensor) -> float:
     return (time.thread_time_ns() - start) / 1e6
 
 
-def same(one: nn.Module, other: nn.Module, x: torch.Tensor) -> bool:
-    for model in (one, other):
+def same(left: nn.Module, right: nn.Module, x: torch.Tensor) -> bool:
+    for model in (left, right):
         torch.manual_seed(0)
         step(model, x)
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    pairs = zip(left.parameters(), right.parameters(), strict=True)
     return all(a.grad is not None and b.grad is not None and torch.equal(a.grad, b.grad) for a, b in pairs)
 
 
@@ -168,9 +168,16 @@ def row(name: str, ms: float) -> tuple[str, ...]:
     while len(times) < 9 or sum(e for e, _ in times) < ms:
         times.append((step(eager, x), step(planned, x)))
     ratios = quantiles([p / e for e, p in times], n=10)
-    base, found = (median(column) for column in zip(*times, strict=True))
+    base, median_of_ours = (median(column) for column in zip(*times, strict=True))
     equal = "yes" if same(eager, planned, x) else "no"
-    return name, f"{base:.3f}", f"{found:.3f}", f"{found / base:.2f}", f"{ratios[0]:.2f}-{ratios[-1]:.2f}", equal
+    return (
+        name,
+        f"{base:.3f}",
+        f"{median_of_ours:.3f}",
+        f"{median_of_ours / base:.2f}",
+        f"{ratios[0]:.2f}-{ratios[-1]:.2f}",
+        equal,
+    )
 
 
 def main() -> None:

@@ -57,17 +57,17 @@ def measure(name: str, only: list[str], rounds: int) -> Model:
     failed: dict[str, str] = {}
     for key in only:
         try:
-            ready[key] = _made_ready(name, key, {other: one.peak for other, one in ready.items()})
+            ready[key] = _made_ready(name, key, {other: prepared.peak for other, prepared in ready.items()})
             print(f"{name} {key}: {ready[key].peak} bytes", file=sys.stderr, flush=True)
         except (RemateError, RuntimeError) as error:
             failed[key] = str(error).splitlines()[0]
             print(f"{name} {key}: {failed[key]}", file=sys.stderr, flush=True)
-    times = compare_times({key: one.step for key, one in ready.items()}, rounds, clock=time.process_time_ns)
+    times = compare_times({key: prepared.step for key, prepared in ready.items()}, rounds, clock=time.process_time_ns)
     tree, where = _tree(), environment()
     rows = {key: Measured(tree=tree, failed=why) for key, why in failed.items()}
-    for key, one in ready.items():
+    for key, prepared in ready.items():
         low, high = times.quartiles[key]
-        figures: dict[str, Any] = {"peak": one.peak, "predicted": one.predicted}
+        figures: dict[str, Any] = {"peak": prepared.peak, "predicted": prepared.predicted}
         figures |= {"ns": times.median[key], "time": times.ratio[key], "low": low, "high": high, "rounds": rounds}
         rows[key] = Measured(tree=tree, **figures)
     return Model(name, SUBJECTS[name].describe, where, rows)
@@ -80,14 +80,14 @@ def _made_ready(name: str, key: str, peaks: Mapping[str, int]) -> _Ready:
     if way.at and way.at not in peaks:
         raise RuntimeError(f"its budget is the peak of {way.at}, which is not known")
     requested = {"budget": peaks[way.at]} if way.at else {}
-    made = way.prepare(model, SUBJECTS[name], args, kwargs, **requested)
-    step = partial(training_step, made, args, kwargs)
+    prepared = way.prepare(model, SUBJECTS[name], args, kwargs, **requested)
+    step = partial(training_step, prepared, args, kwargs)
     for _ in range(_STEPS_TO_WARM_UP):
         step()
-    clear_gradients(made, args, kwargs)
-    predicted = predicted_peak(made) if key.startswith("remate") else None
+    clear_gradients(prepared, args, kwargs)
+    predicted = predicted_peak(prepared) if key.startswith("remate") else None
     peak = peak_bytes(step)
-    clear_gradients(made, args, kwargs)
+    clear_gradients(prepared, args, kwargs)
     return _Ready(step, peak, predicted)
 
 

@@ -56,8 +56,8 @@ def store(model: Model, ways: Iterable[str]) -> None:
     path = RESULTS / f"peers-{model.name}.json"
     rows = dict(msgspec.json.decode(path.read_bytes(), type=Model).rows) if path.exists() else {}
     rows |= model.rows
-    made = replace(model, rows={key: rows[key] for key in ways if key in rows})
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
+    kept = replace(model, rows={key: rows[key] for key in ways if key in rows})
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1) + b"\n")
 
 
 def kept(names: Iterable[str]) -> dict[str, Model]:
@@ -72,26 +72,26 @@ def report(models: Mapping[str, Model], ways: Mapping[str, Way]) -> str:
 def _table(model: Model, ways: Mapping[str, Way]) -> str:
     rows = [("", "peak", "predicted", "time / eager", "half within", "tree", "")]
     better = _dominated(model, ways)
-    for key, one in model.rows.items():
-        if one.failed:
-            rows.append((ways[key].label, one.failed, "", "", "", "", ""))
+    for key, row in model.rows.items():
+        if row.failed:
+            rows.append((ways[key].label, row.failed, "", "", "", "", ""))
             continue
-        predicted = "" if one.predicted is None else f"{(one.peak / one.predicted - 1) * 100:+.2f}%"
-        figures = size(one.peak), predicted, f"{one.time:.3f}", f"{one.low:.3f}–{one.high:.3f}"
-        rows.append((ways[key].label, *figures, one.tree, better.get(key, "")))
+        predicted = "" if row.predicted is None else f"{(row.peak / row.predicted - 1) * 100:+.2f}%"
+        figures = size(row.peak), predicted, f"{row.time:.3f}", f"{row.low:.3f}–{row.high:.3f}"
+        rows.append((ways[key].label, *figures, row.tree, better.get(key, "")))
     return f"{model.name}: {model.describe}; {model.environment}\n{table(rows)}\n"
 
 
 def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
     """By others' way, whether a schedule, on whichever engine, takes neither more memory nor more time. Between
     measurements, which their commits distinguish, times are distinguished if they differ by 5%; eager's is 1 in all."""
-    ours = [one for key, one in model.rows.items() if ways[key].family.startswith("remate") and not one.failed]
-    found: dict[str, str] = {}
-    for key, one in model.rows.items():
-        if not ways[key].family.startswith("remate") and not one.failed:
-            beaten = any(mine.peak <= one.peak and mine.time <= one.time * _sure(key, mine, one) for mine in ours)
-            found[key] = "dominated" if beaten else "not dominated"
-    return found
+    ours = [row for key, row in model.rows.items() if ways[key].family.startswith("remate") and not row.failed]
+    dominated: dict[str, str] = {}
+    for key, row in model.rows.items():
+        if not ways[key].family.startswith("remate") and not row.failed:
+            beaten = any(mine.peak <= row.peak and mine.time <= row.time * _sure(key, mine, row) for mine in ours)
+            dominated[key] = "dominated" if beaten else "not dominated"
+    return dominated
 
 
 def _sure(key: str, mine: Measured, other: Measured) -> float:
@@ -113,9 +113,9 @@ def picture(models: Mapping[str, Model], ways: Mapping[str, Way]) -> None:
 
 def _panel(model: Model, ways: Mapping[str, Way]) -> str:
     curves: dict[str, list[tuple[float, float]]] = {}
-    for key, one in model.rows.items():
-        if not one.failed:
-            curves.setdefault(ways[key].family, []).append((one.peak / 1e6, one.time))
+    for key, row in model.rows.items():
+        if not row.failed:
+            curves.setdefault(ways[key].family, []).append((row.peak / 1e6, row.time))
     points = [point for curve in curves.values() for point in curve]
     right, low, high = (1.05 * max(x for x, _ in points), min(y for _, y in points), max(y for _, y in points))
     low, high = low - 0.05, high + 0.05

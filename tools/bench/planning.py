@@ -32,8 +32,8 @@ def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int
     model, args, kwargs = LARGE[name].build()
     marks: list[tuple[float, str]] = []
     options: dict[str, Any] = {"dims": dims, "progress": lambda text: marks.append((time.process_time(), text))}
-    found = (lambda model: {}) if before else tracing.candidates
-    with mock.patch.object(tracing, "candidates", found):
+    candidates = (lambda model: {}) if before else tracing.candidates
+    with mock.patch.object(tracing, "candidates", candidates):
         start = time.process_time()
         remate.plan(model, args, kwargs, budget="60%", cost="h200", **options)
         end = time.process_time()

@@ -120,8 +120,8 @@ MODELS: dict[str, Callable[[], Case]] = {
 }
 
 
-def loss_of(made: Any) -> torch.Tensor:
-    return made if isinstance(made, torch.Tensor) else made.loss
+def loss_of(outputs: Any) -> torch.Tensor:
+    return outputs if isinstance(outputs, torch.Tensor) else outputs.loss
 
 
 def _step(model: Any, kwargs: dict[str, Any], autocast: bool = False) -> None:
@@ -153,7 +153,7 @@ def alarms(build: Callable[[], Case], schedule: Schedule, checks: int, autocast:
     """Errors and warnings of checked steps, and whether what they leave is what steps without checks leave."""
     torch.manual_seed(0)
     model, kwargs = build()
-    found, left = 0, []
+    alarms_raised, left = 0, []
     for verify in ("never", 1):
         torch.manual_seed(1)
         applied = apply(copy.deepcopy(model), schedule, verify=verify)
@@ -166,13 +166,13 @@ def alarms(build: Callable[[], Case], schedule: Schedule, checks: int, autocast:
                 except RemateError as error:
                     if verify == "never":
                         return type(error).__name__  # the schedule does not run at all
-                    found += 1
-            found += len([one for one in caught if verify == 1])
+                    alarms_raised += 1
+            alarms_raised += len([warning for warning in caught if verify == 1])
             optimizer.step()
             optimizer.zero_grad()
         left.append([*(t.detach().clone() for t in applied.state_dict().values()), torch.get_rng_state()])
     same = all(map(torch.equal, *left))
-    return f"{found}{'' if same else ', other parameters'}"
+    return f"{alarms_raised}{'' if same else ', other parameters'}"
 
 
 def planned(model: nn.Module, kwargs: dict[str, Any]) -> Schedule:
@@ -197,7 +197,7 @@ def rows(checks: int) -> Iterator[tuple[str, ...]]:
         yield (
             name,
             f"{(seconds(checked, kwargs) - usual) / usual:.2f}",
-            *(f"{peak(one, kwargs) / predicted:.3f}" for one in (checked, plain)),
+            *(f"{peak(scheduled, kwargs) / predicted:.3f}" for scheduled in (checked, plain)),
             alarms(build, schedule, checks, False),
             alarms(build, low, checks, True),
         )

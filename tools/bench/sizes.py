@@ -74,11 +74,11 @@ def sizes_of(case: Case, dims: Mapping[str, Dimension]) -> list[tuple[int, ...]]
     """The planned ones, those of the case, all corners of the range, and others by chance (the same each time)."""
     ranges = [range(dims[name].min, dims[name].max + 1, dims[name].multiple) for name in case.names]
     corners = itertools.product(*((each[0], each[-1]) for each in ranges))
-    found = dict.fromkeys((case.planned, *case.at, *corners))
+    sizes = dict.fromkeys((case.planned, *case.at, *corners))
     chance = random.Random(0)
-    while len(found) < min(_SIZES, math.prod(map(len, ranges))):
-        found.setdefault(tuple(map(chance.choice, ranges)))
-    return list(found)
+    while len(sizes) < min(_SIZES, math.prod(map(len, ranges))):
+        sizes.setdefault(tuple(map(chance.choice, ranges)))
+    return list(sizes)
 
 
 def outcome(case: Case, budget: str, **options: Any) -> Outcome:
@@ -120,7 +120,7 @@ def says_within(allowed: BudgetedRange, sizes: Mapping[str, int]) -> bool:
     of the list."""
     if allowed.everywhere:
         return True
-    return any(all(number <= one.dims[name] for name, number in sizes.items()) for one in allowed.largest)
+    return any(all(number <= corner.dims[name] for name, number in sizes.items()) for corner in allowed.largest)
 
 
 def _two_steps(owner: nn.Module, model: nn.Module, call: Call) -> list[torch.Tensor | None]:
@@ -137,22 +137,22 @@ def _two_steps(owner: nn.Module, model: nn.Module, call: Call) -> list[torch.Ten
     return [*losses, *grads, *(buffer.clone() for buffer in owner.buffers())]
 
 
-def _off(wanted: torch.Tensor | None, found: torch.Tensor | None) -> float:
-    if wanted is None or found is None:
-        return 0.0 if wanted is found else math.inf
-    if torch.equal(wanted, found):
+def _off(wanted: torch.Tensor | None, actual: torch.Tensor | None) -> float:
+    if wanted is None or actual is None:
+        return 0.0 if wanted is actual else math.inf
+    if torch.equal(wanted, actual):
         return 0.0
-    wanted, found = wanted.double(), found.double()
-    return float((wanted - found).abs().max() / wanted.abs().max().clamp_min(1e-30))
+    wanted, actual = wanted.double(), actual.double()
+    return float((wanted - actual).abs().max() / wanted.abs().max().clamp_min(1e-30))
 
 
-def row(name: str, found: Outcome) -> tuple[str, ...]:
-    every, dims, budget = found.sizes, found.schedule.model.dims, found.schedule.solve.budget
-    said = [one for one in every if one.within]
-    bitwise = sum(one.off == 0 for one in every)
-    most = max(one.off for one in every)
-    over = max(one.predicted / one.measured - 1 for one in every)
-    planned = next(one for one in every if all(dims[name].planned == n for name, n in one.sizes.items()))
+def row(name: str, outcome: Outcome) -> tuple[str, ...]:
+    every, dims, budget = outcome.sizes, outcome.schedule.model.dims, outcome.schedule.solve.budget
+    said = [result for result in every if result.within]
+    bitwise = sum(result.off == 0 for result in every)
+    most = max(result.off for result in every)
+    over = max(result.predicted / result.measured - 1 for result in every)
+    planned = next(result for result in every if all(dims[name].planned == n for name, n in result.sizes.items()))
     return (
         name,
         " ".join(
@@ -161,17 +161,16 @@ def row(name: str, found: Outcome) -> tuple[str, ...]:
         spelled(planned.sizes),
         str(len(every)),
         f"{bitwise}" + (f", else {most:.0e}" if most else ""),
-        str(sum(one.measured == one.predicted for one in every)),
+        str(sum(result.measured == result.predicted for result in every)),
         f"{over:.2%}" if over else "",
         str(len(said)),
-        str(sum(one.measured <= budget for one in said)),
-        f"{planned.recomputes}; fewer at {sum(one.recomputes < planned.recomputes for one in every)}",
-        f"{found.longer - 1:.1%}",
+        str(sum(result.measured <= budget for result in said)),
+        f"{planned.recomputes}; fewer at {sum(result.recomputes < planned.recomputes for result in every)}",
+        f"{outcome.longer - 1:.1%}",
     )
 
 
-HEAD = ("", "range", "planned "
-"at", "sizes", "bitwise", "as "
+HEAD = ("", "range", "planned at", "sizes", "bitwise", "as "
 "predicted", "at most over", "check says within", "within", "recomputes", "file longer by")  # fmt: skip
 
 
@@ -179,16 +178,16 @@ def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, .
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
             start = time.process_time()
-            found = outcome(CASES[name], CASES[name].budget, profile=Path(folder, f"{name}.json"))
+            result_of_model = outcome(CASES[name], CASES[name].budget, profile=Path(folder, f"{name}.json"))
             print(f"{name}: {time.process_time() - start:.0f} CPU s", flush=True)
-            for one in found.sizes:
+            for at_size in result_of_model.sizes:
                 if (
-                    one.off
-                    or one.measured > one.predicted
-                    or (one.within and one.measured > found.schedule.solve.budget)
+                    at_size.off
+                    or at_size.measured > at_size.predicted
+                    or (at_size.within and at_size.measured > result_of_model.schedule.solve.budget)
                 ):
-                    print(f"  {one}", flush=True)
-            yield row(name, found), tuple(f"{name}: {text}" for text in found.bounds)
+                    print(f"  {at_size}", flush=True)
+            yield row(name, result_of_model), tuple(f"{name}: {text}" for text in result_of_model.bounds)
 
 
 def main() -> None:

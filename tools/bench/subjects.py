@@ -70,8 +70,8 @@ def _of_type(kind: type[nn.Module]) -> Callable[[nn.Module], list[nn.Module]]:
 
 def _lists(*paths: str) -> Callable[[nn.Module], list[nn.Module]]:
     def blocks(model: nn.Module) -> list[nn.Module]:
-        found: list[Any] = [model.get_submodule(path) for path in paths]
-        return [block for listed in found for block in listed]
+        modules: list[Any] = [model.get_submodule(path) for path in paths]
+        return [block for listed in modules for block in listed]
 
     return blocks
 

@@ -82,7 +82,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     about = StepInstance(step.captured.graph, step.parts)
     limits = [(text, parse_budget(text).resolve(about.baseline.peak)) for text in budgets]
     seen = _classical(about, [limit for _, limit in limits])
-    smallest = {name: min(c.peak for c in found) for name, found in seen.items()}
+    smallest = {name: min(c.peak for c in candidates_of_name) for name, candidates_of_name in seen.items()}
     limits += [(f"{SHORT[name]}' least", peak) for name, peak in smallest.items() if peak < about.baseline.peak]
     rows: list[Row] = []
     for label, limit in limits:
@@ -99,9 +99,11 @@ def _classical(about: StepInstance, limits: Sequence[int]) -> dict[str, list[Can
     with Deadline() as deadline:
         return {
             name: [
-                found
+                candidate
                 for limit in (*limits, about.floor)
-                for found in candidates(strategy(name), about, Request(limit), Context(deadline, about.baseline.time))
+                for candidate in candidates(
+                    strategy(name), about, Request(limit), Context(deadline, about.baseline.time)
+                )
             ]
             for name in SHORT
         }
@@ -109,8 +111,8 @@ def _classical(about: StepInstance, limits: Sequence[int]) -> dict[str, list[Can
 
 def _row(step: Hierarchy, label: str, limit: int, time_limit: float, seen: dict[str, list[Candidate]]) -> Row:
     theirs = {
-        name: min((c for c in found if c.peak <= limit), key=lambda c: c.time, default=None)
-        for name, found in seen.items()
+        name: min((c for c in candidates_of_name if c.peak <= limit), key=lambda c: c.time, default=None)
+        for name, candidates_of_name in seen.items()
     }
     started = time.monotonic()
     try:
@@ -145,9 +147,9 @@ def _cells(report: Report, row: Row) -> list[str]:
     model, base, faster = report.model, report.baseline, row.slower()
     others = []
     for name in SHORT:
-        found = row.theirs.get(name)
+        theirs = row.theirs.get(name)
         mark = "!" if name in faster else ""
-        others.append("-" if found is None else f"{found.time / base.time - 1:+.2%}{mark}")
+        others.append("-" if theirs is None else f"{theirs.time / base.time - 1:+.2%}{mark}")
     share, solve = f"{row.budget / base.peak:.1%}", f"{row.seconds:.1f} s"
     if row.ours is None:
         why = "below floor" if row.budget < report.floor else "none found!"

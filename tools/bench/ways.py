@@ -75,8 +75,8 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
                 return compile_fx(graph, inputs)
 
         # A backend of its own: otherwise models of one class would share what the first was compiled to.
-        made: Any = torch.compile(checkpointed(model, subject, args, kwargs) if blocks else model, backend=inductor)
-        return made
+        compiled: Any = torch.compile(checkpointed(model, subject, args, kwargs) if blocks else model, backend=inductor)
+        return compiled
 
     return prepare
 

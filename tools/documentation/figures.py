@@ -175,10 +175,10 @@ def instances() -> Table:
     table = [["graph", "budget", "best, order kept", "bound", *_ALONE, "published"]]
     for start, label, budgets in _GRAPHS:
         for budget in budgets:
-            found = [r for r in records if r["graph"].startswith(start) and r["budget"] == budget]
-            times = {r["strategy"]: r["time"] for r in found if r.get("time") is not None}
-            kept = {r["strategy"] for r in found if r.get("time") is not None and not r.get("reordered")}
-            bound = max((r.get("bound", 0.0) for r in found), default=0.0)
+            matching = [r for r in records if r["graph"].startswith(start) and r["budget"] == budget]
+            times = {r["strategy"]: r["time"] for r in matching if r.get("time") is not None}
+            kept = {r["strategy"] for r in matching if r.get("time") is not None and not r.get("reordered")}
+            bound = max((r.get("bound", 0.0) for r in matching), default=0.0)
             table.append(
                 [
                     label,

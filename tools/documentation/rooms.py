@@ -25,14 +25,14 @@ def rooms(name: str, package: Path) -> Table:
 
 def _listed(name: str) -> list[str]:
     """The list of a name in the test: what it is assigned, and what is added to it."""
-    found: list[str] = []
+    names: list[str] = []
     for node in ast.parse(_TEST.read_text(encoding="utf-8")).body:
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
         )
         if isinstance(node, ast.Assign | ast.AugAssign) and any(ast.unparse(target) == name for target in targets):
-            found += ast.literal_eval(node.value)
-    return found
+            names += ast.literal_eval(node.value)
+    return names
 
 
 def _first_sentence(path: Path) -> str:

@@ -57,14 +57,14 @@ def _targets(page: str) -> set[str]:
     """The files of the repository that a page of the site links to."""
     path = _path(page)
     folder = posixpath.dirname(path)
-    found = set[str]()
+    files = set[str]()
 
     def note(text: str) -> str:
-        found.update(_file(posixpath.normpath(posixpath.join(folder, m[2]))) for m in LINK.finditer(text))
+        files.update(_file(posixpath.normpath(posixpath.join(folder, m[2]))) for m in LINK.finditer(text))
         return text
 
     outside_code((ROOT / path).read_text(encoding="utf-8"), note)
-    return found
+    return files
 
 
 def _file(path: str) -> str:

@@ -27,11 +27,11 @@ def mutate(data: bytes, max_size: int, seed: int) -> bytes:
     dice = random.Random(seed)
     if dice.random() < 0.5:
         try:
-            made = mutated_tree(data, dice)
+            mutated = mutated_tree(data, dice)
         except (ValueError, RecursionError, IndexError, TypeError):
-            made = b""
-        if 0 < len(made) <= max_size:
-            return made
+            mutated = b""
+        if 0 < len(mutated) <= max_size:
+            return mutated
     return atheris.Mutate(data, max_size)
 
 

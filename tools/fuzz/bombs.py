@@ -127,16 +127,18 @@ def _recomputes(size: int) -> bytes:
 def _names(size: int, wrong: str) -> bytes:
     """Many names that differ little, and references that miss each of them by a letter."""
     count = size // 150
-    made = [f'{{"id":"layer.{n:07d}.x","op":"aten.rand","args":[[2]],"out":"f32[2]"}}' for n in range(count)]
+    operations = [f'{{"id":"layer.{n:07d}.x","op":"aten.rand","args":[[2]],"out":"f32[2]"}}' for n in range(count)]
     missed = [f'{{"id":"y{n}","op":"aten.neg","args":["%layer.{n:07d}.{wrong}"],"out":"f32[2]"}}' for n in range(count)]
-    return _with(f'"b": {{"forward": [{",".join(made + missed)}]}}', '{"id":"i","block":"b"}')
+    return _with(f'"b": {{"forward": [{",".join(operations + missed)}]}}', '{"id":"i","block":"b"}')
 
 
 def _misspelt_recomputes(size: int) -> bytes:
-    made = [f'{{"id":"layer.{n:07d}.x","op":"aten.rand","args":[[2]],"out":"f32[2]"}}' for n in range(size // 150)]
+    operations = [
+        f'{{"id":"layer.{n:07d}.x","op":"aten.rand","args":[[2]],"out":"f32[2]"}}' for n in range(size // 150)
+    ]
     plan = _times('{"recompute":["layer.{n}.y"],"before":"layer.{n}.z"}', size // 2)
     return _with(
-        f'"b": {{"forward": [{",".join(made)}], "plans": {{"p": [{plan}]}}}}', '{"id":"i","block":"b","plan":"p"}'
+        f'"b": {{"forward": [{",".join(operations)}], "plans": {{"p": [{plan}]}}}}', '{"id":"i","block":"b","plan":"p"}'
     )
 
 

@@ -55,12 +55,12 @@ def graph_of(program: Program) -> Graph:
     Raises whatever torch raises where no file could declare anything that fits.
     """
     values = [Value(f"s{n}", source.type, "input") for n, source in enumerate(program.sources)]
-    made: list[Op] = []
+    operations: list[Op] = []
     outputs: list[int | None] = []
     for number, call in enumerate(program.calls):
         before = outputs
         args, kwargs = map_references((call.args, call.kwargs), lambda at, before=before: _value(before, at))
-        partial = Graph(tuple(values), tuple(made), len(made), (), (), (), tuple(range(len(values))))
+        partial = Graph(tuple(values), tuple(operations), len(operations), (), (), (), tuple(range(len(values))))
         types = _declared(partial, call.op, args, kwargs)
         outputs = []
         for at, type_ in enumerate(types):
@@ -72,11 +72,11 @@ def graph_of(program: Program) -> Graph:
         multiple = len(returns) > 1 or any(isinstance(r.type, torch.ListType) for r in returns)
         view, random = call.op in VIEWS, call.op in RANDOM
         op = Op(f"op{number}", call.op, args, kwargs, reads, tuple(outputs), multiple, view, random)
-        made.append(op)
-    root = roots(len(values), made)
+        operations.append(op)
+    root = roots(len(values), operations)
     if sum(values[at].type.nbytes for at in set(root)) > MAX_BYTES or sum(v.type.numel for v in values) > MAX_BYTES:
         raise TooLargeError
-    return Graph(tuple(values), tuple(made), len(made), (), (), (), root)
+    return Graph(tuple(values), tuple(operations), len(operations), (), (), (), root)
 
 
 def _value(outputs: list[int | None], at: int) -> int:

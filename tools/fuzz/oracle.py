@@ -25,8 +25,8 @@ def expanded(data: bytes) -> int:
         count = len(schedule.model.parameters) + len(schedule.model.buffers)
         places, _ = lay_out(schedule)
         count += sum(1 + len(p.block.forward) + len(p.block.backward) for p in places)
-        made = expand(schedule)
-        count += len(link(made.graph, made.recomputes).events)
+        step = expand(schedule)
+        count += len(link(step.graph, step.recomputes).events)
     except ScheduleError:
         pass
     return count

@@ -51,8 +51,8 @@ def _runnable(opened: Analysis, data: bytes) -> bool:
         return False
     for value in opened.graph.values:
         if value.kind == "constant":
-            made = constant(value.type, value.data or (), _CPU)
-            assert tuple(made.shape) == value.type.shape, "a constant of another shape"
+            tensor = constant(value.type, value.data or (), _CPU)
+            assert tuple(tensor.shape) == value.type.shape, "a constant of another shape"
     return True
 
 

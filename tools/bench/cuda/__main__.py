@@ -94,21 +94,21 @@ def benchmarks(
     for index, model in enumerate(models):
         until = time.monotonic() + max(0.0, session.left) / (len(models) - index)
         with tempfile.TemporaryDirectory() as work:
-            found = Contest(model, only, options, variables, Path(work), session.say).run(until)
-        parts.append(f"{model}\n{table(found)}")
-        fell += [f"{model} {one.configuration}\n{one.failure}" for one in found.values() if one.failure]
-        _record(session, model, found)
+            outcomes = Contest(model, only, options, variables, Path(work), session.say).run(until)
+        parts.append(f"{model}\n{table(outcomes)}")
+        fell += [f"{model} {result.configuration}\n{result.failure}" for result in outcomes.values() if result.failure]
+        _record(session, model, outcomes)
         session.write("benchmarks.txt", "\n\n".join([LEGEND, *parts]))
         session.write("failures.txt", "\n\n".join(fell) or "none")
         print(parts[-1], flush=True)
     return not fell
 
 
-def _record(session: Session, model: str, found: Mapping[str, Outcome]) -> None:
+def _record(session: Session, model: str, outcomes: Mapping[str, Outcome]) -> None:
     with (session.output / "outcomes.jsonl").open("a", encoding="utf-8") as file:
-        for one in found.values():
-            about = {"model": model, "configuration": one.configuration, **one.facts, "ms": one.times}
-            file.write(json.dumps({**about, "failure": one.failure}) + "\n")
+        for result in outcomes.values():
+            about = {"model": model, "configuration": result.configuration, **result.facts, "ms": result.times}
+            file.write(json.dumps({**about, "failure": result.failure}) + "\n")
 
 
 def main() -> int:

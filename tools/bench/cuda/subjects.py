@@ -47,8 +47,8 @@ def _half(built: Built) -> Built:
 
 def _listed(path: str) -> Callable[[nn.Module], list[nn.Module]]:
     def blocks(model: nn.Module) -> list[nn.Module]:
-        found: Any = model.get_submodule(path)
-        return list(found)
+        container: Any = model.get_submodule(path)
+        return list(container)
 
     return blocks
 

@@ -25,7 +25,7 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     """Of one model."""
     eager = outcomes.get("eager")
     head = ("", "peak", "predicted", "reserved", "by the step", "modelled", "step", "over eager", "gradients", "ready")
-    rows = [head, *(_row(one, eager) for name, one in outcomes.items() if name != "profile")]
+    rows = [head, *(_row(outcome, eager) for name, outcome in outcomes.items() if name != "profile")]
     full = [row for row in rows if len(row) == len(head)]
     widths = [max(len(row[i]) for row in full) for i in range(len(head))]
     widths[0] = max(len(row[0]) for row in rows)
@@ -36,29 +36,33 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _row(one: Outcome, eager: Outcome | None) -> Sequence[str]:
-    name, _, detail = one.configuration.partition("=")
-    label = _LABELS.get(one.configuration, f"{name}, budget {detail}" if detail else name)
-    if "peak" not in one.facts:
-        return label, f"failed: {reason(one)}"
-    step, ratio = f"{one.median:.2f} ms" if one.times else "-", one.over(eager)
+def _row(outcome: Outcome, eager: Outcome | None) -> Sequence[str]:
+    name, _, detail = outcome.configuration.partition("=")
+    label = _LABELS.get(outcome.configuration, f"{name}, budget {detail}" if detail else name)
+    if "peak" not in outcome.facts:
+        return label, f"failed: {reason(outcome)}"
+    step, ratio = f"{outcome.median:.2f} ms" if outcome.times else "-", outcome.over(eager)
     return (
         label,
-        _size(one.facts["peak"]),
-        _size(one.facts.get("predicted", 0)),
-        _size(one.facts.get("reserved", 0)),
-        _size(one.facts.get("step_reserved", 0)),
-        _size(one.facts.get("modelled_reserved", 0)),
+        _size(outcome.facts["peak"]),
+        _size(outcome.facts.get("predicted", 0)),
+        _size(outcome.facts.get("reserved", 0)),
+        _size(outcome.facts.get("step_reserved", 0)),
+        _size(outcome.facts.get("modelled_reserved", 0)),
         step,
         f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})" if ratio else "-",
-        "" if not name.startswith("remate") else "equal" if one.facts["bitwise"] else f"{one.facts['difference']:.1e}",
-        f"{one.facts['seconds']:.0f} s",
+        ""
+        if not name.startswith("remate")
+        else "equal"
+        if outcome.facts["bitwise"]
+        else f"{outcome.facts['difference']:.1e}",
+        f"{outcome.facts['seconds']:.0f} s",
     )
 
 
-def reason(one: Outcome) -> str:
+def reason(outcome: Outcome) -> str:
     """In one line: of a traceback, its error."""
-    lines = [line for line in one.failure.splitlines() if line.strip()] or ["no time was left"]
+    lines = [line for line in outcome.failure.splitlines() if line.strip()] or ["no time was left"]
     if not lines[0].startswith("Traceback"):
         return lines[0][:120]
     errors = [line for line in lines if not line.startswith((" ", "Traceback", "The above", "During"))]

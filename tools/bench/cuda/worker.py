@@ -54,7 +54,7 @@ class Worker:
         start = time.monotonic()
         model, self.args, self.kwargs = self.subject.build(self.device)
         kind, _, detail = self.configuration.partition("=")
-        found: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if kind == "profile":
             from remate.api.options import PlanOptions
             from remate.api.plan import prepare
@@ -63,7 +63,7 @@ class Worker:
             return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
         if kind in _ENGINES:
             self.graphs = kind == "remate-graphs" and self.on_gpu
-            self.made = self._planned(model, detail, _ENGINES[kind], found)
+            self.made = self._planned(model, detail, _ENGINES[kind], facts)
         elif kind == "checkpoint":
             self.made = checkpointed_blocks(model, self.subject.blocks(model))
         elif kind == "compile":
@@ -73,28 +73,28 @@ class Worker:
         for _ in range(_WARM_UP):
             self.step()
         self._rest()
-        return {**found, "seconds": time.monotonic() - start}
+        return {**facts, "seconds": time.monotonic() - start}
 
-    def _planned(self, model: nn.Module, budget: str, engine: str, found: dict[str, Any]) -> nn.Module:
+    def _planned(self, model: nn.Module, budget: str, engine: str, facts: dict[str, Any]) -> nn.Module:
         limit = int(budget) if budget.isdecimal() else budget
         schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile)
-        made = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)
+        scheduled = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)
         modelled = reserved(analyse(schedule).linked) if engine == "eager" else None
-        found["modelled_reserved"] = modelled.plain.reserved if modelled else 0
-        found["predicted"] = remate_runtime.predicted_peak(made)
-        found["baseline"] = schedule.solve.baseline_peak
-        found["recomputes_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
-        difference = compare_models(model, made, self.args, self.kwargs)
-        found["difference"], found["bitwise"] = difference.relative, difference.bitwise
-        return made
+        facts["modelled_reserved"] = modelled.plain.reserved if modelled else 0
+        facts["predicted"] = remate_runtime.predicted_peak(scheduled)
+        facts["baseline"] = schedule.solve.baseline_peak
+        facts["recomputes_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
+        difference = compare_models(model, scheduled, self.args, self.kwargs)
+        facts["difference"], facts["bitwise"] = difference.relative, difference.bitwise
+        return scheduled
 
     def _compiled(self, model: nn.Module, budget: str) -> nn.Module:
         import torch._functorch.config as functorch
 
         if budget:
             functorch.activation_memory_budget = float(budget)  # type: ignore[attr-defined]
-        made: Any = torch.compile(model)
-        return made
+        compiled: Any = torch.compile(model)
+        return compiled
 
     def step(self) -> None:
         training_step(self.made, self.args, self.kwargs)

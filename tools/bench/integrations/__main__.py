@@ -30,13 +30,13 @@ def main() -> int:
         if missing:
             print(f"{', '.join(missing)} is not installed: {loop.name} cannot be run", file=sys.stderr)
             return 1
-        found = outcome(loop)
-        peak, budget, baseline = (size(nbytes) for nbytes in (found.peak, found.budget, found.baseline))
-        rows.append((loop.name, "yes" if found.bitwise else "NO", peak, budget, baseline))
+        result = outcome(loop)
+        peak, budget, baseline = (size(nbytes) for nbytes in (result.peak, result.budget, result.baseline))
+        rows.append((loop.name, "yes" if result.bitwise else "NO", peak, budget, baseline))
         print(rows[-1], file=sys.stderr, flush=True)
     ranks = [("loop on 2 ranks", "bitwise", "peak of a step", "without a schedule")]
-    for name, found in outcomes(tuple(CASES)).items():
-        ranks.append((name, "yes" if found.bitwise else "NO", size(found.peak), size(found.eager)))
+    for name, result in outcomes(tuple(CASES)).items():
+        ranks.append((name, "yes" if result.bitwise else "NO", size(result.peak), size(result.eager)))
     RESULTS.mkdir(exist_ok=True)
     text = f"{environment()}\n\n{table(rows)}\n\n{table(ranks)}\n"
     (RESULTS / "integrations.txt").write_text(text, encoding="utf-8")

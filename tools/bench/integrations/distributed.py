@@ -50,8 +50,8 @@ def _ddp(**options: Any) -> Callable[[Given, Given], Trained]:
 
 
 def _blocks(model: Classifier, block: Given, wrap: Callable[[nn.Module], nn.Module]) -> None:
-    for at, one in enumerate(model.blocks):
-        model.blocks[at] = wrap(one if block is None else apply(one, block))
+    for at, inner in enumerate(model.blocks):
+        model.blocks[at] = wrap(inner if block is None else apply(inner, block))
 
 
 def _fsdp1(use_orig_params: bool) -> Callable[[Given, Given], Trained]:
@@ -124,8 +124,8 @@ def outcomes(names: Sequence[str]) -> dict[str, Across]:
     """By case, the same loop with a schedule and without one."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (folder, tuple(names)), nprocs=RANKS)
-        found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
-    by_name = {name: list(zip(*(one[name] for one in found), strict=True)) for name in names}
+        by_rank = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
+    by_name = {name: list(zip(*(results[name] for results in by_rank), strict=True)) for name in names}
     return {name: Across(all(same), max(peaks), max(eager)) for name, (same, peaks, eager) in by_name.items()}
 
 
@@ -137,22 +137,22 @@ def _rank(rank: int, folder: str, names: Sequence[str]) -> None:
         batch = batches(1)[0]
         whole = remate.plan(classifier(), (), batch, budget=BUDGET, cost="cpu")
         blocks = {dtype: _of_blocks(dtype, batch) for dtype in (torch.float32, torch.bfloat16)}
-        found = {}
+        results = {}
         for name in names:
             block = blocks[torch.bfloat16 if "bf16" in name else torch.float32]
             (eager, held), (planned, peak) = CASES[name](None, None), CASES[name](whole, block)
             pairs = zip(eager.parameters(), planned.parameters(), strict=True)
-            found[name] = all(torch.equal(_local(one), _local(other)) for one, other in pairs), peak, held
-        Path(folder, f"{rank}.json").write_text(json.dumps(found))
+            results[name] = all(torch.equal(_local(left), _local(other)) for left, other in pairs), peak, held
+        Path(folder, f"{rank}.json").write_text(json.dumps(results))
     finally:
         dist.destroy_process_group()
 
 
 def _of_blocks(dtype: torch.dtype, batch: dict[str, torch.Tensor]) -> Schedule:
     call = {**batch, "x": batch["x"].detach().to(dtype).requires_grad_()}
-    made = remate.plan(classifier().to(dtype), (), call, at="blocks.*", budget=BLOCKS_BUDGET, cost="cpu")
-    assert isinstance(made, Schedule)
-    return made
+    schedules = remate.plan(classifier().to(dtype), (), call, at="blocks.*", budget=BLOCKS_BUDGET, cost="cpu")
+    assert isinstance(schedules, Schedule)
+    return schedules
 
 
 def _local(parameter: Any) -> torch.Tensor:

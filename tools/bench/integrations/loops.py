@@ -105,11 +105,11 @@ def _dpo(backbone: Any) -> None:
     from trl.trainer.dpo_config import DPOConfig
     from trl.trainer.dpo_trainer import DPOTrainer
 
-    found = [" ".join(str(at) for at in row["input_ids"].tolist()) for row in texts(28, varied=True)]
+    texts_of_tokens = [" ".join(str(at) for at in row["input_ids"].tolist()) for row in texts(28, varied=True)]
     rows = datasets.Dataset.from_list(
         [
-            {"prompt": "3 5 7", "chosen": one, "rejected": other}
-            for one, other in zip(found[::2], found[1::2], strict=True)
+            {"prompt": "3 5 7", "chosen": chosen, "rejected": other}
+            for chosen, other in zip(texts_of_tokens[::2], texts_of_tokens[1::2], strict=True)
         ]
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -54,21 +54,23 @@ def outcome(loop: Loop) -> Outcome:
             return run(*call, **options)
 
         ran.run = counting
-        found = _train(loop, planned)
+        trained = _train(loop, planned)
         with call.in_effect(cast=False):
             trial = try_schedule(call.model, call.args, call.kwargs, schedule, 1)
     pairs = zip(eager.state_dict().values(), model.state_dict().values(), strict=True)
-    bitwise = all(torch.equal(one, other) for one, other in pairs)
+    bitwise = all(torch.equal(left, other) for left, other in pairs)
     used = len(shapes), len(set(shapes)), len(ran._steps._kept)
-    losses = 0 < len(wanted) == len(found) and all(map(torch.equal, wanted, found))
+    losses = 0 < len(wanted) == len(trained) and all(map(torch.equal, wanted, trained))
     return Outcome(bitwise, losses, *used, trial.peak, schedule.budget_bytes, schedule.solve.baseline_peak)
 
 
 def _train(loop: Loop, model: torch.nn.Module) -> list[torch.Tensor]:
     """Returns what the calls of the model made: the loss, or whatever comes first of it."""
-    made: list[torch.Tensor] = []
-    note = model.register_forward_hook(lambda of, args, output: made.append(next(tensors_of(output)).detach().clone()))
+    gradients: list[torch.Tensor] = []
+    note = model.register_forward_hook(
+        lambda of, args, output: gradients.append(next(tensors_of(output)).detach().clone())
+    )
     torch.manual_seed(7)
     loop.train(model)
     note.remove()
-    return made
+    return gradients

@@ -157,8 +157,12 @@ def _rank(rank: int, folder: str) -> None:
         Path(folder, f"{rank}.json").write_text(json.dumps(measured(schedules)))
         if rank == 0:
             figures = [
-                (one.solve.baseline_peak, one.solve.peak, one.solve.time / one.solve.baseline_time - 1)
-                for one in schedules.values()
+                (
+                    schedule.solve.baseline_peak,
+                    schedule.solve.peak,
+                    schedule.solve.time / schedule.solve.baseline_time - 1,
+                )
+                for schedule in schedules.values()
             ]
             Path(folder, "figures.json").write_text(json.dumps(figures))
     finally:
@@ -168,15 +172,15 @@ def _rank(rank: int, folder: str) -> None:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, (folder,), nprocs=RANKS)
-        found = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
+        by_rank = [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(RANKS)]
         figures = json.loads(Path(folder, "figures.json").read_text())
     rows = [("peak of a step, the larger of two ranks", "measured")]
-    rows += [(name, size(max(one["peaks"][name] for one in found))) for name in found[0]["peaks"]]
+    rows += [(name, size(max(results["peaks"][name] for results in by_rank))) for name in by_rank[0]["peaks"]]
     rows.append(("one process by prediction, baseline", size(figures[0][0])))
     for budget, (_, planned, over) in zip(BUDGETS, figures, strict=True):
         rows.append((f"  schedule for {budget}, {over:+.1%} of the time", size(planned)))
     lines = [f"DDP's buckets launched at these shares of backward's CPU time, rank 0 ({ROUNDS - 1} rounds, median):"]
-    for name, shares in found[0]["launches"].items():
+    for name, shares in by_rank[0]["launches"].items():
         lines.append(f"  {name:8}  {' '.join(f'{share:.2f}' for share in shares)}")
     text = (
         f"{environment()}; {ROWS} rows of {WIDTH}, {BLOCKS} blocks of 1 MiB\n\n{table(rows)}\n\n"

@@ -37,16 +37,16 @@ class Row(NamedTuple):
     false_alarms: int
 
 
-def run(found: Iterable[Case]) -> dict[str, Row]:
+def run(cases: Iterable[Case]) -> dict[str, Row]:
     """Every case, early and late."""
     rows: dict[str, Row] = {}
-    for case in found:
+    for case in cases:
         row = rows.setdefault(case.group, Row([], [], 0))
         schedule = case.schedule()
         if schedule is None:
             row.refused.append(case)
             continue
-        if not any(one.schedule is case.schedule for one, _, _ in row.planned):
+        if not any(scheduled.schedule is case.schedule for scheduled, _, _ in row.planned):
             row = rows[case.group] = row._replace(false_alarms=row.false_alarms + _alarms(case))
         early, late = (answer(case.build, schedule, case.args, when) for when in (False, True))
         row.planned.append((case, early, late))
@@ -62,13 +62,13 @@ def _alarms(case: Case) -> int:
 
     schedule = case.schedule()
     assert schedule is not None
-    made = [answer(build, schedule, case.args, late) for late in (False, True)]  # type: ignore[arg-type]
-    return sum(one.net or one.check or not one.exact for one in made)
+    answers = [answer(build, schedule, case.args, late) for late in (False, True)]  # type: ignore[arg-type]
+    return sum(answered.net or answered.check or not answered.exact for answered in answers)
 
 
 def numbers(name: str, row: Row) -> tuple[str, ...]:
     """A row of the table."""
-    early, late = [one for _, one, _ in row.planned], [one for _, _, one in row.planned]
+    early, late = [cost for _, cost, _ in row.planned], [cost for _, _, cost in row.planned]
     counts = [len(row.planned) + len(row.refused), len(row.refused)]
     for answers in (early, late):
         counts += [sum(a.net for a in answers), sum(a.check for a in answers)]
@@ -77,7 +77,7 @@ def numbers(name: str, row: Row) -> tuple[str, ...]:
 
 
 def total(rows: dict[str, Row]) -> Row:
-    planned = [one for row in rows.values() for one in row.planned]
+    planned = [planned_case for row in rows.values() for planned_case in row.planned]
     return Row(
         planned, [case for row in rows.values() for case in row.refused], sum(r.false_alarms for r in rows.values())
     )

@@ -110,8 +110,8 @@ def _by_hand(sources: Sources, model: str, changes: dict[str, Any]) -> Iterator[
 
         def build(change: Any = change) -> Any:
             module, patch = load(), pytest.MonkeyPatch()
-            made = module.build()
-            return made, lambda: change(made, module, patch), patch.undo
+            model = module.build()
+            return model, lambda: change(model, module, patch), patch.undo
 
         yield Case(f"{model}, by hand", name, schedule, build, args)
 

@@ -68,13 +68,13 @@ class Dropouts(nn.Module):
 
 def live_attributes(count: int) -> str:
     """What reading so many attributes at every call adds to a step's CPU time: of two models, in turn."""
-    x, found = torch.randn(2, 8), []
+    x, seconds = torch.randn(2, 8), []
     for live in ([], ["h.*.p"]):
         model = Dropouts(count)
-        found.append(apply(model, plan(model, (x,), budget="100%", cost="cpu", strategy="greedy", live=live)))
+        seconds.append(apply(model, plan(model, (x,), budget="100%", cost="cpu", strategy="greedy", live=live)))
     times: list[list[float]] = [[], []]
     for _ in range(300):
-        for planned, taken in zip(found, times, strict=True):
+        for planned, taken in zip(seconds, times, strict=True):
             start = time.thread_time()
             planned(x).backward()
             taken.append(time.thread_time() - start)

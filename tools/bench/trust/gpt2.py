@@ -65,7 +65,7 @@ def answer(schedule: Schedule, change: Change, when: str) -> str:
             planned(**inputs)
         except BindError:
             return "refused"
-    return "noticed" if any(issubclass(one.category, SteppedAsideWarning) for one in caught) else "taken"
+    return "noticed" if any(issubclass(warning.category, SteppedAsideWarning) for warning in caught) else "taken"
 
 
 def cases() -> str:

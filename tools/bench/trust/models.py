@@ -112,15 +112,15 @@ def source_of(place: Place, kinds: Sequence[str]) -> str:
     """The file of a model that reads values of these kinds in one place."""
     above, body, init, forward = [], [], [], []
     for index, kind in enumerate(kinds):
-        one = KINDS[kind]
-        words = {"h": name_of(kind), "make": one.make.format(), "index": index}
-        words["read_held"] = one.read.format(h="held")
-        words["read_imported"] = one.read.format(h=f"{_SETTINGS}.{words['h']}")
+        kind_of_change = KINDS[kind]
+        words = {"h": name_of(kind), "make": kind_of_change.make.format(), "index": index}
+        words["read_held"] = kind_of_change.read.format(h="held")
+        words["read_imported"] = kind_of_change.read.format(h=f"{_SETTINGS}.{words['h']}")
         held = place.held.format(**words)
         above.append(place.above.format(**words))
         body.append(place.body.format(**words))
         init.append(place.init.format(**words))
-        forward.append(place.forward.format(**words) or f"z = z + (y * ({one.read.format(h=held)})).sin()")
+        forward.append(place.forward.format(**words) or f"z = z + (y * ({kind_of_change.read.format(h=held)})).sin()")
     net = _NET.format(body=_indented(body, 4) or "    pass", init=_indented(init, 8), forward=_indented(forward, 8))
     return "\n\n".join([HEAD, _CLASSES, *filter(None, above), net])
 
@@ -165,12 +165,12 @@ class Sources:
 
 def changed(place: Place, kinds: Sequence[str], kind: str, module: types.ModuleType, model: Any) -> None:
     """Change the value of a kind in its place. kinds: all that the model reads."""
-    one: Kind = KINDS[kind]
+    kind_of_change: Kind = KINDS[kind]
     words = {"h": name_of(kind), "index": kinds.index(kind)}
     scope = {**vars(module), "m": module, "n": model}
     scope["h"] = eval(place.get.format(**words), scope)
-    if one.change:
-        exec(one.change, scope)
+    if kind_of_change.change:
+        exec(kind_of_change.change, scope)
     else:
-        scope["new"] = eval(one.other, scope)
+        scope["new"] = eval(kind_of_change.other, scope)
         exec(place.put.format(**words), scope)

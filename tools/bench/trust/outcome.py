@@ -101,16 +101,16 @@ def step(model: Any, args: Sequence[Any]) -> list[Any]:
     parameters = [p for p in model.parameters() if p.requires_grad]
     for parameter in parameters:
         parameter.grad = None
-    made = model(*args)
-    loss = made if isinstance(made, torch.Tensor) else made[0]
+    outputs = model(*args)
+    loss = outputs if isinstance(outputs, torch.Tensor) else outputs[0]
     loss.sum().backward()
     return [loss.detach(), *(None if p.grad is None else p.grad.clone() for p in parameters)]
 
 
-def same(one: Any, other: Any) -> bool:
-    if not isinstance(one, list) or not isinstance(other, list):
+def same(left: Any, right: Any) -> bool:
+    if not isinstance(left, list) or not isinstance(right, list):
         return False
-    return len(one) == len(other) and all(
+    return len(left) == len(right) and all(
         torch.equal(a, b) if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor) else a is b
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(left, right, strict=True)
     )

@@ -109,8 +109,7 @@ PLACES: dict[str, Place] = {
         "",
         *_at("hook(n.mark_{h}).held"),
         above="class Hook_{h}:\n    def __init__(self, held):\n        self.held = held\n\n    def __call__(self, "
-        "module, args, output):\n"
-        "        held = self.held\n        return (output * ({read_held})).sin()",
+        "module, args, output):\n        held = self.held\n        return (output * ({read_held})).sin()",
         init="self.mark_{h} = nn.Identity()\n        self.mark_{h}.register_forward_hook(Hook_{h}({make}))",
         forward="z = z + self.mark_{h}(y)",
     ),
@@ -125,10 +124,9 @@ PLACES: dict[str, Place] = {
     "backward of a Function": Place(
         "",
         *_at("m.{h}"),
-        above="{h} = {make}\n\n\nclass Function_{h}(torch.autograd.Function):\n    @staticmethod\n    def "
-        "forward(ctx, x):\n"
-        "        return x.clone()\n\n    @staticmethod\n    def backward(ctx, grad):\n        held = {h}\n        "
-        "return grad * ({read_held})",
+        above="{h} = {make}\n\n\nclass Function_{h}(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, "
+        "x):\n        return x.clone()\n\n    @staticmethod\n    def backward(ctx, grad):\n        held = {h}\n  "
+        "      return grad * ({read_held})",
         forward="z = z + Function_{h}.apply(y)",
     ),
     "hook of a tensor": Place(

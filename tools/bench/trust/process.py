@@ -185,8 +185,7 @@ COUNTERS: dict[str, Question] = {
         "[m.step() for i in range(9)]",
         "",
         "def make():\n    count = 0\n\n    def step():\n        nonlocal count\n        count += 1\n        return "
-        "count\n\n"
-        "    return step\n\n\nstep = make()",
+        "count\n\n    return step\n\n\nstep = make()",
     ),
     "attribute of the function": Question(
         "step.count += 1\n" + _STEPS.format(count="step.count"),
