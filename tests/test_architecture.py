@@ -54,11 +54,11 @@ LINES = 400
 def modules(house: str) -> dict[str, Path]:
     """Every module of a package by its dotted name; a package by the name of its folder."""
     root = HOUSES[house][0]
-    found = {}
+    by_name = {}
     for path in sorted(root.rglob("*.py")):
         parts = [house, *path.relative_to(root).with_suffix("").parts]
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        by_name[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return by_name
 
 
 def imports(name: str, path: Path, *, lazy: bool = True) -> Iterator[str]:
@@ -103,7 +103,7 @@ def test_no_module_imports_itself_through_others(house: str) -> None:
         name: {t for t in imports(name, path, lazy=False) if t in known and t != house} for name, path in known.items()
     }
     # A name of a package is not an import of the package by its own modules.
-    edges = {name: {t for t in found if t != name and not name.startswith(f"{t}.")} for name, found in edges.items()}
+    edges = {name: {t for t in result if t != name and not name.startswith(f"{t}.")} for name, result in edges.items()}
     done: set[str] = set()
 
     def visit(name: str, above: tuple[str, ...]) -> None:
@@ -131,13 +131,13 @@ def test_the_planner_uses_the_runtime_by_its_rooms() -> None:
         "devices",
     )  # of small modules with a subject each, all of them for everybody
     inner = {n for n in modules("remate_runtime") if n.count(".") > 1 and room("remate_runtime", n) not in open_rooms}
-    found = [
+    results = [
         f"{name} -> {target}"
         for name, path in modules("remate").items()
         for target in imports(name, path)
         if target in inner
     ]
-    assert found == []
+    assert results == []
 
 
 def test_nothing_lies_loose_at_the_root() -> None:

@@ -31,9 +31,9 @@ for line in sys.stdin:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Any:
-    made = Process([sys.executable, "-c", ECHO], {}, tmp_path, tmp_path / "log")
-    yield made
-    made.close()
+    result = Process([sys.executable, "-c", ECHO], {}, tmp_path, tmp_path / "log")
+    yield result
+    result.close()
 
 
 def later(seconds: float) -> float:
@@ -82,7 +82,7 @@ def test_table_of_what_was_measured_and_what_fell() -> None:
     }
     ours = Outcome("remate=50%", facts, [[12.0, 12.0, 90.0], [22.0]])
     killed = Outcome("compile", failure="Traceback (most recent call last):\n  File x\nValueError: no\nmore\n")
-    text = table({one.configuration: one for one in (eager, ours, killed, Outcome("checkpoint"))})
+    text = table({outcome.configuration: outcome for outcome in (eager, ours, killed, Outcome("checkpoint"))})
     rows = [line.split("  ") for line in text.splitlines()]
     cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
     assert cells[2] == ["eager", "4.0 MiB", "8.0 MiB", "6.0 MiB", "10.50 ms", "1.000 (1.000-1.000)", "3 s"]
@@ -119,7 +119,7 @@ def run(output: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def outcomes(output: Path) -> dict[tuple[str, str], Any]:
     lines = (output / "outcomes.jsonl").read_text(encoding="utf-8").splitlines()
-    return {(one["model"], one["configuration"]): one for one in map(json.loads, lines)}
+    return {(item["model"], item["configuration"]): item for item in map(json.loads, lines)}
 
 
 @pytest.mark.slow
@@ -128,21 +128,21 @@ def test_the_whole_command(tmp_path: Path) -> None:
     only = "eager,checkpoint,compile=0.5,remate=60%,remate-compiled=60%,remate-graphs=60%,remate=checkpoint,remate=1%"
     done = run(tmp_path, "--models", "unet", "--only", only, "--minutes", "12")
     assert done.returncode == 1, done.stdout + done.stderr
-    found = outcomes(tmp_path)
-    assert {name for (_, name), one in found.items() if one["failure"]} == {"remate=1%"}
+    result = outcomes(tmp_path)
+    assert {name for (_, name), entry in result.items() if entry["failure"]} == {"remate=1%"}
     assert "InfeasibleError" in (tmp_path / "failures.txt").read_text(encoding="utf-8")
-    eager, ours = found["unet", "eager"], found["unet", "remate=60%"]
+    eager, ours = result["unet", "eager"], result["unet", "remate=60%"]
     assert ours["peak"] == pytest.approx(ours["predicted"], abs=LOSS)
     assert ours["predicted"] <= 0.6 * ours["baseline"]
     assert ours["bitwise"]
-    fused = found["unet", "remate-compiled=60%"]
+    fused = result["unet", "remate-compiled=60%"]
     assert fused["peak"] == pytest.approx(fused["predicted"], abs=LOSS)
     assert fused["predicted"] <= 0.6 * fused["baseline"]
     assert fused["difference"] < 1e-4
-    beside = found["unet", "remate=checkpoint"]
+    beside = result["unet", "remate=checkpoint"]
     assert beside["peak"] == pytest.approx(beside["predicted"], abs=LOSS)
-    assert beside["predicted"] <= found["unet", "checkpoint"]["peak"] < eager["peak"]
-    rounds = {len(one["ms"]) for name, one in found.items() if name[1] not in ("profile", "remate=1%")}
+    assert beside["predicted"] <= result["unet", "checkpoint"]["peak"] < eager["peak"]
+    rounds = {len(entry["ms"]) for name, entry in result.items() if name[1] not in ("profile", "remate=1%")}
     assert len(rounds) == 1
     assert rounds.pop() >= 1
     assert "skipped" in (tmp_path / "tests.txt").read_text(encoding="utf-8")
@@ -155,9 +155,9 @@ def test_the_whole_command(tmp_path: Path) -> None:
 def test_every_model(tmp_path: Path) -> None:
     done = run(tmp_path, "--only", "eager,remate=80%", "--no-tests", "--minutes", "12")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = outcomes(tmp_path)
-    assert {model for model, _ in found} == {"gpt2", "resnet50", "unet", "llama"}
+    result = outcomes(tmp_path)
+    assert {model for model, _ in result} == {"gpt2", "resnet50", "unet", "llama"}
     for model in ("gpt2", "resnet50", "unet", "llama"):
-        ours = found[model, "remate=80%"]
+        ours = result[model, "remate=80%"]
         assert ours["peak"] == pytest.approx(ours["predicted"], abs=LOSS)
         assert ours["predicted"] <= 0.8 * ours["baseline"]

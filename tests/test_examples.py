@@ -31,8 +31,8 @@ def example(name: str) -> ModuleType:
 
 
 def built(module: ModuleType) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    made = module.build()
-    return made[0], made[1], made[2] if len(made) > 2 else {}
+    result = module.build()
+    return result[0], result[1], result[2] if len(result) > 2 else {}
 
 
 def test_all_examples_are_tested() -> None:

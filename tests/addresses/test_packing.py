@@ -29,16 +29,16 @@ HARD = [(5, 6, 9), (0, 3, 4), (3, 5, 9), (2, 5, 3), (4, 6, 2), (2, 4, 6), (2, 3,
 
 
 def buffers(*given: tuple[int, int, int]) -> list[Buffer]:
-    return [Buffer(*one) for one in given]
+    return [Buffer(*item) for item in given]
 
 
 def random_buffers(seed: int, count: int, largest: int = 9) -> list[Buffer]:
     rng = random.Random(seed)
-    made = []
+    collected = []
     for _ in range(count):
         first = rng.randrange(count)
-        made.append(Buffer(first, first + rng.randint(1, max(1, count // 2)), rng.randint(1, largest)))
-    return made
+        collected.append(Buffer(first, first + rng.randint(1, max(1, count // 2)), rng.randint(1, largest)))
+    return collected
 
 
 def tiled(seed: int) -> list[Buffer]:
@@ -63,12 +63,12 @@ def height(given: Sequence[Buffer], addresses: Sequence[int]) -> int:
     """Of addresses that are legal, which is checked pair by pair."""
     assert len(addresses) == len(given)
     assert all(address >= 0 for address in addresses)
-    for i, one in enumerate(given):
+    for i, item in enumerate(given):
         for j in range(i):
             other = given[j]
-            if one.first < other.end and other.first < one.end:
-                apart = addresses[i] + one.nbytes <= addresses[j] or addresses[j] + other.nbytes <= addresses[i]
-                assert apart, (one, addresses[i], other, addresses[j])
+            if item.first < other.end and other.first < item.end:
+                apart = addresses[i] + item.nbytes <= addresses[j] or addresses[j] + other.nbytes <= addresses[i]
+                assert apart, (item, addresses[i], other, addresses[j])
     return max((a + b.nbytes for a, b in zip(addresses, given, strict=True)), default=0)
 
 
@@ -77,9 +77,9 @@ def lowest(given: Sequence[Buffer]) -> int:
     best = sum(b.nbytes for b in given)
     for order in permutations(given):
         placed: list[tuple[Buffer, int]] = []
-        for one in order:
-            below = [a + b.nbytes for b, a in placed if b.first < one.end and one.first < b.end]
-            placed.append((one, max(below, default=0)))
+        for item in order:
+            below = [a + b.nbytes for b, a in placed if b.first < item.end and item.first < b.end]
+            placed.append((item, max(below, default=0)))
         best = min(best, max(b.nbytes + a for b, a in placed))
     return best
 
@@ -88,10 +88,10 @@ def lowest(given: Sequence[Buffer]) -> int:
 @pytest.mark.parametrize("seed", range(8))
 def test_legal_and_not_below_the_load(seed: int, count: int) -> None:
     given = random_buffers(seed, count)
-    found = pack(given, effort=200_000)
-    assert found.load == max(sum(b.nbytes for b in given if b.first <= t < b.end) for t in range(2 * count))
-    assert found.height == height(given, found.addresses) >= found.load
-    assert pack(given, effort=200_000) == found
+    result = pack(given, effort=200_000)
+    assert result.load == max(sum(b.nbytes for b in given if b.first <= t < b.end) for t in range(2 * count))
+    assert result.height == height(given, result.addresses) >= result.load
+    assert pack(given, effort=200_000) == result
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -100,9 +100,9 @@ def test_tiny_ones_are_as_low_as_can_be(seed: int) -> None:
     given = random_buffers(seed, 6)
     best = lowest(given)
     assert pack(given).height == best
-    found = CanonicalSearch(given, overlaps(given, 100) or [[] for _ in given], 10_000_000).within(best, 10_000_000)
-    assert found is not None
-    assert height(given, found) == best
+    addresses = CanonicalSearch(given, overlaps(given, 100) or [[] for _ in given], 10_000_000).within(best, 10_000_000)
+    assert addresses is not None
+    assert height(given, addresses) == best
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -120,17 +120,17 @@ def test_search_finds_what_no_order_does() -> None:
     assert beside is not None
     orders = (in_time_order(given), by_size(given, beside), by_lifetime(given, beside))
     assert min(height(given, addresses) for addresses in orders) > load(given)
-    found = pack(given)
-    assert height(given, found.addresses) == found.height == load(given)
+    result = pack(given)
+    assert height(given, result.addresses) == result.height == load(given)
     assert pack(given, effort=0).height > load(given)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_search_finds_what_has_no_byte_to_spare(seed: int) -> None:
     given = tiled(seed)
-    found = CanonicalSearch(given, overlaps(given, 1000) or [], 10_000_000).within(60, 10_000_000)
-    assert found is not None
-    assert height(given, found) == 60
+    addresses = CanonicalSearch(given, overlaps(given, 1000) or [], 10_000_000).within(60, 10_000_000)
+    assert addresses is not None
+    assert height(given, addresses) == 60
 
 
 def test_search_below_the_load_ends_at_once() -> None:
@@ -154,9 +154,9 @@ def test_deeper_than_pythons_stack() -> None:
     given = [Buffer(0, 2 + i % 3, 1 + i % 7) for i in range(1500)]
     beside = overlaps(given, 2_000_000)
     assert beside is not None
-    found = CanonicalSearch(given, beside, 10**9).within(load(given), 10**9)
-    assert found is not None
-    assert max(a + b.nbytes for a, b in zip(found, given, strict=True)) == load(given)
+    addresses = CanonicalSearch(given, beside, 10**9).within(load(given), 10**9)
+    assert addresses is not None
+    assert max(a + b.nbytes for a, b in zip(addresses, given, strict=True)) == load(given)
 
 
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
@@ -166,9 +166,9 @@ def test_load_of_a_step_is_its_peak(recomputes, between) -> None:
     operations = tuple(replace(op, workspace=64 * (at % 5) ** 4) for at, op in enumerate(step.graph.operations))
     linked = link(replace(step.graph, operations=operations), step.recomputes)
     given = buffers_of(linked)
-    found = pack(given)
-    assert found.load == simulate(linked).peak
-    assert found.height == height(given, found.addresses)
+    result = pack(given)
+    assert result.load == simulate(linked).peak
+    assert result.height == height(given, result.addresses)
 
 
 @pytest.mark.parametrize("kind", GRADIENTS)

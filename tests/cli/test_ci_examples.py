@@ -67,21 +67,21 @@ def test_workflow(remate: Remate) -> None:
     Path("plans").mkdir()
     path, good = Path("plans/s.schedule.json"), Path("s.json").read_text()
     shutil.copy("models.py", "train.py")
-    found = {argv[0]: [str(path) if "*" in word else word for word in argv] for argv in commands()}
-    assert list(found) == ["fmt", "check", "lint"]
+    by_name = {argv[0]: [str(path) if "*" in word else word for word in argv] for argv in commands()}
+    assert list(by_name) == ["fmt", "check", "lint"]
 
     def statuses(text: str) -> list[int]:
         path.write_text(text)
-        return [remate(*argv).status for argv in found.values()]
+        return [remate(*argv).status for argv in by_name.values()]
 
     assert statuses(good) == [0, 0, 0]
     assert statuses(good.replace('"version": 1', '"version":  1'))[:2] == [1, 0]
     assert statuses(re.sub(r'"peak": \d+', '"peak": 1', good, count=1)) == [0, 1, 1]
-    annotated = remate(*found["lint"]).out
+    annotated = remate(*by_name["lint"]).out
     assert f"::warning file={path},line=" in annotated
     Path("train.py").write_text("from models import one_layer_more as build\n\n__all__ = ['build']\n")
     assert statuses(good)[:2] == [0, 3]
-    assert "title=R082" in remate(*found["check"]).out
+    assert "title=R082" in remate(*by_name["check"]).out
 
 
 @pytest.mark.usefixtures("remate")

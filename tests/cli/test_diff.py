@@ -35,14 +35,14 @@ def test_decisions(remate: Remate, golden: Golden) -> None:
         to="new.json",
     )
     golden("diff.txt", str(remate("diff", "mlp.json", "new.json")))
-    found = json.loads(remate("diff", "mlp.json", "new.json", "--format", "json").out)
-    assert [(d["instances"], d["plan"]) for d in found["decisions"]] == [
+    report = json.loads(remate("diff", "mlp.json", "new.json", "--format", "json").out)
+    assert [(d["instances"], d["plan"]) for d in report["decisions"]] == [
         (["layers.0"], None),
         (["layers.1"], ["recompute", "baseline"]),
         (["layers.2"], ["recompute", "later"]),
         (["layers.5"], ["baseline", "later"]),
     ]
-    assert found["effect"]["recomputes"] == [4, 7]
+    assert report["effect"]["recomputes"] == [4, 7]
 
 
 def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
@@ -81,9 +81,9 @@ def test_another_profile_is_one_line(remate: Remate) -> None:
     more = [(f'"{op}": {ns}', f'"{op}": {ns * 2}') for block in costs.values() for op, ns in block.items()]
     change("mlp.json", *more, to="new.json")
     assert remate("fmt", "--figures", "new.json").status == 0
-    found = remate("diff", "mlp.json", "new.json").out.split("\n\n")
-    assert found[:2] == ["decisions: none differs", "costs: 8 operations, baseline time +100.00%"]
-    assert [part.split()[:2] for part in found[2:]] == [["solve", "lower_bound"], ["effect", "before"]]
+    result = remate("diff", "mlp.json", "new.json").out.split("\n\n")
+    assert result[:2] == ["decisions: none differs", "costs: 8 operations, baseline time +100.00%"]
+    assert [part.split()[:2] for part in result[2:]] == [["solve", "lower_bound"], ["effect", "before"]]
     change("new.json", ('"cost": "cpu"', '"cost": "cpu", "profile": "0123456789abcdef"'))
     assert (
         "\ncosts: another profile, 8 operations, baseline time +100.00%\n" in remate("diff", "mlp.json", "new.json").out
@@ -94,11 +94,12 @@ def test_what_was_planned_for_compiled_execution(remate: Remate) -> None:
     """As sizes, not as the file's record; a peak that an edit made unknown is none."""
     for name, text in (("a.json", '"budget": 2097152, "peak": 1048576'), ("new.json", '"budget": 1048576')):
         change("mlp.json", ('"cost": "cpu"', f'"cost": "cpu", "compiled": {{{text}}}'), to=name)
-    found = [remate("diff", old, "new.json").out for old in ("a.json", "mlp.json")]
+    results = [remate("diff", old, "new.json").out for old in ("a.json", "mlp.json")]
     assert (
-        "solve\n  budget where compiled  2.00 MiB -> 1.00 MiB\n  peak where compiled    1.00 MiB -> none\n" in found[0]
+        "solve\n  budget where compiled  2.00 MiB -> 1.00 MiB\n  peak where compiled    1.00 MiB -> none\n"
+        in results[0]
     )
-    assert "solve\n  budget where compiled  none -> 1.00 MiB\n\n" in found[1]
+    assert "solve\n  budget where compiled  none -> 1.00 MiB\n\n" in results[1]
     told = json.loads(remate("diff", "a.json", "new.json", "--format", "json").out)["solve"]
     assert told == [
         {"field": "compiled/budget", "old": 2097152, "new": 1048576},

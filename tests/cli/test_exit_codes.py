@@ -136,7 +136,7 @@ def test_of_several_files_the_worst_counts_and_none_is_passed_over(remate: Remat
 def test_several_files_in_formats_for_programs(remate: Remate, command: str, listed: str) -> None:
     change("mlp.json", ('"peak": 4718600', '"peak": 4718599'), to="stale.json")
     array = json.loads(remate(command, "mlp.json", "stale.json", "--format", "json").out)
-    assert [(one["file"], len(one[listed])) for one in array] == [("mlp.json", 0), ("stale.json", 1)]
+    assert [(item["file"], len(item[listed])) for item in array] == [("mlp.json", 0), ("stale.json", 1)]
     lines = remate(command, "mlp.json", "stale.json", "stale.json", "--format", "github").out.splitlines()
     assert len(lines) == 2
     assert all("file=stale.json,line=" in line for line in lines)

@@ -40,18 +40,18 @@ def test_overview(remate: Remate, golden: Golden) -> None:
 
 
 def test_what_keeping_gives_is_what_an_edit_gives(remate: Remate) -> None:
-    found = json.loads(remate("explain", "mlp.json", "layers.2.addmm", "--format", "json").out)
-    assert [c["what"] for c in found["choices"]] == ["as it is", "keep it"]
+    report = json.loads(remate("explain", "mlp.json", "layers.2.addmm", "--format", "json").out)
+    assert [c["what"] for c in report["choices"]] == ["as it is", "keep it"]
     remate("edit", "mlp.json", "--keep", "layers.2.addmm", "-o", "new.json")
     again = json.loads(remate("explain", "new.json", "layers.2.addmm", "--format", "json").out)
     for key in ("peak", "time"):
-        assert found["choices"][1][key] == again["choices"][0][key]
-        assert again["choices"][1][key] == found["choices"][0][key]
+        assert report["choices"][1][key] == again["choices"][0][key]
+        assert again["choices"][1][key] == report["choices"][0][key]
 
 
 def test_what_more_memory_buys_is_simulated(remate: Remate) -> None:
-    found = json.loads(remate("explain", "mlp.json", "--more", "1GiB", "--format", "json").out)["more"]
-    assert found == {
+    report = json.loads(remate("explain", "mlp.json", "--more", "1GiB", "--format", "json").out)["more"]
+    assert report == {
         "extra": 1 << 30,
         "keep": [["layers.*.addmm", 4]],
         "peak": 6815752,
@@ -64,9 +64,9 @@ def test_what_more_memory_buys_is_simulated(remate: Remate) -> None:
 def test_closure_names_what_else_would_recompute(remate: Remate) -> None:
     """gelu reads addmm, which the plan recomputations only later: recomputing gelu alone keeps addmm alive for it."""
     change("mlp.json", ('"%layers.5.grad.mm_x"}', '"%layers.5.grad.mm_x"}, "plan": "recompute"'))
-    found = json.loads(remate("explain", "mlp.json", "layers.4.gelu", "--format", "json").out)
-    assert found["choices"][-1]["what"] == "recompute it, and what it needs"
-    assert found["choices"][-1]["operations"] == ["layers.4.addmm", "layers.4.gelu"]
+    report = json.loads(remate("explain", "mlp.json", "layers.4.gelu", "--format", "json").out)
+    assert report["choices"][-1]["what"] == "recompute it, and what it needs"
+    assert report["choices"][-1]["operations"] == ["layers.4.addmm", "layers.4.gelu"]
 
 
 def test_nothing_recomputes(remate: Remate) -> None:

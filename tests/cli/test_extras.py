@@ -147,7 +147,7 @@ def test_extras_are_those_of_the_distribution() -> None:
 
 
 def name(requirement: str) -> str:
-    found = re.match(r"[\w-]+", requirement)
-    assert found is not None
-    assert metadata.version(found[0])  # it is what is installed under that name
-    return found[0]
+    match = re.match(r"[\w-]+", requirement)
+    assert match is not None
+    assert metadata.version(match[0])  # it is what is installed under that name
+    return match[0]

@@ -60,8 +60,8 @@ def test_subjects_of_odd_pointers() -> None:
         "/program/0",
         "/program/9",
     ]
-    found = ["", "", "block a/b", "block a/b", "block a/b, operation x", "instance p", ""]
-    assert subjects(text.encode(), pointers) == found
+    results = ["", "", "block a/b", "block a/b", "block a/b, operation x", "instance p", ""]
+    assert subjects(text.encode(), pointers) == results
     assert subjects(b"[[", ["", "/0"]) == ["", ""]
 
 

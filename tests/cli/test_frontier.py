@@ -27,7 +27,7 @@ OPTIONS = ("--cost", "cpu", "--time-limit", "10", "--gap", "0.02")
 
 def without_numbers(text: str) -> str:
     """How well the solver does is not what these tests are about."""
-    text = re.sub(r"budget-\d+\.json|[+-]?\d[\d.,]*", lambda found: found[0] if "json" in found[0] else "N", text)
+    text = re.sub(r"budget-\d+\.json|[+-]?\d[\d.,]*", lambda match: match[0] if "json" in match[0] else "N", text)
     return re.sub(r" {2,}", "  ", text)
 
 

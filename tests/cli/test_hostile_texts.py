@@ -64,19 +64,19 @@ def full() -> dict[str, Any]:
 
 def variants() -> list[bytes]:
     """One file for each text, and for each key, that is the attack."""
-    made, count = [], sum(1 for _ in places(full()))
+    produced, count = [], sum(1 for _ in places(full()))
     for attack in (ATTACK, SOURCE, "%" + ATTACK):
         for number in range(count):
             tree = full()
             holder, key = list(places(tree))[number]
             holder[key] = attack
-            made.append(json.dumps(tree).encode())
+            produced.append(json.dumps(tree).encode())
             if isinstance(holder, dict) and attack == ATTACK:
                 tree = full()
                 holder, key = list(places(tree))[number]
                 holder[attack] = holder.pop(key)
-                made.append(json.dumps(tree, ensure_ascii=False).encode())
-    return made
+                produced.append(json.dumps(tree, ensure_ascii=False).encode())
+    return produced
 
 
 def accepted() -> bytes:
@@ -213,10 +213,10 @@ def test_bare_instances(remate: Remate) -> None:
     """Names with such characters are refused, and the refusal is plain."""
     tree = json.loads(Path("graph.json").read_text())
     for number in range(sum(1 for _ in places(tree))):
-        made = copy.deepcopy(tree)
-        holder, key = list(places(made))[number]
+        copied = copy.deepcopy(tree)
+        holder, key = list(places(copied))[number]
         old, holder[key] = holder[key], ATTACK
-        Path("I.json").write_text(json.dumps(made).replace(json.dumps(old), json.dumps(ATTACK)))
+        Path("I.json").write_text(json.dumps(copied).replace(json.dumps(old), json.dumps(ATTACK)))
         for command in (
             "solve I.json --budget 80% -o out.json --quiet",
             "solve I.json --check graph.json",
@@ -259,7 +259,7 @@ def test_what_a_model_that_is_not_the_planned_one_is_told(tmp_path: Path, hostil
             warnings.simplefilter("always")
             with pytest.raises(RemateError) as caught:
                 apply(nn.Sequential(nn.Linear(2, 2)), str(path))
-        for shown in (str(caught.value), *(str(one.message) for one in warned)):
+        for shown in (str(caught.value), *(str(warning.message) for warning in warned)):
             check(shown)
 
 

@@ -48,10 +48,10 @@ def test_codes(remate: Remate, golden: Golden, code: str) -> None:
     outcome = remate("lint", "mlp.json")
     assert outcome.status == 1
     golden(f"lint-{code}.txt", str(outcome))
-    found = {w["code"] for w in json.loads(remate("lint", "mlp.json", "--format", "json").out)["warnings"]}
-    assert code in found
+    report = {w["code"] for w in json.loads(remate("lint", "mlp.json", "--format", "json").out)["warnings"]}
+    assert code in report
     beside = {"L008": {"L001"}, "L002": {"L005"}, "L010": {"L005"}}  # what such a file also has
-    assert found <= {code, "L006"} | beside.get(code, set())
+    assert report <= {code, "L006"} | beside.get(code, set())
 
 
 def test_annotations(remate: Remate, golden: Golden) -> None:

@@ -26,7 +26,7 @@ MERGE = ("merge", "base.json", "ours.json", "theirs.json")
 
 
 def edited(schedule: Schedule, at: int, **fields: Any) -> Schedule:
-    program = tuple(replace(one, **fields) if k == at else one for k, one in enumerate(schedule.program))
+    program = tuple(replace(instance, **fields) if k == at else instance for k, instance in enumerate(schedule.program))
     return refreshed(replace(schedule, program=program)).schedule
 
 
@@ -63,12 +63,12 @@ def test_decisions_of_both_sides(base: Schedule, merged: Callable[..., Any]) -> 
     outcome = merged(ours, theirs)
     assert outcome.status == 0
     assert "bytes over the budget: recompute more" in outcome.err
-    made = remate_runtime.load("ours.json")
-    assert (made.program[1], made.program[3], made.note) == (ours.program[1], theirs.program[3], "theirs")
-    assert made.solve.stopped_by == "edited"
+    schedule = remate_runtime.load("ours.json")
+    assert (schedule.program[1], schedule.program[3], schedule.note) == (ours.program[1], theirs.program[3], "theirs")
+    assert schedule.solve.stopped_by == "edited"
     assert true("ours.json")
-    timeline = analyse(made).timeline
-    assert (made.solve.peak, made.solve.time) == (timeline.peak, timeline.time)
+    timeline = analyse(schedule).timeline
+    assert (schedule.solve.peak, schedule.solve.time) == (timeline.peak, timeline.time)
 
 
 def test_one_side_alone_is_taken_as_it_is(base: Schedule, merged: Callable[..., Any]) -> None:
@@ -109,8 +109,8 @@ def test_a_conflict_keeps_both_sides(base: Schedule, merged: Callable[..., Any],
     for chosen, note in ((lines[start + 1 : middle], "because of us"), (lines[middle + 1 : end], "because of them")):
         Path("chosen.json").write_text("\n".join([*lines[:start], *chosen, *lines[end + 1 :]]) + "\n")
         assert remate("fmt", "--figures", "chosen.json").status == 0
-        made = remate_runtime.load("chosen.json")
-        assert (made.program[1].note, made.program[3].plan) == (note, theirs.program[3].plan)
+        schedule = remate_runtime.load("chosen.json")
+        assert (schedule.program[1].note, schedule.program[3].plan) == (note, theirs.program[3].plan)
         assert true("chosen.json")
 
 
@@ -118,9 +118,9 @@ def test_a_removed_plan_that_the_other_side_changed_is_a_conflict(base: Schedule
     name = base.program[1].block
     block = base.blocks[name]
     plan = next(iter(block.plans))
-    kept = tuple(replace(one, plan=BASELINE) if one.block == name else one for one in base.program)
+    kept = tuple(replace(instance, plan=BASELINE) if instance.block == name else instance for instance in base.program)
     without = {k: v for k, v in block.plans.items() if k != plan}
-    changed = {**block.plans, plan: tuple(replace(one, note="mine") for one in block.plans[plan])}
+    changed = {**block.plans, plan: tuple(replace(instance, note="mine") for instance in block.plans[plan])}
     ours, theirs = (
         refreshed(replace(base, blocks={**base.blocks, name: replace(block, plans=plans)}, program=program)).schedule
         for plans, program in ((without, kept), (changed, base.program))
@@ -137,10 +137,10 @@ def test_costs_of_both_sides_are_never_mixed(base: Schedule, merged: Callable[..
 
     ours, theirs = measured(1, "1" * 16), edited(measured(2, "2" * 16), 3, note="theirs")
     assert merged(ours, theirs).status == 0
-    made = remate_runtime.load("ours.json")
-    assert made.costs == ours.costs != theirs.costs
-    assert made.solve.profile == "1" * 16
-    assert made.program[3].note == "theirs"
+    schedule = remate_runtime.load("ours.json")
+    assert schedule.costs == ours.costs != theirs.costs
+    assert schedule.solve.profile == "1" * 16
+    assert schedule.program[3].note == "theirs"
     assert true("ours.json")
 
 
@@ -212,16 +212,16 @@ def test_edited_on_two_branches_merged_rebound_and_replanned(remate: Remate) -> 
     repository.commit("layer 4, and a name")
 
     repository.git("merge", "-q", "--no-edit", "edits")
-    made = remate_runtime.load(path)
-    assert [made.program[at].plan for at in (2, 4)] == [plan_of(first, at) for at in (2, 4)]
-    assert made.name == "renamed"
+    schedule = remate_runtime.load(path)
+    assert [schedule.program[at].plan for at in (2, 4)] == [plan_of(first, at) for at in (2, 4)]
+    assert schedule.name == "renamed"
     assert true(path)
 
     Path("net.py").write_text(MODEL.replace("self.layers", "self.h").replace("randn(32, 16)", "randn(40, 16)"))
     assert remate("check", path, "--model", "net.py:build").status == 3
     assert remate("rebind", path, "--model", "net.py:build").status in (0, 1)
     bound = remate_runtime.load(path)
-    assert [one.plan for one in bound.program] == [one.plan for one in made.program]
+    assert [instance.plan for instance in bound.program] == [instance.plan for instance in schedule.program]
     repository.commit("renamed a module, a larger batch")
 
     assert remate("replan", path, "--model", "net.py:build").status == 0

@@ -61,9 +61,9 @@ def test_upgrade_walks_version_by_version(remate: Remate) -> None:
     def second(tree: dict[str, Any]) -> dict[str, Any]:
         return {**tree, "solve": {**tree["solve"], "cost": "cpu"}}
 
-    made = upgrade(oldest, {1: first, 2: second}, 3)
-    assert made["version"] == 3
+    result = upgrade(oldest, {1: first, 2: second}, 3)
+    assert result["version"] == 3
     assert json.dumps(oldest) == kept
-    assert decode(json.dumps({**made, "version": 1})) == decode(json.dumps(now))
+    assert decode(json.dumps({**result, "version": 1})) == decode(json.dumps(now))
     with pytest.raises(ScheduleError, match="version 2 is not read any more"):
         upgrade(oldest, {1: first}, 3)

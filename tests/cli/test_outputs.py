@@ -46,10 +46,10 @@ def test_another_kind_of_file_is_left_as_it_is(remate: Remate, writer: str) -> N
     assert "--force" in outcome.err
     assert path.read_text() == SOURCE
     assert remate(*WRITERS[writer], str(path), "--force").status == 0
-    made = path.read_bytes()
-    assert made != SOURCE.encode()
+    content = path.read_bytes()
+    assert content != SOURCE.encode()
     assert remate(*WRITERS[writer], str(path)).status == 0
-    assert path.read_bytes() == made
+    assert path.read_bytes() == content
     path.write_text("")
     assert remate(*WRITERS[writer], str(path)).status == 0, "in an empty file there is nothing to lose"
 

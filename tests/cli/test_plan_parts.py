@@ -47,12 +47,12 @@ def two():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("parts")
-    (made / "net.py").write_text(BUILD)
-    build = f"{made / 'net.py'}:build"
-    args = ["plan", build, "--at", "blocks.*", "--budget", "70%", "--cost", "cpu", "-o", str(made / "block.json")]
+    path = tmp_path_factory.mktemp("parts")
+    (path / "net.py").write_text(BUILD)
+    build = f"{path / 'net.py'}:build"
+    args = ["plan", build, "--at", "blocks.*", "--budget", "70%", "--cost", "cpu", "-o", str(path / "block.json")]
     assert main([*args, "--quiet"]) == 0
-    return made
+    return path
 
 
 def test_the_commands_know_a_file_for_parts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,11 +39,11 @@ class Screen:
 
 def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     """In place of stderr; not a fixture, because pytest puts its own stderr back between fixtures and test."""
-    made = Terminal()
-    monkeypatch.setattr(sys, "stderr", made)
+    result = Terminal()
+    monkeypatch.setattr(sys, "stderr", result)
     monkeypatch.setattr(waiting.Waiting.__init__, "__defaults__", (3.0, 0.0, "remate: "))
     monkeypatch.setenv("COLUMNS", "40")
-    return made
+    return result
 
 
 def test_a_line_is_rewritten_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,19 +165,21 @@ def test_names_and_notes_of_people_are_kept(rebind: Callable[..., Any]) -> None:
     mine = tuple(replace(entry, note="because") for entry in block.plans[old])
     forward = (replace(block.forward[0], note="first of all"), *block.forward[1:])
     program = tuple(
-        replace(one, plan="mine", note=f"about {at}") if one.plan == old and one.block == name else one
-        for at, one in enumerate(schedule.program)
+        replace(instance, plan="mine", note=f"about {at}")
+        if instance.plan == old and instance.block == name
+        else instance
+        for at, instance in enumerate(schedule.program)
     )
     changed = replace(block, plans={"mine": mine, "spare": mine[:1]}, forward=forward, note="my block")
     edited = replace(schedule, blocks={**schedule.blocks, name: changed}, program=program)
     save(figures(replace(edited, note="all of it")), "s.json")
     assert rebind(("self.layers", "self.h"), ("Block", "Layer")).status in (0, 1)
     new = remate_runtime.load("new.json")
-    found = next(b for b in new.blocks.values() if "mine" in b.plans)
-    assert set(found.plans) == {"mine", "spare"}
-    assert [entry.note for entry in found.plans["mine"]] == ["because"] * len(mine)
-    assert (found.note, found.forward[0].note, new.note) == ("my block", "first of all", "all of it")
-    assert [one.note for one in new.program] == [one.note for one in program]
+    result = next(b for b in new.blocks.values() if "mine" in b.plans)
+    assert set(result.plans) == {"mine", "spare"}
+    assert [entry.note for entry in result.plans["mine"]] == ["because"] * len(mine)
+    assert (result.note, result.forward[0].note, new.note) == ("my block", "first of all", "all of it")
+    assert [instance.note for instance in new.program] == [instance.note for instance in program]
 
 
 def figures(schedule: Schedule) -> Schedule:
@@ -218,6 +220,6 @@ def test_statements_of_the_whole(rebind: Callable[..., Any]) -> None:
     save(figures(replace(schedule, statements=(*schedule.statements, *extra))), "s.json")
     rebind(("self.layers", "self.h"))
     assert recomputes("new.json") == recomputes("s.json")
-    assert [one.plan == BASELINE for one in remate_runtime.load("new.json").program] == [
-        one.plan == BASELINE for one in schedule.program
+    assert [instance.plan == BASELINE for instance in remate_runtime.load("new.json").program] == [
+        instance.plan == BASELINE for instance in schedule.program
     ]

@@ -33,9 +33,9 @@ def test_on_cuda(remate: Remate) -> None:
 def test_allocated_is_what_is_held() -> None:
     """Blocks of the small pool are as large as what is requested, so that the model allocates the peak."""
     opened = open_schedule(ON_CUDA)
-    found = reserved(opened.linked)
-    assert found is not None
-    assert found.plain.allocated == found.expandable.allocated == opened.timeline.peak
+    result = reserved(opened.linked)
+    assert result is not None
+    assert result.plain.allocated == result.expandable.allocated == opened.timeline.peak
 
 
 def test_on_the_cpu(remate: Remate) -> None:

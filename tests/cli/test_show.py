@@ -69,10 +69,10 @@ def test_curve_is_the_simulated_memory() -> None:
     from remate_runtime.display import curve
 
     opened = open_schedule(str(DATA / "mlp.json"))
-    made = curve(opened.linked, opened.timeline)
-    assert max(made.memory) == opened.timeline.peak
-    assert made.end == opened.timeline.time
-    assert made.starts[opened.timeline.backward_start] == sum(
+    result = curve(opened.linked, opened.timeline)
+    assert max(result.memory) == opened.timeline.peak
+    assert result.end == opened.timeline.time
+    assert result.starts[opened.timeline.backward_start] == sum(
         opened.graph.operations[event.op].ns for event in opened.linked.forward if isinstance(event, Run | RecomputeRun)
     )
 

@@ -29,8 +29,8 @@ class Wide(nn.Module):
 
 
 def rows(text: str) -> dict[str, list[str]]:
-    found = [line.split("  ") for line in text.splitlines() if line.startswith("  gradients ")]
-    return {cells[1]: [cell.strip() for cell in cells[2:] if cell] for cells in found}
+    results = [line.split("  ") for line in text.splitlines() if line.startswith("  gradients ")]
+    return {cells[1]: [cell.strip() for cell in cells[2:] if cell] for cells in results}
 
 
 @pytest.mark.parametrize("assumed", GRADIENTS)
@@ -44,10 +44,10 @@ def test_show_and_check_tell_all_three(assumed: Gradients, tmp_path: Path, capsy
     assert peaks["retained"] != peaks["accumulated"] == peaks["consumed"]
     assert size(schedule.solve.peak) == peaks[assumed]
     assert main(["show", path]) == 0
-    found = rows(capsys.readouterr().out)
+    printed = rows(capsys.readouterr().out)
     for kind in GRADIENTS:
         planned = " (planned for)" if kind == assumed else ""
-        assert found[f"gradients {kind}{planned}"][:2] == [peaks[kind]] * 2
+        assert printed[f"gradients {kind}{planned}"][:2] == [peaks[kind]] * 2
     assert main(["check", path]) == 0
     line = next(line for line in capsys.readouterr().out.splitlines() if "what becomes of gradients" in line)
     said = {kind: f"{kind} {peaks[kind]}" for kind in GRADIENTS}

@@ -25,8 +25,8 @@ def other(): return seeded(Attention(0.2)), (data(5, 9, 6),)
 
 @pytest.fixture(scope="module")
 def planned() -> Schedule:
-    made = remate.plan(seeded(Attention()), (data(B, T, 6),), budget="70%", cost="cpu")
-    return sized(made, b=Dimension(min=2, max=24, planned=B), t=Dimension(min=2, max=40, planned=T))
+    schedule = remate.plan(seeded(Attention()), (data(B, T, 6),), budget="70%", cost="cpu")
+    return sized(schedule, b=Dimension(min=2, max=24, planned=B), t=Dimension(min=2, max=40, planned=T))
 
 
 @pytest.fixture
@@ -37,9 +37,9 @@ def file(planned: Schedule, tmp_path: Path) -> Path:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
-    assert main([str(one) for one in arguments]) == status
-    found = capsys.readouterr()
-    return found.out + found.err
+    assert main([str(item) for item in arguments]) == status
+    printed = capsys.readouterr()
+    return printed.out + printed.err
 
 
 def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,11 +54,13 @@ def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -
 def test_options_stand_between_arguments(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
     """argparse on its own takes no argument behind an option where it may be left out, or where there may be
     several."""
-    one = expand(at_size(planned)).graph.operations[-1].id
-    wanted = said(capsys, "explain", file, one, "--at", "b=2")
-    assert one in wanted
+    last = expand(at_size(planned)).graph.operations[-1].id
+    wanted = said(capsys, "explain", file, last, "--at", "b=2")
+    assert last in wanted
     assert (
-        said(capsys, "explain", file, "--at", "b=2", one) == wanted == said(capsys, "explain", "--at", "b=2", file, one)
+        said(capsys, "explain", file, "--at", "b=2", last)
+        == wanted
+        == said(capsys, "explain", "--at", "b=2", file, last)
     )
     assert said(capsys, "diff", file, "--at", "b=2", file) == said(capsys, "diff", file, file, "--at", "b=2")
     assert said(capsys, "check", file, "--quiet", file) == said(capsys, "check", file, file, "--quiet")

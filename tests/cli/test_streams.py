@@ -27,8 +27,8 @@ FAULTY = 'sed \'s/"recompute": \\["addmm"\\]/"recompute": ["addmn"]/\' mlp.json 
     ],
 )
 def test_a_reader_that_goes_away_keeps_the_status(tmp_path: Path, line: str, status: int) -> None:
-    made = f'{FAULTY} sed \'s/"grad.mm_x": 51000/"grad.mm_x": 50000/\' mlp.json > fast.json; '
-    done = in_shell(made + line, tmp_path)
+    result = f'{FAULTY} sed \'s/"grad.mm_x": 51000/"grad.mm_x": 50000/\' mlp.json > fast.json; '
+    done = in_shell(result + line, tmp_path)
     assert done.returncode == status
     assert not done.stderr or done.stderr.startswith("wrote to standard output, ")
     assert "Traceback" not in done.stdout
@@ -48,9 +48,9 @@ def test_a_closed_pipe_before_the_first_word() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_letters_that_standard_output_lacks(tmp_path: Path, encoding: str) -> None:
-    made = 'sed \'s/"name": "mlp"/"name": "m\\\\u03bbp \\\\u2192"/\' mlp.json > greek.json; '
+    result = 'sed \'s/"name": "mlp"/"name": "m\\\\u03bbp \\\\u2192"/\' mlp.json > greek.json; '
     line = "remate show greek.json && remate explain mlp.json && remate check greek.json && remate nonsense…"
-    done = in_shell(made + line, tmp_path, PYTHONIOENCODING=encoding)
+    done = in_shell(result + line, tmp_path, PYTHONIOENCODING=encoding)
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "m\\u03bbp ->" in done.stdout

@@ -74,9 +74,9 @@ def test_bash_completes_every_option(command: str) -> None:
 def test_scripts_have_everything(remate: Remate, shell: str) -> None:
     outcome = remate("completion", shell)
     assert outcome.status == 0
-    for name, made in subcommands(parser()).items():
+    for name, parsed in subcommands(parser()).items():
         assert name in outcome.out
-        for action in options(made):
+        for action in options(parsed):
             for flag in action.option_strings:
                 assert (flag.lstrip("-") if shell == "fish" else flag) in outcome.out
 

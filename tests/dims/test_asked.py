@@ -77,8 +77,8 @@ def test_what_does_not_fit_the_call(dims: Any, told: str) -> None:
 
 def test_the_command_line() -> None:
     assert dims_of(["auto"]) == "auto"
-    found = dims_of(["ids=b,t", "image=b,-,h", "t=16..1024/8"])
-    assert found == {"ids": {0: "b", 1: "t=16..1024/8"}, "image": {0: "b", 2: "h"}}
+    result = dims_of(["ids=b,t", "image=b,-,h", "t=16..1024/8"])
+    assert result == {"ids": {0: "b", 1: "t=16..1024/8"}, "image": {0: "b", 2: "h"}}
     for words in (["ids"], ["ids="], ["ids=b", "t=2..8"], ["auto", "ids=b"], ["ids=b", "b=2..8", "b=2..4"]):
         with pytest.raises(UsageError):
             dims_of(words)

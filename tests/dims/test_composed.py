@@ -125,8 +125,8 @@ def test_attention_over_a_flattened_image(model: nn.Module) -> None:
     applied = remate_runtime.apply(ours, schedule)
     for sizes in ((4, 40, 32), (2, 16, 16), (6, 48, 48), (3, 17, 47), (5, 31, 22), (2, 48, 16), (3, 19, 19)):
         x = image(*sizes)
-        for one, two in zip(trained(theirs, x), trained(applied, x), strict=True):
-            assert torch.equal(one, two), sizes
+        for left, right in zip(trained(theirs, x), trained(applied, x), strict=True):
+            assert torch.equal(left, right), sizes
         written = expand(fitted(schedule, dict(zip("bhw", sizes, strict=True))).schedule)
         exact = simulate(link(costed(written.graph, MEASURED), written.recomputes)).peak
         ours.zero_grad()

@@ -62,7 +62,7 @@ def test_the_largest_fits_beside_what_stays_on_the_device(found: Fit) -> None:
     dim = schedule.model.dims["b"]
     assert (found.dim, dim.min, dim.max, dim.planned) == ("b", 2, largest.size, largest.size)
     there = at_size(schedule, {"b": largest.size})
-    stays = sum(one.nbytes for one in residents(there.model, "adamw"))
+    stays = sum(resident.nbytes for resident in residents(there.model, "adamw"))
     assert largest.peak is not None
     assert stays + largest.peak <= MEMORY
     assert stays + largest.left == MEMORY == stays + schedule.solve.budget
@@ -78,17 +78,19 @@ def test_nothing_much_larger_fits(found: Fit) -> None:
 
 
 def test_each_size_is_what_a_plan_for_it_alone_says(found: Fit) -> None:
-    assert [one.size for one in found.batches] == sorted({one.size for one in found.batches})
-    kept = [one for one in found.batches if one.keeps_all]
-    recompute = [one for one in found.batches if not one.keeps_all]
+    assert [batch.size for batch in found.batches] == sorted({batch.size for batch in found.batches})
+    kept = [batch for batch in found.batches if batch.keeps_all]
+    recompute = [batch for batch in found.batches if not batch.keeps_all]
     assert len(kept) > 2
     assert len(recompute) > 2
-    for one in (kept[0], kept[-1], recompute[0]):
-        alone = remate.plan(Wide(), (torch.randn(one.size, 16),), budget=one.left, cost="h200", effort="quick").solve
-        assert (one.baseline_peak, one.baseline_time) == (alone.baseline_peak, alone.baseline_time)
-        assert one.time == alone.time
-    assert all(one.recomputes == 0 and one.time == one.baseline_time for one in kept)
-    assert found.fastest.per_second == max(one.per_second for one in found.batches)
+    for batch in (kept[0], kept[-1], recompute[0]):
+        alone = remate.plan(
+            Wide(), (torch.randn(batch.size, 16),), budget=batch.left, cost="h200", effort="quick"
+        ).solve
+        assert (batch.baseline_peak, batch.baseline_time) == (alone.baseline_peak, alone.baseline_time)
+        assert batch.time == alone.time
+    assert all(batch.recomputes == 0 and batch.time == batch.baseline_time for batch in kept)
+    assert found.fastest.per_second == max(batch.per_second for batch in found.batches)
 
 
 def test_an_end_that_was_requested_for_is_the_largest() -> None:
@@ -97,7 +99,7 @@ def test_an_end_that_was_requested_for_is_the_largest() -> None:
         model, (torch.randn(4, 16),), dims={"x": {0: "rows=4..24/4"}}, **on(device_memory="1GiB", optimizer="sgd")
     )
     assert (few.dim, few.largest.size) == ("rows", 24)
-    assert all(one.size % 4 == 0 for one in few.batches)
+    assert all(batch.size % 4 == 0 for batch in few.batches)
     assert few.schedule.model.dims["rows"].multiple == 4
 
 
@@ -118,7 +120,7 @@ def test_gradients_that_are_accumulated_and_attributes_that_change() -> None:
     assert (list(model.live), solve.gradients) == (["alpha"], "accumulated")
     assert solve.settings is not None
     assert solve.settings.live == ("alpha",)
-    stays = {kind: sum(one.nbytes for one in residents(model, "sgd", None, kind)) for kind in GRADIENTS}
+    stays = {kind: sum(resident.nbytes for resident in residents(model, "sgd", None, kind)) for kind in GRADIENTS}
     assert solve.budget == MEMORY - stays["accumulated"] < MEMORY - stays["retained"]
     with pytest.raises(UnknownNameError, match="gradients cannot be 'kept'"):
         remate.fit(Scaled(), (torch.randn(4, 16),), dims=dims, **on(gradients="kept"))

@@ -35,15 +35,15 @@ def fitter(sizes: list[dict[str, int]]) -> SizeFitter:
     ],
 )
 def test_an_expression_is_found(text: str, number: Callable[..., int]) -> None:
-    found = fitter(SIZES).sizes([number(**sizes) for sizes in SIZES])
-    assert text in [str(size) for size in found]
+    expressions = fitter(SIZES).sizes([number(**sizes) for sizes in SIZES])
+    assert text in [str(size) for size in expressions]
 
 
 def test_what_fits_by_accident_is_kept_too() -> None:
     """Lengths of which none leaves a rest of 1: (t+6)//8 is (t+7)//8 there."""
     sizes = [{"b": 13, "t": t} for t in (64, 98, 206, 541, 883, 1012)]
-    found = [str(size) for size in fitter(sizes).sizes([(s["t"] + 7) // 8 for s in sizes])]
-    assert {"(t+7)//8", "(t+6)//8"} <= set(found)
+    expressions = [str(size) for size in fitter(sizes).sizes([(s["t"] + 7) // 8 for s in sizes])]
+    assert {"(t+7)//8", "(t+6)//8"} <= set(expressions)
 
 
 def test_floats_to_the_last_bit() -> None:
@@ -71,9 +71,9 @@ def test_a_bound_is_close_where_it_is_planned_and_at_both_ends() -> None:
     """It was a multiple of a product, without a number beside: twice as much at the planned size."""
     row = [1_100_000, 2_000_000, 4_000_000, 5_000_000, 250_000]  # of more or less b*t, and something
     bound = fitter(SIZES).bound(row)
-    made = [bound.at(sizes) for sizes in SIZES]
-    assert made[0] == row[0]
-    assert made[-1] <= 1_100_000
+    values = [bound.at(sizes) for sizes in SIZES]
+    assert values[0] == row[0]
+    assert values[-1] <= 1_100_000
     told: list[int | None] = [row[0], None, None, row[3], row[4]]
     ends = fitter(SIZES).bound(told)
     assert [ends.at(SIZES[k]) >= row[k] for k in (0, 3, 4)] == [True] * 3
@@ -83,22 +83,22 @@ def test_a_bound_is_close_where_it_is_planned_and_at_both_ends() -> None:
 @given(st.integers(1, 64), st.integers(0, 64), st.integers(0, 64))
 def test_what_is_found_gives_the_numbers(c: int, k: int, d: int) -> None:
     row = [c * sizes["b"] * sizes["t"] + d * sizes["t"] + k for sizes in SIZES]
-    found = fitter(SIZES).sizes(row)
-    assert found
-    assert all(size.at(sizes) == number for size in found for sizes, number in zip(SIZES, row, strict=True))
+    expressions = fitter(SIZES).sizes(row)
+    assert expressions
+    assert all(size.at(sizes) == number for size in expressions for sizes, number in zip(SIZES, row, strict=True))
 
 
 def test_samples_are_told_apart() -> None:
     ranges = [SizeRange("b", 2, 64, 32), SizeRange("t", 16, 1024, 1024, 8)]
     avoid = {12, 64, 768}
     sizes = spread(ranges, avoid, 4)
-    for one in ranges:
-        numbers = [s[one.name] for s in sizes]
+    for item in ranges:
+        numbers = [s[item.name] for s in sizes]
         assert len(set(numbers)) == len(sizes) == 4
         assert not set(numbers) & avoid
-        assert all(n % one.multiple == 0 and one.min <= n <= one.max for n in numbers)
-        assert {n // one.multiple % 2 for n in numbers} == {0, 1}
-        steps = [n // one.multiple for n in numbers]
+        assert all(n % item.multiple == 0 and item.min <= n <= item.max for n in numbers)
+        assert {n // item.multiple % 2 for n in numbers} == {0, 1}
+        steps = [n // item.multiple for n in numbers]
         assert all(math.gcd(a, b) == 1 for k, a in enumerate(steps) for b in steps[:k])
 
 

@@ -92,7 +92,7 @@ def assert_trains(model: nn.Module, schedule: Schedule, calls: list[Any]) -> Non
     theirs, applied = copy.deepcopy(model), remate_runtime.apply(copy.deepcopy(model), schedule)
     for args in calls:
         pairs = zip(trained(theirs, args), trained(applied, args), strict=True)
-        assert all(torch.equal(one, two) for one, two in pairs if one is not None and two is not None)
+        assert all(torch.equal(left, right) for left, right in pairs if left is not None and right is not None)
 
 
 def windows(y: torch.Tensor) -> torch.Tensor:

@@ -60,8 +60,8 @@ def assert_trains(model: nn.Module, schedule: Schedule, sizes: dict[str, int], a
     plain = at_size(schedule, sizes)
     theirs, ours = copy.deepcopy(model), copy.deepcopy(model)
     applied = remate_runtime.apply(ours, plain)
-    for wanted, found in zip(trained(theirs, args), trained(applied, args), strict=True):
-        assert torch.equal(wanted, found), sizes
+    for wanted, actual in zip(trained(theirs, args), trained(applied, args), strict=True):
+        assert torch.equal(wanted, actual), sizes
     written = expand(plain)
     predicted = simulate(link(written.graph, written.recomputes)).peak
     for parameter in ours.parameters():
@@ -93,9 +93,9 @@ def test_images_of_any_size() -> None:
         plain = at_size(schedule, {"b": b, "h": h, "w": w})
         theirs, ours = copy.deepcopy(model), copy.deepcopy(model)
         example = (torch.randn(b, 3, h, w),)
-        found = trained(remate_runtime.apply(ours, plain), example)
-        assert all(torch.equal(one, two) for one, two in zip(trained(theirs, example), found, strict=True))
-        assert all(torch.equal(one, two) for one, two in zip(theirs.buffers(), ours.buffers(), strict=True))
+        actual = trained(remate_runtime.apply(ours, plain), example)
+        assert all(torch.equal(left, right) for left, right in zip(trained(theirs, example), actual, strict=True))
+        assert all(torch.equal(left, right) for left, right in zip(theirs.buffers(), ours.buffers(), strict=True))
 
 
 def test_filled_up_to_a_multiple_at_every_length() -> None:
@@ -166,8 +166,8 @@ def test_from_one_on() -> None:
     for b, t in [(1, 16), (3, 1), (1, 1)]:
         plain = at_size(schedule, {"b": b, "t": t})
         wanted = trained(copy.deepcopy(model), features(b, t))
-        found = trained(remate_runtime.apply(copy.deepcopy(model), plain), features(b, t))
-        assert all(torch.allclose(one, two) for one, two in zip(wanted, found, strict=True))
+        actual = trained(remate_runtime.apply(copy.deepcopy(model), plain), features(b, t))
+        assert all(torch.allclose(left, right) for left, right in zip(wanted, actual, strict=True))
 
 
 def test_the_batch_where_the_model_allows() -> None:
@@ -198,9 +198,9 @@ def test_a_file_for_a_range_for_each_budget(tmp_path: Path) -> None:
     """`frontier` leaves sizes open as `plan` does."""
     model, args = Attention(), tokens(4, 16)
     wanted = planned(model, args, BT_TOKENS, "90%")
-    found = remate.frontier(model, args, budgets=["90%", "100%"], cost="cpu", dims=BT_TOKENS)
-    assert [one.model.dims for one in found] == [wanted.model.dims] * 2
-    assert (found[0].blocks, found[0].program) == (wanted.blocks, wanted.program)
+    schedules = remate.frontier(model, args, budgets=["90%", "100%"], cost="cpu", dims=BT_TOKENS)
+    assert [entry.model.dims for entry in schedules] == [wanted.model.dims] * 2
+    assert (schedules[0].blocks, schedules[0].program) == (wanted.blocks, wanted.program)
     (largest,) = remate.frontier(model, args, budgets=["16MiB"], cost="cpu", dims={"tokens": {0: "b=2..8", 1: "t"}})
     assert largest.model.dims["b"].planned == 8
     script = (
@@ -281,8 +281,8 @@ def test_recurrent_layers_become_time_steps(tmp_path: Path) -> None:
     applied = remate_runtime.apply(copy.deepcopy(model), schedule)
     for batch in (3, 2):
         x = features(batch, 4)[0]
-        for one, other in zip(applied(x)[0], model(x)[0], strict=True):
-            assert torch.allclose(one, other, atol=1e-6)
+        for left, right in zip(applied(x)[0], model(x)[0], strict=True):
+            assert torch.allclose(left, right, atol=1e-6)
 
 
 def test_a_live_attribute_and_a_size_in_one_number() -> None:

@@ -17,17 +17,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 @pytest.mark.parametrize("name", CASES)
 def test_one_file_for_all_sizes(name: str) -> None:
     case = CASES[name]
-    found = outcome(case, case.estimated, cost="cpu", effort="quick", gap=0.05)
-    solve, dims = found.schedule.solve, found.schedule.model.dims
-    assert len(found.sizes) >= 20
+    result = outcome(case, case.estimated, cost="cpu", effort="quick", gap=0.05)
+    solve, dims = result.schedule.solve, result.schedule.model.dims
+    assert len(result.sizes) >= 20
     assert {tuple(dims[name].planned for name in case.names)} == {case.planned}
     for end in ("min", "max"):
-        assert any(all(getattr(dims[name], end) == n for name, n in one.sizes.items()) for one in found.sizes)
-    for one in found.sizes:
-        assert one.off == 0, one
-        assert one.measured == one.exact <= one.predicted, one
-        assert one.measured <= solve.budget or not one.within, one
-    within = [one for one in found.sizes if one.within]
-    assert 2 <= len(within) < len(found.sizes)  # of both kinds, so that the list of `check` says something
-    assert any(one.recomputes for one in within)
-    assert found.longer <= 1.1
+        assert any(all(getattr(dims[name], end) == n for name, n in entry.sizes.items()) for entry in result.sizes)
+    for entry in result.sizes:
+        assert entry.off == 0, entry
+        assert entry.measured == entry.exact <= entry.predicted, entry
+        assert entry.measured <= solve.budget or not entry.within, entry
+    within = [entry for entry in result.sizes if entry.within]
+    assert 2 <= len(within) < len(result.sizes)  # of both kinds, so that the list of `check` says something
+    assert any(entry.recomputes for entry in within)
+    assert result.longer <= 1.1

@@ -16,14 +16,14 @@ _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def links(path: Path) -> list[str]:
-    found: list[str] = []
+    results: list[str] = []
 
     def note(text: str) -> str:
-        found.extend(_LINK.findall(text))
+        results.extend(_LINK.findall(text))
         return text
 
     outside_code(path.read_text(encoding="utf-8"), note)
-    return found
+    return results
 
 
 def anchors(path: Path) -> set[str]:

@@ -20,18 +20,18 @@ def test_loop(loop: Loop) -> None:
     for package in loop.needs:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    found = outcome(loop)
-    assert found.bitwise
-    assert found.losses
-    assert found.scheduled >= SCHEDULED.get(loop.name, 4)
-    assert found.programs <= found.shapes
-    assert found.shapes > 1 or not loop.dims
-    assert found.peak <= found.budget < found.baseline
+    result = outcome(loop)
+    assert result.bitwise
+    assert result.losses
+    assert result.scheduled >= SCHEDULED.get(loop.name, 4)
+    assert result.programs <= result.shapes
+    assert result.shapes > 1 or not loop.dims
+    assert result.peak <= result.budget < result.baseline
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 def test_ranks() -> None:
-    found = outcomes(tuple(CASES))
-    assert [name for name, one in found.items() if not one.bitwise] == []
-    assert [name for name, one in found.items() if one.peak >= one.eager] == []
+    result = outcomes(tuple(CASES))
+    assert [name for name, entry in result.items() if not entry.bitwise] == []
+    assert [name for name, entry in result.items() if entry.peak >= entry.eager] == []

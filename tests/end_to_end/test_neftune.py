@@ -43,10 +43,10 @@ def test_noise_that_is_planned_is_eagers() -> None:
     scheduled = planned(own, inputs)
     for seed in range(2):
         losses = []
-        for one in (eager, scheduled):
+        for module in (eager, scheduled):
             torch.manual_seed(seed)
-            one.zero_grad()
-            losses.append(one(**inputs).loss)
+            module.zero_grad()
+            losses.append(module(**inputs).loss)
             losses[-1].backward()
         assert torch.equal(*losses)
         for a, b in zip(own.parameters(), eager.parameters(), strict=True):

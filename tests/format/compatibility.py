@@ -20,13 +20,13 @@ _QUALIFIED = re.compile(r"<class '([^']*)'>|[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_]
 
 def of_types() -> Described:
     """The structs of `remate_runtime.format`."""
-    found: Described = {}
+    by_name: Described = {}
     for name, kind in vars(file_format).items():
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == file_format.__name__:
             fields = msgspec.structs.fields(kind)
             if fields:
-                found[name] = {f.encode_name: {"type": _text(f.type), "required": f.required} for f in fields}
-    return found
+                by_name[name] = {f.encode_name: {"type": _text(f.type), "required": f.required} for f in fields}
+    return by_name
 
 
 def of_schema() -> Described:
@@ -84,4 +84,4 @@ def _kind(about: dict[str, Any]) -> str:
 
 def _text(kind: Any) -> str:
     """A type as text that does not depend on where a class lives."""
-    return _QUALIFIED.sub(lambda found: (found[1] or found[0]).rpartition(".")[2], str(kind))
+    return _QUALIFIED.sub(lambda match: (match[1] or match[0]).rpartition(".")[2], str(kind))

@@ -136,5 +136,5 @@ def test_containers_may_be_called_like_leaves() -> None:
     """`tensor`, `literal` and `size` are keys of dicts, too."""
     leaf = '{"tensor": "f32[b,t,4]", "name": "x"}'
     inside = '{"dict": {"literal": {"dict": {"tensor": ' + leaf + ', "size": {"literal": {"size": "t"}}}}}}'
-    found = at_size(changed(("[" + leaf + "]", "[" + inside + "]")), {"b": 3, "t": 10}).model.inputs
-    assert found == {"args": [json.loads(inside.replace("b,t", "3,10").replace('{"size": "t"}', "10"))]}
+    result = at_size(changed(("[" + leaf + "]", "[" + inside + "]")), {"b": 3, "t": 10}).model.inputs
+    assert result == {"args": [json.loads(inside.replace("b,t", "3,10").replace('{"size": "t"}', "10"))]}

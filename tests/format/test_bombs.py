@@ -58,8 +58,8 @@ def test_recomputes(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = '{"recompute": ["all", "all", "all", "all"], "before": "all"}'
     several = refusal(doubled(10, LEAF % "", f', "statements": [{", ".join([entry] * 50)}]'))
     assert (several.code, several.where) == ("R072", "/statements")
-    one = entry.replace('"all", ', '"all", ' * 30, 1)
-    assert refusal(doubled(10, LEAF % "", f', "statements": [{one}]')).where == "/statements/0/recompute"
+    item = entry.replace('"all", ', '"all", ' * 30, 1)
+    assert refusal(doubled(10, LEAF % "", f', "statements": [{item}]')).where == "/statements/0/recompute"
 
 
 def test_recomputes_in_a_block_of_many_instances(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,11 +231,11 @@ def test_the_search_for_faults_of_fields_ends_there_too(name: str) -> None:
 def test_places_of_faults_in_a_file_of_very_many_lines() -> None:
     data = FAMILIES["lines"](300_000)
     tracemalloc.start()
-    found = locate(data, faults_of(data))
-    render("text", "s.json", data, found)
+    located = locate(data, faults_of(data))
+    render("text", "s.json", data, located)
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
-    assert max(fault.line for fault in found) == 300_000 + 3
+    assert max(fault.line for fault in located) == 300_000 + 3
 
 
 def test_namespaces_are_few() -> None:

@@ -44,8 +44,8 @@ def test_invalid_files_give_exactly_their_faults(entry: dict[str, Any]) -> None:
     stage, faults = outcome(data)
     if entry["stage"] == "bind":
         faults, stage = bind_fault(data), "bind"
-    found = [{"code": f.code, "where": f.where, "line": f.line, "column": f.column} for f in faults]
-    assert found == entry["faults"]
+    results = [{"code": f.code, "where": f.where, "line": f.line, "column": f.column} for f in faults]
+    assert results == entry["faults"]
     assert stage == entry["stage"]
     for fault in faults:
         assert fault.message

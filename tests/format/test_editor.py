@@ -45,9 +45,9 @@ def narrows(where: str) -> bool:
 
 def test_every_field_has_hover_text() -> None:
     schema = load_schema()
-    found = [(where, entry) for where, entry in fields(schema) if not narrows(where)]
-    assert len(found) > 70
-    assert [where for where, entry in found if not described(schema, entry)] == []
+    results = [(where, entry) for where, entry in fields(schema) if not narrows(where)]
+    assert len(results) > 70
+    assert [where for where, entry in results if not described(schema, entry)] == []
 
 
 def test_files_state_the_published_name() -> None:

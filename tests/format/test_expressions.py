@@ -44,10 +44,10 @@ B, T, H = dimension("b"), dimension("t"), dimension("h")
     ],
 )
 def test_texts_and_what_they_give(text: str, dims: dict[str, int], number: int) -> None:
-    made = parse_size(text)
-    assert str(made) == text
-    assert made.at(dims) == number
-    assert made.dims == dims.keys()
+    parsed = parse_size(text)
+    assert str(parsed) == text
+    assert parsed.at(dims) == number
+    assert parsed.dims == dims.keys()
 
 
 @pytest.mark.parametrize(
@@ -134,12 +134,12 @@ def test_arithmetic_is_that_of_numbers(one: Size, two: Size, by: int, b: int, t:
         first, second = one.at(dims), two.at(dims)
     except ScheduleError:  # a division that leaves a rest here
         return
-    made = [
+    values = [
         (lambda: one + two, first + second),
         (lambda: one * two, first * second),
         (lambda: divided(one, by), first // by),
     ]
-    for make, number in made:
+    for make, number in values:
         assert (_or(make, constant(number))).at(dims) == number
     try:
         exact = divided(one, by, exact=True)
@@ -168,9 +168,9 @@ def test_arithmetic_is_that_of_numbers(one: Size, two: Size, by: int, b: int, t:
     ],
 )
 def test_floats_are_rounded_once(text: str, number: float) -> None:
-    made = parse_real(text)
-    assert str(made) == text
-    assert made.at({"b": 3, "t": 7, "n": 9}) == number
+    parsed = parse_real(text)
+    assert str(parsed) == text
+    assert parsed.at({"b": 3, "t": 7, "n": 9}) == number
 
 
 @pytest.mark.parametrize(
@@ -184,9 +184,9 @@ def test_what_is_no_float_of_sizes_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["1/(t-7)", "sqrt(t-8)"])
 def test_a_float_that_there_is_not(text: str) -> None:
-    made: Real = parse_real(text)
+    parsed: Real = parse_real(text)
     with pytest.raises(ScheduleError) as caught:
-        made.at({"t": 7})
+        parsed.at({"t": 7})
     assert caught.value.code == "R025"
 
 
@@ -202,9 +202,9 @@ def test_a_float_that_there_is_not(text: str) -> None:
     ],
 )
 def test_types_at_a_size(text: str, dims: dict[str, int], plain: str) -> None:
-    made = parse_sized(text)
-    assert str(made) == text
-    assert str(made.at(dims)) == plain
+    parsed = parse_sized(text)
+    assert str(parsed) == text
+    assert str(parsed.at(dims)) == plain
 
 
 @pytest.mark.parametrize("text", ["f32[t-9]", "f32[b]{b-9}", "f32[t^8,t^8]", "f64[2]{t^8}"])
@@ -231,11 +231,11 @@ def test_random_texts_are_expressions_or_faults_at_once() -> None:
         text = "".join(dice.choices(words, k=dice.randint(1, 40)))
         for parse in (parse_size, parse_real, parse_sized):
             try:
-                made = parse(text)
+                parsed = parse(text)
             except ScheduleError as fault:
                 refused.add(fault.code)
             else:
                 accepted += 1
-                assert str(made) == text
+                assert str(parsed) == text
     assert accepted > 50
     assert refused == {"R020", "R024"}

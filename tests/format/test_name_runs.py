@@ -21,9 +21,9 @@ def spelled(entries: dict[str, Any]) -> dict[str, str]:
 
 
 def faults(entries: dict[str, Any]) -> list[tuple[str, str]]:
-    found: list[ScheduleError] = []
-    assert unfolded(entries, found.append) == {}
-    return [(fault.code, fault.where) for fault in found]
+    results: list[ScheduleError] = []
+    assert unfolded(entries, results.append) == {}
+    return [(fault.code, fault.where) for fault in results]
 
 
 LAYERS = {f"h.{n}.{name}": "f32[8]" for n in range(12) for name in ("ln.weight", "ln.bias", "mlp.0.w", "mlp.1.w")}
@@ -70,10 +70,10 @@ def test_any_names_come_back_in_their_order() -> None:
         written = folded(entries)
         assert list(spelled(written).items()) == list(entries.items())
         for name in entries:
-            found = written
+            result = written
             for key in written_at(written, name)[1:].split("/"):
-                found = found[key]
-            assert found == entries[name]
+                result = result[key]
+            assert result == entries[name]
 
 
 @pytest.mark.parametrize(

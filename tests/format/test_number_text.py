@@ -58,10 +58,10 @@ def test_it_is_what_python_computes(tree: Any, values: list[float]) -> None:
     except (ArithmeticError, ValueError):
         wanted = math.nan
     try:
-        found = computed(tree)([given[name] for name in names_of(tree)])
+        result = computed(tree)([given[name] for name in names_of(tree)])
     except (ArithmeticError, ValueError):
-        found = math.nan
-    assert found == wanted or (math.isnan(found) and not math.isfinite(wanted))
+        result = math.nan
+    assert result == wanted or (math.isnan(result) and not math.isfinite(wanted))
 
 
 def test_names_may_be_others() -> None:

@@ -21,11 +21,11 @@ _values = st.recursive(
 
 
 def _pointers(value: Any, parts: tuple[str | int, ...] = ()) -> dict[str, Any]:
-    found = {pointer(parts): value}
+    by_name = {pointer(parts): value}
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in items:
-        found |= _pointers(item, (*parts, key))
-    return found
+        by_name |= _pointers(item, (*parts, key))
+    return by_name
 
 
 @given(_values, st.sampled_from([None, 2]), st.booleans())
@@ -33,15 +33,15 @@ def test_every_pointer_is_found_where_its_value_stands(value: Any, indent: int |
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     wanted = _pointers(value)
     assert scan(text) == []
-    found = places(text, wanted)
-    assert found.keys() == wanted.keys()
+    located = places(text, wanted)
+    assert located.keys() == wanted.keys()
     for where, item in wanted.items():
-        place = found[where]
+        place = located[where]
         assert json.JSONDecoder().raw_decode(text[place.value :].decode())[0] == item
         assert place.key <= place.value
         around = {where[:at] for at, char in enumerate(where + "/") if char == "/"}
         alone = places(text, [where])  # what nobody requested is passed over in another way
-        assert alone == {name: found[name] for name in around}
+        assert alone == {name: located[name] for name in around}
 
 
 @given(st.lists(_values, min_size=1, max_size=6))

@@ -53,10 +53,10 @@ def test_half_a_character_in_a_python_text(minimal: str) -> None:
 
 def test_all_faults_at_once_in_the_order_of_the_text(minimal: str) -> None:
     bad = minimal.replace('"op": ', '"opp": ').replace('"cpu"', '"tpu"')
-    found = faults(bad)
-    assert [fault.code for fault in found] == ["R013", *["R011", "R010"] * 8]
-    assert found == sorted(found, key=lambda fault: (fault.line, fault.column))
-    assert all(fault.hint == "did you mean op?" for fault in found[2::2])
+    located = faults(bad)
+    assert [fault.code for fault in located] == ["R013", *["R011", "R010"] * 8]
+    assert located == sorted(located, key=lambda fault: (fault.line, fault.column))
+    assert all(fault.hint == "did you mean op?" for fault in located[2::2])
 
 
 def test_the_number_of_faults_is_bounded(minimal: str) -> None:

@@ -100,8 +100,8 @@ def test_any_layout_and_explicit_defaults_read_the_same(path: Path) -> None:
 
 def test_floats_and_integers_keep_their_kind() -> None:
     schedule = decode(next(path for path in VALID if path.stem == "literals").read_bytes())
-    found = [op.args[1] for op in schedule.blocks["Literals"].forward if op.id in ("full_3", "full_4", "full_5")]
-    assert [repr(value) for value in found] == ["-3.4028234663852886e+38", "9223372036854775807", "-0.0"]
+    results = [op.args[1] for op in schedule.blocks["Literals"].forward if op.id in ("full_3", "full_4", "full_5")]
+    assert [repr(value) for value in results] == ["-3.4028234663852886e+38", "9223372036854775807", "-0.0"]
 
 
 @pytest.mark.parametrize("argument", [float("nan"), object(), b"x"])

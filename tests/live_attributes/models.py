@@ -17,8 +17,8 @@ class Block(nn.Module):
         self.linear, self.drop, self.alpha = nn.Linear(8, 8), nn.Dropout(0.1), 0.5
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = self.drop(torch.tanh(self.linear(x)))
-        return x * (1 - self.alpha) + made * self.alpha
+        outputs = self.drop(torch.tanh(self.linear(x)))
+        return x * (1 - self.alpha) + outputs * self.alpha
 
 
 class Annealed(nn.Module):

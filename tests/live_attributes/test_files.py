@@ -58,11 +58,11 @@ def test_sizes_and_attributes_may_both_vary() -> None:
     eager: Any = copy.deepcopy(model)
     for size, alpha in ((12, 0.25), (5, 2.0), (2, -1.0)):
         x, gradients = torch.randn(size, 4), []
-        for one in (planned, eager):
-            one.alpha = alpha
-            one.zero_grad()
-            one(x).backward()
-            gradients.append(one.linear.weight.grad)
+        for module in (planned, eager):
+            module.alpha = alpha
+            module.zero_grad()
+            module(x).backward()
+            gradients.append(module.linear.weight.grad)
         assert torch.equal(*gradients)
 
 
@@ -79,11 +79,11 @@ def test_after_freezing_the_rest_reads_them_still() -> None:
     planned.linear.bias.requires_grad_(False)
     eager: Any = copy.deepcopy(model)
     x, gradients = torch.randn(3, 4), []
-    for one in (planned, eager):
-        one.alpha = 0.75
-        one.zero_grad()
-        one(x).backward()
-        gradients.append(one.linear.weight.grad)
+    for module in (planned, eager):
+        module.alpha = 0.75
+        module.zero_grad()
+        module(x).backward()
+        gradients.append(module.linear.weight.grad)
     assert torch.equal(*gradients)
 
 
@@ -106,7 +106,7 @@ def test_commands_keep_what_is_live(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_what_was_planned_is_no_part_of_the_fingerprint() -> None:
     schedule = load(CORPUS)
     live = {
-        name: replace(one, planned=one.planned * 0.5) for name, one in schedule.model.live.items() if name != "alpha"
+        name: replace(item, planned=item.planned * 0.5) for name, item in schedule.model.live.items() if name != "alpha"
     }
     edited = replace(schedule, model=replace(schedule.model, live=schedule.model.live | live))
     assert fingerprint(edited) == schedule.model.fingerprint
@@ -125,6 +125,6 @@ def test_what_was_planned_is_no_part_of_the_fingerprint() -> None:
 )
 def test_operators_are_given_numbers_where_they_take_one(op: str, args: tuple[Any, ...], told: str) -> None:
     live = overload(op)
-    made = Op("id", op, args, {}, (), (1,), False, False, False)
+    operation = Op("id", op, args, {}, (), (1,), False, False, False)
     with pytest.raises(ScheduleError, match=told):
-        check_operator(made, live)
+        check_operator(operation, live)

@@ -35,8 +35,8 @@ SOME = [
 
 @pytest.fixture(scope="module")
 def schedule() -> Schedule:
-    made = remate.plan(Annealed(), (X, TARGET), budget="90%", cost="cpu", effort="quick", live=LIVE)
-    return decode(encode(made))
+    planned_schedule = remate.plan(Annealed(), (X, TARGET), budget="90%", cost="cpu", effort="quick", live=LIVE)
+    return decode(encode(planned_schedule))
 
 
 def pair(schedule: Schedule, **options: Any) -> tuple[Any, Any]:
@@ -52,8 +52,8 @@ def gradients(model: nn.Module, loss: torch.Tensor) -> list[torch.Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
-def equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) > 0 and all(map(torch.equal, one, other))
+def equal(left: list[torch.Tensor], right: list[torch.Tensor]) -> bool:
+    return len(left) == len(right) > 0 and all(map(torch.equal, left, right))
 
 
 def forward(model: nn.Module, seed: int = 0) -> torch.Tensor:
@@ -88,15 +88,15 @@ def test_training_while_they_change_ends_with_eagers_parameters(schedule: Schedu
 def test_a_step_keeps_what_it_began_with(schedule: Schedule) -> None:
     """Also two forwards that wait for their backward, each with its own."""
     planned, eager = pair(schedule)
-    found: list[list[list[torch.Tensor]]] = []
+    results: list[list[list[torch.Tensor]]] = []
     for model in (planned, eager):
         waiting = []
         for seed, values in enumerate(SOME[:2]):
             set_all(model, values)
             waiting.append(forward(model, seed))
         set_all(model, SOME[2])
-        found.append([gradients(model, loss) for loss in reversed(waiting)])
-    assert all(map(equal, *found))
+        results.append([gradients(model, loss) for loss in reversed(waiting)])
+    assert all(map(equal, *results))
 
 
 def test_without_gradients_they_are_read_too(schedule: Schedule) -> None:
@@ -125,7 +125,9 @@ def test_verify_runs_with_what_they_are_now(schedule: Schedule) -> None:
 
 
 def test_blocks_that_read_their_own_are_one_template(schedule: Schedule) -> None:
-    inner = [one.block for one in schedule.program if schedule.blocks[one.block].live == ("drop.p", "alpha")]
+    inner = [
+        instance.block for instance in schedule.program if schedule.blocks[instance.block].live == ("drop.p", "alpha")
+    ]
     assert len(inner) == 3
     assert len(set(inner)) == 2  # the first one has no gradient to hand on
     block = schedule.blocks[inner[-1]]
@@ -191,9 +193,9 @@ def test_compiled_code_holds_none_of_them(schedule: Schedule) -> None:
     except EngineError as error:
         pytest.skip(str(error))
     for values in SOME[:2]:
-        found = []
+        results = []
         for model in (planned, eager):
             set_all(model, values)
-            found.append(gradients(model, forward(model)))
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+            results.append(gradients(model, forward(model)))
+        for left, right in zip(*results, strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-6)

@@ -44,9 +44,9 @@ class Model(nn.Module):
 
 
 def _changing(self: Any, x: torch.Tensor) -> torch.Tensor:
-    made = x * self.alpha
+    tensor = x * self.alpha
     self.alpha = self.alpha * 0.5
-    return made
+    return tensor
 
 
 REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
@@ -146,9 +146,9 @@ class Two(nn.Module):
 
 class Powers(Two):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        one: Any = self.leaves[0]
+        item: Any = self.leaves[0]
         other: Any = self.leaves[1]
-        return (x * one.weight).exp().pow(one.alpha) + (x * other.weight).exp().pow(other.alpha)
+        return (x * item.weight).exp().pow(item.alpha) + (x * other.weight).exp().pow(other.alpha)
 
 
 def test_what_is_special_between_two_is_found() -> None:

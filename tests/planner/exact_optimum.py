@@ -35,13 +35,13 @@ class ExactOptimum:
         self.graph, self.backward_start = graph, graph.backward_start
         operations = graph.operations
         self.real = [i for i, op in enumerate(operations) if not op.view]
-        made = [v for i in self.real if i < self.backward_start for v in operations[i].writes if v is not None]
+        produced = [v for i in self.real if i < self.backward_start for v in operations[i].writes if v is not None]
         copies = [("copy", graph.root[buffer]) for buffer, _ in graph.updates]
         states = [("state", i) for i in self.real if i < self.backward_start and operations[i].random]
-        self.items: list[object] = [*made, *copies, *states]
+        self.items: list[object] = [*produced, *copies, *states]
         self.bit = {item: 1 << k for k, item in enumerate(self.items)}
         size = (
-            [graph.nbytes(v) for v in made]
+            [graph.nbytes(v) for v in produced]
             + [graph.nbytes(b) for _, b in copies]
             + [DEVICES["cpu"].generator_state for _ in states]
         )
@@ -72,13 +72,13 @@ class ExactOptimum:
         if i < self.backward_start:
             return 0
         for v, value in enumerate(graph.values):
-            made = self.backward_start - 1 if value.kind == "tangent" else value.producer
-            own = graph.root[v] == v and made >= self.backward_start - (value.kind == "tangent") and made >= 0
+            result = self.backward_start - 1 if value.kind == "tangent" else value.producer
+            own = graph.root[v] == v and result >= self.backward_start - (value.kind == "tangent") and result >= 0
             if own and (value.kind in ("tangent", "op")):
-                unread = len(graph.operations) if value.kind == "tangent" else made
+                unread = len(graph.operations) if value.kind == "tangent" else result
                 to_the_end = v in self.to_the_end or (value.kind == "tangent" and graph.nbytes(v) == 1)
                 end = len(graph.operations) if to_the_end else self.last.get(v, unread)
-                total += graph.nbytes(v) * (made < i <= end)
+                total += graph.nbytes(v) * (result < i <= end)
         return total + self.total[self.outputs]
 
     def _needs(self, i: int, after_backward_start: bool) -> int:
@@ -130,12 +130,12 @@ class ExactOptimum:
         return low
 
     def _recomputes(self, state: State, before: dict[State, tuple[State, int]]) -> list[FlatRecompute]:
-        found = []
+        results = []
         while state in before:
             state, op = before[state]
             if op >= 0:
-                found.append(FlatRecompute(op, state[0] - 2 * (state[0] > self.backward_start)))
-        return found[::-1]
+                results.append(FlatRecompute(op, state[0] - 2 * (state[0] > self.backward_start)))
+        return results[::-1]
 
     def _moves(self, state: State) -> Iterator[tuple[State, int, int]]:
         """(state that follows, operation that ran again or -1, bytes held meanwhile). Points count
@@ -159,14 +159,14 @@ class ExactOptimum:
                 and not (self._needs(f, point > self.backward_start) | state_of_f) & ~there
             ):
                 op = self.graph.operations[f]
-                made = self._mask(op.writes)
+                produced = self._mask(op.writes)
                 for gone in (0, *(self.bit[s] for s in self._victims(op) if s in self.bit)):
                     if gone & resident == gone:
-                        after = (resident | made) & ~gone
+                        after = (resident | produced) & ~gone
                         held = (
                             base + self.total[after] + op.workspace + self.total[state_of_f]
                         )  # the present state, too
-                        yield (point, after, returned & ~made), f, held
+                        yield (point, after, returned & ~produced), f, held
         yield from self._first_run(state, i)
 
     def _updated(self, resident: int) -> Iterator[tuple[State, int, int]]:
@@ -196,9 +196,9 @@ class ExactOptimum:
         if self._needs(i, point > self.backward_start) & ~(resident | returned):
             return
         new = sum(self.graph.nbytes(v) for v in op.writes if v is not None and v not in self.bit)
-        made, base = self._mask(op.writes), self.base[i] + op.workspace + new
+        produced, base = self._mask(op.writes), self.base[i] + op.workspace + new
         for state_of_i in {0, self.bit.get(("state", i), 0)}:
-            after = resident | made | state_of_i
+            after = resident | produced | state_of_i
             yield (point + 1, after, returned), -1, base + self.total[after]
             for s in self._victims(op):
                 gone = self.bit.get(s, 0)

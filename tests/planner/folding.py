@@ -47,20 +47,20 @@ def random_step(seed: int, operations: int) -> Captured:
     kinds = {"a.0": "Layer", "a.1": "Layer", "a.2": "Layer", "a.0.b": "Norm", "a.1.b": "Norm", "c": "C", "c.d": "D"}
     tape = Tape(kinds)
     values = [tape.source("x"), tape.parameter("a.0.w"), tape.parameter("c.w"), tape.parameter("shared")]
-    made: list[int] = []
+    collected: list[int] = []
     module = ""
     for _ in range(operations):
         if draw.random() < 0.25:
             module = draw.choice(paths)
-        recent = made[-6:] if draw.random() < 0.8 else made
+        recent = collected[-6:] if draw.random() < 0.8 else collected
         first = draw.choice(recent or values[:1])
         kind = draw.choice(["mul", "mul", "add", "relu", "tanh", "view", "native_dropout"])
         if kind in ("mul", "add"):
-            made.append(tape.op(kind, first, draw.choice(values + recent), module=module))
+            collected.append(tape.op(kind, first, draw.choice(values + recent), module=module))
         else:
-            made.append(tape.op(kind, first, module=module, view=kind == "view"))
-    total = made[-1]
-    for value in draw.sample(made[:-1], min(3, len(made) - 1)):
+            collected.append(tape.op(kind, first, module=module, view=kind == "view"))
+    total = collected[-1]
+    for value in draw.sample(collected[:-1], min(3, len(collected) - 1)):
         total = tape.op("add", total, value)
     return tape.captured(tape.op("sum", total))
 
@@ -70,8 +70,8 @@ def random_recomputes(graph: Graph, seed: int, count: int) -> list[FlatRecompute
     draw = random.Random(seed)
     able = [i for i in range(graph.backward_start) if not graph.operations[i].view]
     points = [draw.randrange(graph.backward_start, len(graph.operations)) for _ in range(max(1, count // 3))]
-    made = [FlatRecompute(draw.choice(able), draw.choice(points)) for _ in range(count)] if able else []
-    return sorted(dict.fromkeys(made), key=lambda recompute: recompute.before)
+    values = [FlatRecompute(draw.choice(able), draw.choice(points)) for _ in range(count)] if able else []
+    return sorted(dict.fromkeys(values), key=lambda recompute: recompute.before)
 
 
 def meaning(graph: Graph) -> dict[str, Any]:

@@ -71,8 +71,8 @@ class Interpreter:
             args = live(op.args, self.values)
             kwargs = {k: live(v, self.values) for k, v in op.kwargs.items()}
             result = kernel(op.op, overload(op.op))(*args, **kwargs)
-            made = result if op.multiple else (result,)
-            for at, tensor in zip(op.writes, made, strict=True):
+            outputs = result if op.multiple else (result,)
+            for at, tensor in zip(op.writes, outputs, strict=True):
                 if at is not None:
                     _check_type(op.id, tensor, self.graph.values[at].type)
                     self.values[at] = tensor
@@ -121,12 +121,12 @@ def _attribute(model: nn.Module, name: str) -> torch.Tensor:
 def state(model: nn.Module) -> dict[str, Any]:
     """Everything of a model that capture must leave alone."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    found: dict[str, Any] = {n: (id(t), t.detach().clone(), t.requires_grad, t.grad) for n, t in tensors.items()}
+    by_name: dict[str, Any] = {n: (id(t), t.detach().clone(), t.requires_grad, t.grad) for n, t in tensors.items()}
     for name, module in model.named_modules():
-        found[f"{name}()"] = (module.training, sorted(map(str, module.__dict__)), len(module._forward_hooks))
-        found[f"{name}:"] = {k: id(v) for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
-    found["generator"] = torch.get_rng_state()
-    return found
+        by_name[f"{name}()"] = (module.training, sorted(map(str, module.__dict__)), len(module._forward_hooks))
+        by_name[f"{name}:"] = {k: id(v) for k, v in module.__dict__.items() if isinstance(v, torch.Tensor)}
+    by_name["generator"] = torch.get_rng_state()
+    return by_name
 
 
 def same_state(before: dict[str, Any], after: dict[str, Any]) -> bool:
@@ -221,13 +221,13 @@ def check_graph(captured: Captured) -> None:
     assert len(ids) == len(set(ids))
     names = [value.name for value in graph.values]
     assert len(names) == len(set(names))
-    made: set[int] = {at for at, v in enumerate(graph.values) if v.producer < 0}
+    collected: set[int] = {at for at, v in enumerate(graph.values) if v.producer < 0}
     for index, op in enumerate(graph.operations):
-        assert made >= set(op.reads), op.id
+        assert collected >= set(op.reads), op.id
         written = [at for at in op.writes if at is not None]
         assert all(graph.values[at].producer == index for at in written)
         assert all(graph.root[at] == (graph.root[op.reads[0]] if op.view else at) for at in written), op.id
-        made.update(written)
+        collected.update(written)
     forward = {at for op in graph.operations[: graph.backward_start] for at in op.writes if at is not None}
     sources = {at for at, v in enumerate(graph.values) if v.producer < 0}
     assert set(graph.outputs) <= forward | sources

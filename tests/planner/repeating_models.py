@@ -209,10 +209,10 @@ class Masked(Block):
 class Tied(Stack):
     def __init__(self) -> None:
         super().__init__()
-        one, other = self.blocks[1], self.blocks[4]
-        assert isinstance(one, Block)
-        assert isinstance(other, Block)
-        other.first.weight = one.first.weight
+        left, right = self.blocks[1], self.blocks[4]
+        assert isinstance(left, Block)
+        assert isinstance(right, Block)
+        right.first.weight = left.first.weight
 
 
 class Twice(Stack):
@@ -303,8 +303,8 @@ class Packed(Stack):
         super().__init__(lambda at: nn.TransformerEncoderLayer(8, 2, 16, batch_first=True))
 
 
-def doubled(module: nn.Module, args: Any, made: Any) -> Any:
-    return made * 2
+def doubled(module: nn.Module, args: Any, output: Any) -> Any:
+    return output * 2
 
 
 def with_hook(what: str) -> Stack:

@@ -29,12 +29,12 @@ class Tape:
         first = len(self.values)
         for k, size in enumerate(sizes):
             self.values.append(Value(f"v{index}:{k}", TensorType("i8", (size,)), "op", index))
-        made = tuple(range(first, first + len(sizes)))
+        result = tuple(range(first, first + len(sizes)))
         multiple = len(sizes) > 1
         args = tuple(Ref(v) for v in reads)
         reads = tuple(dict.fromkeys(reads))
-        self.operations.append(Op(f"op{index}", op, args, {}, reads, made, multiple, False, False, ns, workspace))
-        return made
+        self.operations.append(Op(f"op{index}", op, args, {}, reads, result, multiple, False, False, ns, workspace))
+        return result
 
     def forward(
         self,
@@ -49,10 +49,10 @@ class Tape:
         workspace: int = 0,
     ) -> int:
         """One forward operation. Its backward reads inputs, outputs or neither; parameter: bytes of its gradient."""
-        made = self.add(op, inputs, sizes, ns, workspace)
-        saved = (inputs if saves_inputs else ()) + (made if saves_output else made[1:])
+        value = self.add(op, inputs, sizes, ns, workspace)
+        saved = (inputs if saves_inputs else ()) + (value if saves_output else value[1:])
         self.records.append((len(self.operations) - 1, inputs, saved, parameter, ns))
-        return made[0]
+        return value[0]
 
     def graph(self, loss: int) -> Graph:
         backward_start = len(self.operations)
@@ -60,10 +60,10 @@ class Tape:
         gradient = {loss: tangent}
         gradients: list[tuple[int, int]] = []
         for index, inputs, saved, parameter, ns in reversed(self.records):
-            made = self.operations[index].writes[0]
-            if made is None or made not in gradient:
+            produced = self.operations[index].writes[0]
+            if produced is None or produced not in gradient:
                 continue
-            reads = (gradient[made], *dict.fromkeys(saved))
+            reads = (gradient[produced], *dict.fromkeys(saved))
             wanted = [v for v in dict.fromkeys(inputs) if self.values[v].kind == "op"]
             sizes = tuple(self.values[v].type.nbytes for v in wanted)
             new = self.add("synthetic.grad", reads, sizes, 2 * ns) if sizes else ()
@@ -180,10 +180,10 @@ def unrolled(layers: int, length: int, unit: int = 1000) -> Graph:
 def forward_only(operations: int) -> Graph:
     """A step without backward: a chain whose early values are read again at its end."""
     t = Tape()
-    made = [t.add("synthetic.op", (t.source("x", 5),), (20,), 3)[0]]
+    values = [t.add("synthetic.op", (t.source("x", 5),), (20,), 3)[0]]
     for _ in range(operations):
-        made.append(t.add("synthetic.op", (made[-1],), (20,), 3)[0])
-    for early in made[1:5]:
-        made.append(t.add("synthetic.op", (made[-1], early), (20,), 3)[0])
+        values.append(t.add("synthetic.op", (values[-1],), (20,), 3)[0])
+    for early in values[1:5]:
+        values.append(t.add("synthetic.op", (values[-1], early), (20,), 3)[0])
     root = tuple(range(len(t.values)))
-    return Graph(tuple(t.values), tuple(t.operations), len(t.operations), (made[-1],), (), (), root, "cpu")
+    return Graph(tuple(t.values), tuple(t.operations), len(t.operations), (values[-1],), (), (), root, "cpu")

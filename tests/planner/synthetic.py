@@ -60,14 +60,14 @@ class Tape:
                 size = self.values[read].type.shape[0]
                 saved = op.reads[1 - k] if len(op.reads) == 2 else read
                 if op.view:
-                    made = self.op("view", grads[out], module=module, size=size, view=True, at="grad")
+                    value = self.op("view", grads[out], module=module, size=size, view=True, at="grad")
                 elif op.op.startswith("aten.add"):
-                    made = self.op("neg", grads[out], module=module, size=size, at="grad")
+                    value = self.op("neg", grads[out], module=module, size=size, at="grad")
                 else:
-                    made = self.op("mul", grads[out], saved, module=module, size=size, at="grad")
+                    value = self.op("mul", grads[out], saved, module=module, size=size, at="grad")
                 if read in grads:
-                    made = self.op("add", grads[read], made, size=size, at="grad")
-                grads[read] = made
+                    value = self.op("add", grads[read], value, size=size, at="grad")
+                grads[read] = value
         gradients = tuple((v, g) for v, g in sorted(grads.items()) if self.values[v].kind == "parameter")
         graph = Graph(
             tuple(self.values), tuple(self.operations), backward_start, (loss,), gradients, (), tuple(self.root), "cpu"

@@ -60,14 +60,14 @@ def test_the_ledger_lets_gradients_go_as_the_simulator(
         patch.setattr("remate_runtime.link.deliveries.TOGETHER", together)
         graph = replace(reading_parameters(tiny_step(seed, forward, kind), seed), delivered="consumed")
         problem, recomputes = Problem(graph), random_recomputes(graph, seed, count)
-        ledger, forced, found = Ledger(problem, recomputes), forced_bytes(problem), computations(graph, recomputes)
+        ledger, forced, result = Ledger(problem, recomputes), forced_bytes(problem), computations(graph, recomputes)
         live = [(op, int(held)) for op, held in zip(ledger.order, ledger.live, strict=True) if op != BACKWARD_START]
-        assert live == found
-        for op, during in found:
+        assert live == result
+        for op, during in result:
             if op >= problem.backward_start:
                 assert forced[op] + sum(problem.size[s] for s in arguments(problem, op)) <= during
         held = computations(replace(graph, delivered="retained"), recomputes)
-        assert all(one[1] <= other[1] for one, other in zip(found, held, strict=True))
+        assert all(left[1] <= right[1] for left, right in zip(result, held, strict=True))
         assert StepInstance(graph).floor <= StepInstance(replace(graph, delivered="retained")).floor
 
 

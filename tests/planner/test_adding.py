@@ -33,7 +33,7 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "__init__.py").write_text("")
     (package / "dearest.py").write_text(files["my_package/dearest.py"])
     points = tomllib.loads(files["my_package/pyproject.toml"])["project"]["entry-points"]
-    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in found.items()) for group, found in points.items()]
+    lines = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in result.items()) for group, result in points.items()]
     info = tmp_path / "my_package-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
@@ -48,9 +48,9 @@ def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_plans_steps_and_bare_instances() -> None:
     assert "largest" in strategy_names()
     instance = StepInstance(transformer(2))
-    found = solve(instance, Request(int(0.95 * instance.baseline.peak)), policy("largest"))
-    assert found.strategy == "largest"
-    assert found.peak <= 0.95 * instance.baseline.peak
+    solution = solve(instance, Request(int(0.95 * instance.baseline.peak)), policy("largest"))
+    assert solution.strategy == "largest"
+    assert solution.peak <= 0.95 * instance.baseline.peak
     met = 0
     for seed in range(6):
         bare = random_dag(seed, 14)

@@ -76,14 +76,14 @@ def test_a_cache_is_made_before_planning_and_by_apply(kind: Any, caches: set[str
         schedule = planned(model)
     assert set(schedule.model.caches) == caches
     state = torch.get_rng_state()
-    for one in (model, fresh):  # the one that was planned, and one of another process
-        applied = remate_runtime.apply(one, schedule)
+    for module in (model, fresh):  # the one that was planned, and one of another process
+        applied = remate_runtime.apply(module, schedule)
         for _ in range(3):
-            one.zero_grad()
+            module.zero_grad()
             eager.zero_grad()
             applied(X).backward()
             eager(X).backward()
-            pairs = zip(one.parameters(), eager.parameters(), strict=True)
+            pairs = zip(module.parameters(), eager.parameters(), strict=True)
             assert all(torch.equal(p.grad, q.grad) for p, q in pairs if p.grad is not None and q.grad is not None)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -138,9 +138,9 @@ class Previous(Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.linear(x)
-        made = h if self.kept is None else h + self.kept
+        result = h if self.kept is None else h + self.kept
         self.kept = h.detach()
-        return made.square().mean()
+        return result.square().mean()
 
 
 class PreviousBuffer(Previous):

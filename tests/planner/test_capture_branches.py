@@ -105,9 +105,9 @@ def test_where_a_value_would_be_read_that_function_is_compiled_and_the_user_told
     with pytest.warns(
         UserWarning, match=r"another branch than what was captured in of_data \(test_capture_branches.py:\d+\)"
     ):
-        found = operators(model)
-    assert "aten.tanh" in found
-    assert "aten.exp" not in found
+        names = operators(model)
+    assert "aten.tanh" in names
+    assert "aten.exp" not in names
     assert not torch.compiler.is_compiling()
 
 
@@ -128,8 +128,8 @@ def test_decoders_have_eagers_peak_and_gradients(name):
     trial = try_schedule(model, (), {"input_ids": ids, "labels": ids}, schedule, 1)
     assert trial.peak == trial.eager_peak
     planned = apply(model, schedule)
-    for one, other in zip(gradients(planned, ids), gradients(model, ids), strict=True):
-        assert torch.equal(one, other)
+    for left, right in zip(gradients(planned, ids), gradients(model, ids), strict=True):
+        assert torch.equal(left, right)
 
 
 def gradients(model: Any, ids: torch.Tensor) -> list[torch.Tensor]:
@@ -184,9 +184,9 @@ def replayed(module: Any, y: torch.Tensor) -> torch.Tensor:
 
 
 def seeded_at_its_end(module: Any, y: torch.Tensor) -> torch.Tensor:
-    made = y * 2
+    tensor = y * 2
     torch.default_generator.manual_seed(1)
-    return made
+    return tensor
 
 
 @pytest.mark.parametrize("choose", [seeded_in_forward, forked, replayed, seeded_at_its_end])

@@ -295,27 +295,30 @@ class Filling(nn.Linear):
         self.put = put
 
     def forward(self, a: torch.Tensor, store: Any) -> Any:
-        made = super().forward(a)
-        found = self.put(store, made)
-        return made if found is None else found
+        outputs = super().forward(a)
+        result = self.put(store, outputs)
+        return outputs if result is None else result
 
 
 def test_what_forward_puts_into_its_arguments():
     """A step would leave it out, and a loss that is made of it would train nothing."""
     for put, store in (
-        (lambda store, made: store.append(made * 2), []),
-        (lambda store, made: store.update(k=made * 2), {"k": x()}),
-        (lambda store, made: store.update({1: made * 2}), {}),
-        (lambda store, made: store["inner"].append(made * 2), {"inner": []}),
+        (lambda store, output: store.append(output * 2), []),
+        (lambda store, output: store.update(k=output * 2), {"k": x()}),
+        (lambda store, output: store.update({1: output * 2}), {}),
+        (lambda store, output: store["inner"].append(output * 2), {"inner": []}),
     ):
         with pytest.raises(CaptureError, match="have a gradient in its argument 'store'"):
             capture(Filling(put), (x(), store))
-    for put in (lambda store, made: store.append(made.detach()), lambda store, made: (store.append(made), store)[1]):
+    for put in (
+        lambda store, output: store.append(output.detach()),
+        lambda store, output: (store.append(output), store)[1],
+    ):
         with pytest.warns(UserWarning, match="leaves tensors in its argument 'store'"):
             capture(Filling(put), (x(), []))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        capture(Filling(lambda store, made: made * store.pop("k")), (x(), {"k": x()}))
+        capture(Filling(lambda store, output: output * store.pop("k")), (x(), {"k": x()}))
 
 
 def test_what_forward_sets_of_a_config():
@@ -325,9 +328,9 @@ def test_what_forward_sets_of_a_config():
             self.config, self.detached = SimpleNamespace(loss=None), detached
 
         def forward(self, a: torch.Tensor) -> torch.Tensor:
-            made = super().forward(a)
-            self.config.loss = made.detach() if self.detached else made.square().mean()
-            return made
+            outputs = super().forward(a)
+            self.config.loss = outputs.detach() if self.detached else outputs.square().mean()
+            return outputs
 
     model = Noting(False)
     with pytest.raises(CaptureError, match=r"have a gradient in config\.loss"):

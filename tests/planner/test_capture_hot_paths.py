@@ -37,9 +37,9 @@ def test_trees_are_what_torch_makes_of_them(tree: Any) -> None:
     with hot_paths():
         assert _pytree.tree_flatten(tree) == (leaves, spec)
         assert _pytree.tree_leaves(tree) == leaves
-        found = _pytree.tree_map_only(int, str, tree)
-        assert found == mapped
-        assert type(found) is type(mapped)
+        result = _pytree.tree_map_only(int, str, tree)
+        assert result == mapped
+        assert type(result) is type(mapped)
         assert _pytree.tree_unflatten(leaves, _pytree.tree_flatten(tree)[1]) == tree
     assert _pytree.tree_flatten.__module__ == _pytree.__name__
 
@@ -54,7 +54,7 @@ class Alike(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y, half = x * self.weight, (x * self.weight).half()
-        made = [
+        values = [
             (y > 0) + True,
             y + 1,
             y.t() + 1,
@@ -64,10 +64,16 @@ class Alike(nn.Module):
             (y > 0) + 1.5,
             y.to(torch.int32) + True,
         ]
-        made += [y.sum(0, keepdim=True) + y.sum(0), y.sum(0, dtype=torch.float64) + y.sum(1)]
-        made += [torch.ops.aten.clone(y.t()), torch.ops.aten.clone(y.t(), memory_format=torch.contiguous_format)]
-        made += [y[1:3] * 2, y[:2] * 2, y[:, 1:3] * 2, torch.complex(y, y).conj().angle(), torch.complex(y, y).angle()]
-        return torch.stack([each.float().pow(2).sum() for each in made]).sum()
+        values += [y.sum(0, keepdim=True) + y.sum(0), y.sum(0, dtype=torch.float64) + y.sum(1)]
+        values += [torch.ops.aten.clone(y.t()), torch.ops.aten.clone(y.t(), memory_format=torch.contiguous_format)]
+        values += [
+            y[1:3] * 2,
+            y[:2] * 2,
+            y[:, 1:3] * 2,
+            torch.complex(y, y).conj().angle(),
+            torch.complex(y, y).angle(),
+        ]
+        return torch.stack([each.float().pow(2).sum() for each in values]).sum()
 
 
 @pytest.mark.parametrize("name", ["alike", "mlp_mixer", "resnet", "unet"])

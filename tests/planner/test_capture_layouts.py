@@ -77,11 +77,11 @@ def test_fake_results_are_laid_out_as_real_ones(name: str) -> None:
     run = CASES[name]
     for source in sources():
         for grad in gradients(source):
-            made = run(grad, source)
+            outputs = run(grad, source)
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             with real_layouts(mode), mode:
                 traced = run(mode.from_tensor(grad), mode.from_tensor(source))
-            pairs = zip(*([t] if isinstance(t, torch.Tensor) else t for t in (made, traced)), strict=True)
+            pairs = zip(*([t] if isinstance(t, torch.Tensor) else t for t in (outputs, traced)), strict=True)
             for have, want in pairs:
                 assert have.stride() == want.stride(), (name, source.stride(), grad.stride())
 
@@ -167,11 +167,11 @@ def test_statistics_of_batch_norm_have_the_types_of_real_ones(training: bool, we
         source = torch.ones(4, 6, 5, 8, dtype=torch.bfloat16)
         weight = None if weights is None else torch.ones(6, dtype=weights)
         if running is None:
-            made = ATEN._native_batch_norm_legit.no_stats(source, weight, weight, training, 0.1, 1e-5)
+            result = ATEN._native_batch_norm_legit.no_stats(source, weight, weight, training, 0.1, 1e-5)
         else:
             old = (torch.ones(6, dtype=running), torch.ones(6, dtype=running))
-            made = ATEN._native_batch_norm_legit_functional(source, weight, weight, *old, training, 0.1, 1e-5)
-        return [(each.dtype, each.shape) for each in made]
+            result = ATEN._native_batch_norm_legit_functional(source, weight, weight, *old, training, 0.1, 1e-5)
+        return [(each.dtype, each.shape) for each in result]
 
     if None not in (weights, running) and weights is not running:
         with pytest.raises(RuntimeError):

@@ -71,9 +71,9 @@ def test_planned_saved_permitted_and_as_eager(planned):
     with pytest.raises(ScheduleError, match="R050"):
         apply(model, schedule)
     ours = apply(model, folder / "s.json", namespaces=("users",))
-    found, wanted = (gradients(one, kwargs) for one in (ours, model))
+    actual, wanted = (gradients(module, kwargs) for module in (ours, model))
     for name, gradient in wanted.items():
-        assert torch.equal(found[name], gradient), name
+        assert torch.equal(actual[name], gradient), name
 
 
 def gradients(model: Any, kwargs: Any) -> dict[str, torch.Tensor]:

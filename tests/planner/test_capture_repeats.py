@@ -41,12 +41,12 @@ def both(
     return quick, capture(*build()), count
 
 
-def differs(one: Captured, other: Captured) -> str:
+def differs(left: Captured, right: Captured) -> str:
     """The first difference, "" if there is none."""
-    for first, second in zip(one.graph.operations, other.graph.operations, strict=False):
+    for first, second in zip(left.graph.operations, right.graph.operations, strict=False):
         if repr(first) != repr(second):
             return f"{first}\n{second}"
-    return "" if repr(one) == repr(other) else "elsewhere"
+    return "" if repr(left) == repr(right) else "elsewhere"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -79,9 +79,9 @@ def traces(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
 
     def counting(*given: Any) -> Any:
         nonlocal count
-        found = usual(*given)
+        result = usual(*given)
         count += 1
-        return found
+        return result
 
     monkeypatch.setattr(torch_api, "joint", counting)
     capture(model, (torch.randn(2, 8, 4),), {})
@@ -154,13 +154,13 @@ def mixer(way: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 @pytest.mark.parametrize("way", ["norm", "mean", "part", "transposed"])
 def test_gradients_that_lie_otherwise(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A template is made for each way in which gradients lie, and no more."""
-    made: list[Any] = []
+    collected: list[Any] = []
     usual = tracing.template
-    monkeypatch.setattr(tracing, "template", lambda *given: made.append(given[2:]) or usual(*given))
+    monkeypatch.setattr(tracing, "template", lambda *given: collected.append(given[2:]) or usual(*given))
     quick, whole, count = both(lambda: mixer(way), monkeypatch)
     assert differs(quick, whole) == ""
     assert count == 3  # the first one's input has no gradient
-    assert len(made) <= 3
+    assert len(collected) <= 3
 
 
 def test_gradients_that_lie_otherwise_each_time_are_traced_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,8 +94,8 @@ def test_what_the_programme_counts_is_what_the_simulator_finds(name: str, share:
     budget = share * instance.baseline.peak
     answer = lean(name).ask(budget)
     assert answer is not None
-    found = instance.judged(answer.recomputes, "rockmate")
-    assert UNUSED * budget <= found.peak <= OVER * budget
+    result = instance.judged(answer.recomputes, "rockmate")
+    assert UNUSED * budget <= result.peak <= OVER * budget
 
 
 def test_what_is_cheap_to_make_from_nothing_is_let_go_and_made_again() -> None:
@@ -108,16 +108,16 @@ def test_what_is_cheap_to_make_from_nothing_is_let_go_and_made_again() -> None:
     programme = lean("biased")
     answer = programme.ask(0.3 * instance.baseline.peak)
     assert answer is not None
-    made = [recompute.op for recompute in answer.recomputes if recompute.before >= problem.backward_start]
+    values = [recompute.op for recompute in answer.recomputes if recompute.before >= problem.backward_start]
     for s in bias:
-        assert made.count(problem.producer[s]) <= 1, "once for all that read it"
-    assert any(problem.producer[s] in made for s in bias)
-    assert any(problem.producer[s] in made for s in handed)
+        assert values.count(problem.producer[s]) <= 1, "once for all that read it"
+    assert any(problem.producer[s] in values for s in bias)
+    assert any(problem.producer[s] in values for s in handed)
 
 
 def test_operations_that_may_run_once_are_not_cheap() -> None:
     instance, chain = known("biased")
-    once = {f for made in chain.cheap.values() for f in made}
+    once = {f for result in chain.cheap.values() for f in result}
     assert once
     bound = StepInstance(instance.graph, instance.blocks, once)
     assert not chain_of(bound).cheap
@@ -127,8 +127,8 @@ def test_a_programme_without_plans_makes_cheap_values_once_each_time_their_stage
     instance, chain = known("biased")
     least = Programme(chain, instance.baseline.peak, instance.floor).least()
     assert least is not None
-    found = instance.judged(least, "rotor")
-    assert found.peak < 0.7 * instance.baseline.peak
+    result = instance.judged(least, "rotor")
+    assert result.peak < 0.7 * instance.baseline.peak
 
 
 def test_lean_plans_come_near_the_floor_of_their_stage() -> None:

@@ -31,8 +31,8 @@ def test_everything_may_run_again_where_there_is_no_backward() -> None:
     """The early values of the chain are read again at its end, each one after the one before it: a run of each makes
     all."""
     instance = StepInstance(forward_only(12))
-    found = solved("checkmate", instance, instance.baseline.peak - 20)
-    assert found.time == solved("exact", instance, instance.baseline.peak - 20).time
+    solution = solved("checkmate", instance, instance.baseline.peak - 20)
+    assert solution.time == solved("exact", instance, instance.baseline.peak - 20).time
 
 
 @pytest.mark.parametrize("seed", range(3))

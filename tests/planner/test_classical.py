@@ -102,9 +102,9 @@ def test_rotor_is_the_optimal_persistent_schedule(seed: int) -> None:
     chain = random_chain(chance, chance.randint(2, 5))
     table = Table(chain, 60)  # one slot per byte
     for memory in range(5, 60, 3):
-        found = float(table.cost[0, -1, memory])
-        assert found == persistent(chain, memory), memory
-        assert (table.moves(memory) is None) == (found == float("inf"))
+        result = float(table.cost[0, -1, memory])
+        assert result == persistent(chain, memory), memory
+        assert (table.moves(memory) is None) == (result == float("inf"))
 
 
 @pytest.mark.parametrize("snapshots", [1, 2, 3, 5])
@@ -155,14 +155,14 @@ def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
     base = instance.baseline
     for share in SHARES:
         request, context = Request(int(share * base.peak)), Context(Deadline(), base.time)
-        found = list(candidates(strategy_named(strategy), instance, request, context))
-        assert found
-        for candidate in found:
+        solution = list(candidates(strategy_named(strategy), instance, request, context))
+        assert solution
+        for candidate in solution:
             timeline = simulate(link(instance.graph, candidate.recomputes))
             assert (timeline.peak, timeline.time) == (candidate.peak, candidate.time)
             assert (candidate.strategy, candidate.solver) == (strategy, "none")
             assert candidate.time >= base.time
-        assert min(candidate.peak for candidate in found) < base.peak
+        assert min(candidate.peak for candidate in solution) < base.peak
 
 
 def smallest(instance: StepInstance, strategy: str) -> list[Candidate]:
@@ -186,10 +186,10 @@ def test_never_faster_than_ours_and_never_over_budget(name: str) -> None:
                 assert caught.value.smallest == reached
                 continue
             fitted += 1
-            found = solve(instance, Request(budget), policy(strategy))
-            assert found.peak <= budget
-            assert found.strategy == strategy
-            assert found.time >= ours.time
+            solution = solve(instance, Request(budget), policy(strategy))
+            assert solution.peak <= budget
+            assert solution.strategy == strategy
+            assert solution.time >= ours.time
     assert fitted >= 2
 
 
@@ -238,8 +238,8 @@ def test_without_blocks_the_best_of_several_chains_is_taken(
 def fastest(instance: StepInstance, strategy: str, budget: int) -> float:
     """ns of the fastest schedule within a budget that a strategy proposes; infinite where none is."""
     context = Context(Deadline(), instance.baseline.time)
-    found = candidates(strategy_named(strategy), instance, Request(budget), context)
-    return min((candidate.time for candidate in found if candidate.peak <= budget), default=math.inf)
+    solution = candidates(strategy_named(strategy), instance, Request(budget), context)
+    return min((candidate.time for candidate in solution if candidate.peak <= budget), default=math.inf)
 
 
 class Adapter(nn.Module):

@@ -26,8 +26,8 @@ def test_a_model_equals_its_copy_over_steps(name: str):
     model, args, kwargs = ZOO[name].build()
     buffers = {key: value.clone() for key, value in model.named_buffers()}
     state = torch.get_rng_state()
-    found = compare_models(model, copy.deepcopy(model), args, kwargs, steps=3)
-    assert found.bitwise, found
+    difference = compare_models(model, copy.deepcopy(model), args, kwargs, steps=3)
+    assert difference.bitwise, difference
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, buffers[key]) for key, value in model.named_buffers())
     assert all(p.grad is None for p in model.parameters())
@@ -43,10 +43,10 @@ def test_a_changed_weight_is_named():
     other = copy.deepcopy(model)
     with torch.no_grad():
         other.get_parameter("1.weight").mul_(2)
-    found = compare_models(model, other, (torch.ones(2, 4),))
-    assert found.relative > 0.1
-    assert found.where
-    assert found.outputs > 0
+    difference = compare_models(model, other, (torch.ones(2, 4),))
+    assert difference.relative > 0.1
+    assert difference.where
+    assert difference.outputs > 0
 
 
 class Stale(nn.Module):
@@ -78,15 +78,15 @@ def test_a_missing_gradient_is_infinitely_far():
     model = nn.Linear(2, 1)
     frozen = copy.deepcopy(model)
     frozen.bias.requires_grad_(False)
-    found = compare_models(model, frozen, (torch.ones(1, 2),))
-    assert found.absolute == float("inf")
-    assert found.where == "bias"
+    difference = compare_models(model, frozen, (torch.ones(1, 2),))
+    assert difference.absolute == float("inf")
+    assert difference.where == "bias"
 
 
 def test_gradients_of_inputs_are_compared():
     x = torch.ones(1, 2, requires_grad=True)
-    found = compare_models(nn.Linear(2, 1), nn.Linear(2, 1), (x,))
-    assert found.relative > 0
+    difference = compare_models(nn.Linear(2, 1), nn.Linear(2, 1), (x,))
+    assert difference.relative > 0
 
 
 def test_loss_is_the_first_scalar_or_the_sum_of_mean_squares():

@@ -99,9 +99,9 @@ def function() -> None:
 
 
 def local() -> Any:
-    made = threading.local()
-    made.n = 0
-    return made
+    result = threading.local()
+    result.n = 0
+    return result
 
 
 function.n = 0  # type: ignore[attr-defined]

@@ -33,10 +33,10 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     for name, about, optima in truths(seeds, delivered):
         steps += 1
         for budget, optimum in optima.items():
-            one, several = proven("cut", about, budget), proven("cuts", about, budget)
+            item, several = proven("cut", about, budget), proven("cuts", about, budget)
             assert several <= optimum, f"{name} at {budget}: bound {several} above the optimum {optimum}"
-            assert one <= optimum, f"{name} at {budget}: bound {one} above the optimum {optimum}"
-            more += several > one
+            assert item <= optimum, f"{name} at {budget}: bound {item} above the optimum {optimum}"
+            more += several > item
     return steps, more
 
 
@@ -61,15 +61,15 @@ def test_tiny_steps(first: int) -> None:
 @pytest.mark.parametrize("overlapping", [False, True])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
 def test_stretches_are_made_up_of_shorter_ones(count: int, overlapping: bool) -> None:
-    found = stretches(count, overlapping)
-    assert {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)} <= set(found)
-    for (begin, end), parts in found.items():
+    result = stretches(count, overlapping)
+    assert {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)} <= set(result)
+    for (begin, end), parts in result.items():
         assert bool(parts) == (end - begin > 1)
         if parts:
-            assert all(part in found for part in parts)
+            assert all(part in result for part in parts)
             assert [a for a, _ in parts] == [begin, *(b for _, b in parts[:-1])]
             assert parts[-1][1] == end
-    assert (len(found) > 2 * count - 1) == (overlapping and count > 2)
+    assert (len(result) > 2 * count - 1) == (overlapping and count > 2)
 
 
 def test_integers_are_not_asked_where_their_relaxation_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from tools.bench.low_budget_models import Unrolled
 
 @cache
 def step() -> StepInstance:
-    made = prepare(Unrolled(64, 100), (torch.zeros(16, 25, dtype=torch.long),), {}, cost="h200")
-    return StepInstance(made.captured.graph, made.parts)
+    prepared = prepare(Unrolled(64, 100), (torch.zeros(16, 25, dtype=torch.long),), {}, cost="h200")
+    return StepInstance(prepared.captured.graph, prepared.parts)
 
 
 def names(instance: StepInstance, storages: frozenset[int]) -> set[str]:
@@ -67,6 +67,6 @@ def test_where_nothing_else_fits_what_gathers_is_kept() -> None:
 
 def test_a_step_without_anything_far_gets_no_model() -> None:
     layers = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(8)))
-    made = prepare(layers, (torch.zeros(64, 8),), {}, cost="h200")
-    instance = StepInstance(made.captured.graph, made.parts)
+    prepared = prepare(layers, (torch.zeros(64, 8),), {}, cost="h200")
+    instance = StepInstance(prepared.captured.graph, prepared.parts)
     assert far_windows(instance, 40, gather=True) is None

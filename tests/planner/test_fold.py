@@ -162,7 +162,7 @@ def test_a_name_means_the_same_plan_in_every_file() -> None:
     assert name(norms) == name(norms, "grad.other") == "recompute-norms"  # it names all that is recomputed
     some = [name(["ln_1.norm"]), name(["ln_2.norm"]), name(["ln_2.norm"], "grad.other")]
     assert len(set(some)) == 3
-    assert all(one.startswith("recompute-norms-") for one in some)
+    assert all(item.startswith("recompute-norms-") for item in some)
     assert name(["ln_1.norm"]) == some[0]
     other = name(norms, "grad.other", ("recompute-norms",))
     assert other.startswith("recompute-norms-")

@@ -47,13 +47,13 @@ def test_the_peak_is_the_predicted_one(name: str, gradients: str) -> None:
     weight, use = CASES[name]
     eager = Using(weight(), use)
     planned = apply(eager, remate.plan(eager, (X,), budget="100%", cost="cpu", gradients=gradients))
-    found = []
+    results = []
     for model in (eager, planned):
         model.zero_grad()
         model(X).backward()
         model.zero_grad()
-        found.append((peak_bytes(lambda model=model: model(X).backward()), model.weight.grad))
-    (_, wanted), (peak, gradient) = found
+        results.append((peak_bytes(lambda model=model: model(X).backward()), model.weight.grad))
+    (_, wanted), (peak, gradient) = results
     assert torch.equal(gradient, wanted)
     assert gradient.stride() == wanted.stride()
     if gradients == "retained":

@@ -120,7 +120,7 @@ def test_an_optimizer_in_backward_that_is_missing_is_told_once(
         for _ in range(3):
             model.zero_grad()
             scheduled(INPUT).backward()
-    told = [str(one.message) for one in caught if "optimizer in backward" in str(one.message)]
+    told = [str(warning.message) for warning in caught if "optimizer in backward" in str(warning.message)]
     assert len(told) == (not does)
     if told:
         held = refreshed(
@@ -140,10 +140,10 @@ def test_no_word_where_the_budget_holds_without_it(schedules: dict[Gradients, Sc
 @pytest.mark.parametrize("again", [replan, rebind])
 def test_planning_again_keeps_the_assumption(schedules: dict[Gradients, Schedule], again: Callable) -> None:
     schedule = schedules["consumed"]
-    made = again(schedule, prepare_again(schedule, seeded(Heavy()), (INPUT,)))
-    made = made[0] if isinstance(made, tuple) else made.schedule
-    assert made.solve.gradients == "consumed"
-    assert (made.solve.budget, made.solve.peak) == (schedule.solve.budget, schedule.solve.peak)
+    planned_schedule = again(schedule, prepare_again(schedule, seeded(Heavy()), (INPUT,)))
+    planned_schedule = planned_schedule[0] if isinstance(planned_schedule, tuple) else planned_schedule.schedule
+    assert planned_schedule.solve.gradients == "consumed"
+    assert (planned_schedule.solve.budget, planned_schedule.solve.peak) == (schedule.solve.budget, schedule.solve.peak)
 
 
 def test_frontier_takes_it() -> None:

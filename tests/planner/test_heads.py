@@ -39,8 +39,8 @@ def test_the_last_stage_is_cut_where_the_loss_is_most_of_the_budget() -> None:
 def test_what_enters_the_head_need_not_wait_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     about = with_head(12, 100)
     budget = int(1.04 * about.floor)
-    found = solve(about, Request(budget), policy("rockmate"))
-    assert found.peak <= budget
+    solution = solve(about, Request(budget), policy("rockmate"))
+    assert solution.peak <= budget
     monkeypatch.setattr(rockmate, "cut_heads", lambda *_: ())
     whole = solve(with_head(12, 100), Request(budget), policy("rockmate"))
-    assert found.time < whole.time - 0.005 * about.baseline.time
+    assert solution.time < whole.time - 0.005 * about.baseline.time

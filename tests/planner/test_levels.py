@@ -63,10 +63,10 @@ def test_a_choice_fits_the_budget(name: str, share: float) -> None:
     step = prepared(name)
     base = simulate(link(step.captured.graph))
     budget = int(share * base.peak)
-    found = solve(StepInstance(step.captured.graph, step.parts), Request(budget), policy("hierarchical"))
-    assert (found.strategy, found.solver.split()[0]) == ("hierarchical", "highs")
-    judged = simulate(link(step.captured.graph, found.recomputes))
-    assert (judged.peak, judged.time) == (found.peak, found.time)
+    solution = solve(StepInstance(step.captured.graph, step.parts), Request(budget), policy("hierarchical"))
+    assert (solution.strategy, solution.solver.split()[0]) == ("hierarchical", "highs")
+    judged = simulate(link(step.captured.graph, solution.recomputes))
+    assert (judged.peak, judged.time) == (solution.peak, solution.time)
     assert judged.peak <= budget
 
 
@@ -98,7 +98,7 @@ def test_files_offer_plans_and_an_instance_moves_to_one_by_a_line() -> None:
     for plan in (BASELINE, *schedule.blocks[schedule.program[at].block].plans):
         moved = replace(schedule.program[at], plan=plan)
         edited = replace(schedule, program=(*schedule.program[:at], moved, *schedule.program[at + 1 :]))
-        before, after = (encode(one).decode().splitlines() for one in (schedule, edited))
+        before, after = (encode(item).decode().splitlines() for item in (schedule, edited))
         taken = [line for line in difflib.ndiff(before, after) if line.startswith("- ")]
         assert len(taken) <= 2, "the instance, and the plan behind it where the two are longer than a line"
         expanded = expand(edited)
@@ -116,5 +116,5 @@ def test_rockmate_saves_what_its_paper_says(share: float, most: float) -> None:
     model = ZOO["gpt2"].build(layers=6, width=256, heads=4, batch=8, length=256, vocab=2048)
     step = planner.prepare(*model, cost="h200")
     instance = StepInstance(step.captured.graph, step.parts)
-    found = solve(instance, Request(int(share * instance.baseline.peak)), policy("rockmate"))
-    assert found.time <= (1 + most) * found.baseline_time
+    solution = solve(instance, Request(int(share * instance.baseline.peak)), policy("rockmate"))
+    assert solution.time <= (1 + most) * solution.baseline_time

@@ -118,9 +118,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A clock that only moves when it is told to."""
-    made = Clock()
-    monkeypatch.setattr("remate.step_measurement.allocator.time", made)
-    return made
+    result = Clock()
+    monkeypatch.setattr("remate.step_measurement.allocator.time", result)
+    return result
 
 
 def test_times_are_compared_in_turns(clock: Clock):

@@ -24,8 +24,8 @@ def test_no_schedule_of_a_tiny_step_is_faster(seed: int) -> None:
     budgets = [int(share * peak) for share in (0.9, 0.75)]
     for budget, best in zip(budgets, fastest(graph, budgets)[0], strict=True):
         if best is not None:
-            found = solve(StepInstance(graph), Request(budget, 0.0), policy("moccasin"))
-            assert found.time == best
+            solution = solve(StepInstance(graph), Request(budget, 0.0), policy("moccasin"))
+            assert solution.time == best
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,8 +31,8 @@ def greedily(graph_of: str, seed: int, share: float) -> tuple[StepInstance, Cand
     }
     about = StepInstance(graphs[graph_of]())
     budget = about.floor + int(share * (about.baseline.peak - about.floor))
-    found = solve(about, Request(budget), alone("greedy"))
-    return about, about.judged(found.recomputes, "greedy")
+    solution = solve(about, Request(budget), alone("greedy"))
+    return about, about.judged(solution.recomputes, "greedy")
 
 
 CASES = [
@@ -68,9 +68,9 @@ def test_a_program_in_which_all_is_settled_counts_as_the_simulator_does(graph: s
 def improved(about: StepInstance, given: Candidate, budget: int) -> Candidate:
     with Deadline() as deadline:
         context = Context(deadline, about.baseline.time, 0, given)
-        for found in candidates(NEIGHBOURHOODS, about, Request(budget, effort=QUICK), context):
-            if found.peak <= budget and context.best is not None and found.time < context.best.time:
-                context.best = found
+        for solution in candidates(NEIGHBOURHOODS, about, Request(budget, effort=QUICK), context):
+            if solution.peak <= budget and context.best is not None and solution.time < context.best.time:
+                context.best = solution
         assert context.best is not None
         return context.best
 
@@ -79,11 +79,11 @@ def test_it_improves_on_what_runs_whole_segments_again() -> None:
     about = StepInstance(transformer(2))
     whole = solve(about, Request(int(0.6 * about.baseline.peak), effort=QUICK), alone("chen-sqrt"))
     given = about.judged(whole.recomputes, "chen-sqrt")
-    found = improved(about, given, given.peak)
-    assert found.time - about.baseline.time < 0.7 * (given.time - about.baseline.time)
-    timeline = simulate(link(about.graph, found.recomputes))
-    assert (timeline.time, timeline.peak) == (found.time, found.peak)
-    assert found.peak <= given.peak
+    solution = improved(about, given, given.peak)
+    assert solution.time - about.baseline.time < 0.7 * (given.time - about.baseline.time)
+    timeline = simulate(link(about.graph, solution.recomputes))
+    assert (timeline.time, timeline.peak) == (solution.time, solution.peak)
+    assert solution.peak <= given.peak
 
 
 def small(seed: int, kind: str) -> Graph:
@@ -100,5 +100,5 @@ def test_the_optimum_of_a_tiny_step_is_not_passed(kind: str) -> None:
         budget = (truth.least_peak(about.baseline.peak) + about.baseline.peak) // 2
         best = truth.fastest(budget)
         assert best is not None
-        found = solve(about, Request(budget, gap=0.0, effort=QUICK), alone("neighbourhoods"))
-        assert best.time <= found.time
+        solution = solve(about, Request(budget, gap=0.0, effort=QUICK), alone("neighbourhoods"))
+        assert best.time <= solution.time

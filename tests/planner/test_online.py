@@ -49,8 +49,8 @@ def test_what_the_replay_counts_is_no_less_than_what_is_held(name: str, seed: in
 @pytest.mark.parametrize("length", [16, 64, 256])
 def test_a_chain_takes_memory_of_the_logarithm_of_its_length_and_time_of_that(length: int) -> None:
     instance = StepInstance(chain(length))
-    found = solve(instance, Request(int(10 * (3 + 2 * math.log2(length)))), policy("treewidth"))
-    assert len(found.recomputes) <= length * math.log2(length) / 4
+    solution = solve(instance, Request(int(10 * (3 + 2 * math.log2(length)))), policy("treewidth"))
+    assert len(solution.recomputes) <= length * math.log2(length) / 4
 
 
 @pytest.mark.parametrize("length", [64, 256])
@@ -59,24 +59,24 @@ def test_dtr_trains_a_chain_of_n_layers_in_the_root_of_it_with_few_recomputes(le
     too."""
     instance = StepInstance(chain(length))
     budget = 10 * (2 * math.isqrt(length) + 6)
-    found = solve(instance, Request(budget), policy("dtr"))
-    assert found.peak <= budget
-    assert len(found.recomputes) <= 2 * length
+    solution = solve(instance, Request(budget), policy("dtr"))
+    assert solution.peak <= budget
+    assert len(solution.recomputes) <= 2 * length
 
 
 def test_what_is_cheap_large_and_unused_goes_first() -> None:
     tape = Tape()
     sizes = {"dear": (10, 900), "cheap": (10, 5), "small": (1, 5)}
-    made = {name: tape.add("synthetic.op", (tape.source(name, 1),), (b,), ns)[0] for name, (b, ns) in sizes.items()}
+    by_name = {name: tape.add("synthetic.op", (tape.source(name, 1),), (b,), ns)[0] for name, (b, ns) in sizes.items()}
     last = tape.add("synthetic.op", (tape.source("y", 1),), (10,), 1)[0]
-    tape.add("synthetic.op", (*made.values(), last), (1,), 1)
+    tape.add("synthetic.op", (*by_name.values(), last), (1,), 1)
     graph = Graph(tuple(tape.values), tuple(tape.operations), 5, (), (), (), tuple(range(len(tape.values))), "cpu")
     instance = StepInstance(graph)
     evicted: list[int] = []
     heap = Heap(instance.view(neighbourhood))
     heap.gone = evicted.append  # type: ignore[method-assign]
     StepReplay(instance.problem, 25, heap, lambda: False).run()
-    assert next(s for s in evicted if s >= 0) == made["cheap"]
+    assert next(s for s in evicted if s >= 0) == by_name["cheap"]
 
 
 @pytest.mark.parametrize("graph", [random_graph(3, 30), transformer(2), chain(30)], ids=["random", "layers", "chain"])
@@ -89,10 +89,10 @@ def test_separators_separate(graph: Graph) -> None:
             assert any({i, problem.producer[s]} <= bag for bag in bags.values())
     for i, above in parent.items():
         assert above is None or bags[i] - {i} <= bags[above]
-    found = Separators(problem)
+    result = Separators(problem)
     for i in bags:
-        assert found.part[i] in found.path[i]
+        assert result.part[i] in result.path[i]
         for s in problem.reads[i]:
             f = problem.producer[s]
-            assert found.part[f] in found.path[i] or found.part[i] in found.path[f]
-    assert max(found.depth) <= math.log2(len(bags)) + 1
+            assert result.part[f] in result.path[i] or result.part[i] in result.path[f]
+    assert max(result.depth) <= math.log2(len(bags)) + 1

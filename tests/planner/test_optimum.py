@@ -71,12 +71,12 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
             timeline = simulate(link(graph, optimum.recomputes))
             assert timeline.peak <= budget, f"{name} at {budget}: the truth is none"
             assert timeline.time == optimum.time, f"{name} at {budget}: the truth is none"
-            found = planned(graph, budget)
-            assert isinstance(found, Solution), f"{name} at {budget}: feasible, but told {found}"
-            assert found.lower_bound <= optimum.time, f"{name} at {budget}: bound above the optimum"
-            assert found.peak <= budget
-            assert found.time >= optimum.time, f"{name} at {budget}: the truth is none"
-            count, optimal = count + 1, optimal + (found.time == optimum.time)
+            result = planned(graph, budget)
+            assert isinstance(result, Solution), f"{name} at {budget}: feasible, but told {result}"
+            assert result.lower_bound <= optimum.time, f"{name} at {budget}: bound above the optimum"
+            assert result.peak <= budget
+            assert result.time >= optimum.time, f"{name} at {budget}: the truth is none"
+            count, optimal = count + 1, optimal + (result.time == optimum.time)
     return count, optimal
 
 

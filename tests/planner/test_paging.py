@@ -47,9 +47,9 @@ class Deep(nn.Module):
 
 def planned_file(model: nn.Module, x: torch.Tensor, **options: Any) -> Schedule:
     given: Any = {"cost": "cpu", "effort": "quick", "progress": None, "budget": "60%", **options}
-    made = remate.plan(model, (x,), **given)
-    assert isinstance(made, Schedule)
-    return made
+    schedule = remate.plan(model, (x,), **given)
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 def graph_of(seed: int) -> Graph:
@@ -66,14 +66,14 @@ def test_pages_keep_the_budget_and_their_own(seed: int, order: Any) -> None:
     base = simulate(link(graph))
     limits: dict[PageMemory, int] = {"disk": 1 << 12, "host": 1 << 11}
     for share in (0.95, 0.8, 0.6):
-        made = page(graph, (), int(share * base.peak), limits, order)
-        if made is None:
+        result = page(graph, (), int(share * base.peak), limits, order)
+        if result is None:
             continue
-        timeline = simulate(link(graph, made.recomputes, made.pages))
-        assert (timeline.peak, timeline.time) == (made.peak, made.time)
+        timeline = simulate(link(graph, result.recomputes, result.pages))
+        assert (timeline.peak, timeline.time) == (result.peak, result.time)
         assert timeline.peak <= share * base.peak
         assert all(timeline.paged.get(memory, 0) <= limit for memory, limit in limits.items())
-        assert page(graph, (), int(share * base.peak), limits, order) == made
+        assert page(graph, (), int(share * base.peak), limits, order) == result
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -114,12 +114,12 @@ def test_a_plan_with_pages_trains_as_it_says() -> None:
     assert schedule.solve.time <= min(plain.solve.time, only.solve.time)
     assert all(isinstance(statement, Page) for statement in only.statements)
     assert all(instance.plan == "baseline" for instance in only.program)
-    for made in (schedule, only):
-        assert made.requires == ("page",)
-        assert made.solve.lower_bound is None
-        assert made.lanes == {"disk": Lane(out=85_000_000_000, back=85_000_000_000, latency=100_000)}
+    for result in (schedule, only):
+        assert result.requires == ("page",)
+        assert result.solve.lower_bound is None
+        assert result.lanes == {"disk": Lane(out=85_000_000_000, back=85_000_000_000, latency=100_000)}
         eager = copy.deepcopy(model)
-        planned = apply(copy.deepcopy(model), made)
+        planned = apply(copy.deepcopy(model), result)
 
         def run(planned: nn.Module = planned) -> None:
             planned(x).backward()
@@ -127,7 +127,7 @@ def test_a_plan_with_pages_trains_as_it_says() -> None:
         run()
         planned.zero_grad()
         gc.collect()
-        assert peak_bytes(run) == remate_runtime.predicted_peak(planned) == made.solve.peak
+        assert peak_bytes(run) == remate_runtime.predicted_peak(planned) == result.solve.peak
         eager(x).backward()
         for ours, theirs in zip(planned.parameters(), eager.parameters(), strict=True):
             assert ours.grad is not None

@@ -26,11 +26,11 @@ def check(captured: Captured, hierarchy: Hierarchy) -> None:
     assert hierarchy.order[: graph.backward_start] == tuple(
         range(graph.backward_start)
     )  # random operations keep their order
-    made: set[int] = set()
+    collected: set[int] = set()
     for i, op in enumerate(graph.operations):
-        assert all(v in made for v in op.reads if graph.values[v].kind == "op")
+        assert all(v in collected for v in op.reads if graph.values[v].kind == "op")
         assert all(graph.values[v].producer == i for v in op.writes if v is not None)
-        made.update(v for v in op.writes if v is not None)
+        collected.update(v for v in op.writes if v is not None)
     forward = [i for leaf in leaves for i in range(*leaf.forward)]
     backward = [i for leaf in reversed(leaves) for i in range(*leaf.backward)]
     assert (forward, backward) == (
@@ -71,9 +71,9 @@ def test_layers_without_modules_are_cut_once_per_period() -> None:
     keys = [form(graph, part).key for part in hierarchy.parts]
     assert len(hierarchy.parts) >= 4
     assert len(set(keys)) < len(keys)
-    found = costs(graph)
-    residual = found.crossing[1]  # one value of the residual stream
-    assert all(found.crossing[part.forward[0]] == residual for part in hierarchy.parts[1:])
+    result = costs(graph)
+    residual = result.crossing[1]  # one value of the residual stream
+    assert all(result.crossing[part.forward[0]] == residual for part in hierarchy.parts[1:])
 
 
 def test_a_forward_without_repetition_is_cut_where_few_bytes_cross() -> None:
@@ -121,8 +121,8 @@ def test_exports_are_what_others_read() -> None:
     graph = hierarchy.captured.graph
     readers = readers_of(graph)
     middle = hierarchy.parts[2]
-    made = [v for i in (*range(*middle.forward), *range(*middle.backward)) for v in graph.operations[i].writes]
-    names = {graph.values[made[k] or 0].name for k in exports(graph, middle, readers)}
+    produced = [v for i in (*range(*middle.forward), *range(*middle.backward)) for v in graph.operations[i].writes]
+    names = {graph.values[produced[k] or 0].name for k in exports(graph, middle, readers)}
     assert "h.1.add" in names
     assert "h.1.norm" not in names
 
@@ -139,9 +139,9 @@ def test_storages_tell_inputs_on_one_storage() -> None:
     graph, layer = hierarchy.captured.graph, next(p for p in hierarchy.parts if p.id == "h.0")
     shape = form(graph, layer)
     at = {graph.values[v].name: k for k, v in enumerate(shape.sources)}
-    found = storages(graph, shape)
-    assert found[at["view"]] == (at["mul"], 256)
-    assert found[at["h.0.w0"]] == (at["h.0.w0"], 32)
+    result = storages(graph, shape)
+    assert result[at["view"]] == (at["mul"], 256)
+    assert result[at["h.0.w0"]] == (at["h.0.w0"], 32)
 
 
 def test_calls_of_one_module_in_a_row_are_blocks_of_their_own() -> None:

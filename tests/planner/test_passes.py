@@ -39,9 +39,9 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     for name, about, optima in truths(seeds, delivered):
         steps += 1
         for budget, optimum in optima.items():
-            found = proven("passes", about, budget)
-            assert found <= optimum, f"{name} at {budget}: bound {found} above the optimum {optimum}"
-            said += found > about.baseline.time
+            result = proven("passes", about, budget)
+            assert result <= optimum, f"{name} at {budget}: bound {result} above the optimum {optimum}"
+            said += result > about.baseline.time
     return steps, said
 
 
@@ -86,8 +86,8 @@ def test_long_chains_are_passed_through_again() -> None:
     """Of 24 layers, two values find room beside the scores, and behind them what four layers hold."""
     about = chain(24, 10, 400, (50, 50), 20, 900)
     budget, base = about.floor + 10, about.baseline.time
-    one, found = proven("cut", about, budget), proven("passes", about, budget)
-    assert found - base > 1.2 * (one - base)
+    item, result = proven("cut", about, budget), proven("passes", about, budget)
+    assert result - base > 1.2 * (item - base)
 
 
 def test_links_follow_one_another() -> None:

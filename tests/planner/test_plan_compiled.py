@@ -62,8 +62,8 @@ def test_room_that_compiling_leaves_is_used(made: Schedule) -> None:
 def test_without_need_nothing_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_compiled, "predict_memory", four_fifths)
     model, args = build()
-    found = planned(model, args, "90%")
-    assert found.solve.time == found.solve.baseline_time
+    result = planned(model, args, "90%")
+    assert result.solve.time == result.solve.baseline_time
 
 
 def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,9 +77,9 @@ def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.
 
     monkeypatch.setattr(plan_compiled, "predict_memory", slower)
     model, args = build()
-    found = planned(model, args)
+    result = planned(model, args)
     assert len(seen) > 1
-    assert found.solve.time == seen[0].solve.time
+    assert result.solve.time == seen[0].solve.time
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -97,11 +97,11 @@ def test_of_those_that_cannot_be_told_apart_the_smallest_is_taken(alike: bool, m
 
     monkeypatch.setattr(plan_compiled, "predict_memory", predicted)
     model, args = build()
-    found = planned(model, args)
-    limit = parse_budget("70%").resolve(found.solve.baseline_peak)
-    times = {one.solve.time for one in seen if one.solve.peak * 4 // 5 <= limit}
+    result = planned(model, args)
+    limit = parse_budget("70%").resolve(result.solve.baseline_peak)
+    times = {item.solve.time for item in seen if item.solve.peak * 4 // 5 <= limit}
     assert len(times) > 1
-    assert found.solve.time == (max(times) if alike else min(times))
+    assert result.solve.time == (max(times) if alike else min(times))
 
 
 def test_no_plan_keeps_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_no_plan_keeps_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatc
     model, args = build()
     with pytest.raises(remate.InfeasibleError, match="none was found") as caught:
         planned(model, args)
-    parameters = sum(4 * one.numel() for one in model.parameters())
+    parameters = sum(4 * parameter.numel() for parameter in model.parameters())
     assert caught.value.floor == parameters  # whose gradients the step ends with
     assert caught.value.smallest == 1 << 40
 
@@ -128,10 +128,12 @@ def test_the_interpreter_says_that_it_does_not_keep_it(made: Schedule) -> None:
 
 def test_another_plan_has_no_predicted_peak(made: Schedule) -> None:
     assert made.solve.compiled is not None
-    edited = replace(made, program=tuple(replace(one, plan="baseline") for one in made.program), statements=())
-    found = refreshed(edited)
-    assert found.schedule.solve.compiled == Compiled(made.solve.compiled.budget)
-    assert any("--engine compiled" in remark for remark in found.remarks)
+    edited = replace(
+        made, program=tuple(replace(instance, plan="baseline") for instance in made.program), statements=()
+    )
+    result = refreshed(edited)
+    assert result.schedule.solve.compiled == Compiled(made.solve.compiled.budget)
+    assert any("--engine compiled" in remark for remark in result.remarks)
 
 
 def test_replanned_and_rebound_it_is_requested_the_same(made: Schedule) -> None:
@@ -167,18 +169,18 @@ def test_parts_are_not_planned_so() -> None:
 @pytest.mark.slow
 def test_the_budget_is_kept_where_it_is_compiled() -> None:
     model, (x,) = build(2)
-    made = planned(model, (x,), effort="quick")
-    requested = made.solve.compiled
+    schedule = planned(model, (x,), effort="quick")
+    requested = schedule.solve.compiled
     assert requested is not None
     assert requested.peak is not None
     assert requested.peak <= requested.budget
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        applied: Any = apply(model, made, engine="compiled")
+        applied: Any = apply(model, schedule, engine="compiled")
         assert predicted_peak(applied) == requested.peak
     applied(x).square().mean().backward()
-    found = [parameter.grad for parameter in model.parameters()]
+    results = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
     model(x).square().mean().backward()
-    for parameter, gradient in zip(model.parameters(), found, strict=True):
+    for parameter, gradient in zip(model.parameters(), results, strict=True):
         torch.testing.assert_close(gradient, parameter.grad)

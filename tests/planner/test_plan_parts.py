@@ -74,14 +74,14 @@ def measured(model: nn.Module, x: torch.Tensor) -> int:
 def test_the_peak_of_the_whole_is_what_was_planned_for_all_parts(budget: str) -> None:
     model, x = deep()
     x.requires_grad_()
-    made = remate.plan(model, (x,), at="first.*", budget=budget, cost="cpu")
-    assert isinstance(made, Schedule)
-    assert made.model.at == ("first.[0-5]",)
-    assert made.peak_bytes <= made.budget_bytes
-    peak = measured(apply(model, made), x)
+    schedule = remate.plan(model, (x,), at="first.*", budget=budget, cost="cpu")
+    assert isinstance(schedule, Schedule)
+    assert schedule.model.at == ("first.[0-5]",)
+    assert schedule.peak_bytes <= schedule.budget_bytes
+    peak = measured(apply(model, schedule), x)
     loss = 8 * 64 * 32 * 4 * 2  # what the model computes behind its parts: a square, and its gradient
-    assert peak <= made.peak_bytes + loss + 64
-    assert peak >= 0.9 * made.peak_bytes
+    assert peak <= schedule.peak_bytes + loss + 64
+    assert peak >= 0.9 * schedule.peak_bytes
 
 
 def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() -> None:
@@ -123,17 +123,21 @@ def replace_calls(graph: Any, calls: int) -> Any:
 
 def test_parts_that_do_other_steps_get_files_of_their_own_within_one_budget(tmp_path: Any) -> None:
     model, x = deep(3, kinds=2)
-    made = remate.plan(model, (x,), at=["first.*", "second.*"], budget="60%", cost="cpu")
-    assert isinstance(made, PartSchedules)
-    assert [one.model.at for one in made] == [("first.0",), ("first.[1-2]",), ("second.[0-2]",)]  # by their inputs
-    assert [one.name for one in made] == ["Layer", "Layer-2", "Layer-3"]
-    baseline = [expand(one).graph for one in made]
-    assert made.peak_bytes <= 0.6 * peak_together([link(graph) for graph in baseline])
-    made.save(tmp_path / "parts")
+    schedule = remate.plan(model, (x,), at=["first.*", "second.*"], budget="60%", cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+    assert [entry.model.at for entry in schedule] == [
+        ("first.0",),
+        ("first.[1-2]",),
+        ("second.[0-2]",),
+    ]  # by their inputs
+    assert [entry.name for entry in schedule] == ["Layer", "Layer-2", "Layer-3"]
+    baseline = [expand(entry).graph for entry in schedule]
+    assert schedule.peak_bytes <= 0.6 * peak_together([link(graph) for graph in baseline])
+    schedule.save(tmp_path / "parts")
     view = apply(model, tmp_path / "parts")
     eager = deep(3, kinds=2)[0]
     assert all(map(torch.equal, gradients(view, x), gradients(eager, x)))
-    assert measured(view, x) <= made.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
+    assert measured(view, x) <= schedule.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
 
 
 @pytest.mark.parametrize("budget", ["80%", "45%"])
@@ -149,27 +153,27 @@ def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
 
     monkeypatch.setattr("remate.api.frontier.solve", counting)
     model, x = deep(3, kinds=2)
-    made = remate.plan(model, (x,), at=["first.*", "second.*"], budget=budget, cost="cpu")
-    assert isinstance(made, PartSchedules)
-    assert [one for one in searched if one[0] == "auto"] == [("auto", NORMAL.nodes // 3)] * 3
+    schedule = remate.plan(model, (x,), at=["first.*", "second.*"], budget=budget, cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+    assert [item for item in searched if item[0] == "auto"] == [("auto", NORMAL.nodes // 3)] * 3
     assert len(searched) >= 6
-    baseline = peak_together([link(expand(one).graph) for one in made])
-    assert 0.9 * int(budget[:-1]) / 100 * baseline < made.peak_bytes <= int(budget[:-1]) / 100 * baseline
+    baseline = peak_together([link(expand(item).graph) for item in schedule])
+    assert 0.9 * int(budget[:-1]) / 100 * baseline < schedule.peak_bytes <= int(budget[:-1]) / 100 * baseline
 
 
 def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
     """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched on its
     own, it would have its least peak where it holds much, and nothing would fit this budget."""
     model, x = deep()
-    made = remate.plan(model, (x,), at="first.*", budget="30%", cost="cpu")
-    assert isinstance(made, PartSchedules)
-    assert [one.model.at for one in made] == [("first.0",), ("first.[1-5]",)]
-    baseline = peak_together([link(expand(one).graph) for one in made])
-    assert made.peak_bytes <= 0.3 * baseline
-    for one in made:
-        written = expand(one)
-        assert simulate(link(written.graph, written.recomputes)).peak == one.peak_bytes == one.budget_bytes
-    assert measured(apply(model, [*made]), x) <= made.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
+    schedule = remate.plan(model, (x,), at="first.*", budget="30%", cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+    assert [entry.model.at for entry in schedule] == [("first.0",), ("first.[1-5]",)]
+    baseline = peak_together([link(expand(entry).graph) for entry in schedule])
+    assert schedule.peak_bytes <= 0.3 * baseline
+    for entry in schedule:
+        written = expand(entry)
+        assert simulate(link(written.graph, written.recomputes)).peak == entry.peak_bytes == entry.budget_bytes
+    assert measured(apply(model, [*schedule]), x) <= schedule.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
 
 
 def test_a_budget_below_what_all_parts_need_tells_one_that_is_met() -> None:
@@ -177,9 +181,9 @@ def test_a_budget_below_what_all_parts_need_tells_one_that_is_met() -> None:
     at = ["first.*", "second.*"]
     with pytest.raises(InfeasibleError) as least:
         remate.plan(model, (x,), at=at, budget="2%", cost="cpu")
-    made = remate.plan(model, (x,), at=at, budget=least.value.smallest, cost="cpu")
-    assert isinstance(made, PartSchedules)
-    assert made.peak_bytes <= least.value.smallest
+    schedule = remate.plan(model, (x,), at=at, budget=least.value.smallest, cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+    assert schedule.peak_bytes <= least.value.smallest
 
 
 def test_efforts_that_are_shared() -> None:
@@ -201,22 +205,22 @@ def test_forward_is_run_once_and_leaves_nothing_behind() -> None:
     model = seeded(Counting()).train()
     model.register_buffer("total", torch.zeros(()))
     state = torch.get_rng_state()
-    found = part_calls(called(model, (IDS,)), "blocks.*")
-    assert [one.paths for one in found] == [("blocks.0", "blocks.1", "blocks.2")]
+    result = part_calls(called(model, (IDS,)), "blocks.*")
+    assert [entry.paths for entry in result] == [("blocks.0", "blocks.1", "blocks.2")]
     assert model.total == 0
     assert not hasattr(model, "seen")
     assert torch.equal(torch.get_rng_state(), state)
     assert type(model.blocks[0]) is Block
-    call = found[0].call(model, "blocks.1")
+    call = result[0].call(model, "blocks.1")
     assert call.args[0].requires_grad
     assert call.kwargs == {"scale": 0.5}
 
 
 def test_calls_keep_the_strides_of_what_was_expanded() -> None:
     model, x = deep(2)
-    found = part_calls(called(model, (x,)), "first.*")
-    assert [one.example.kwargs["mask"].stride() for one in found] == [(0, 0, 1)] * 2 or all(
-        one.example.kwargs["mask"].stride()[:2] == (0, 0) for one in found
+    result = part_calls(called(model, (x,)), "first.*")
+    assert [entry.example.kwargs["mask"].stride() for entry in result] == [(0, 0, 1)] * 2 or all(
+        entry.example.kwargs["mask"].stride()[:2] == (0, 0) for entry in result
     )
 
 
@@ -268,8 +272,8 @@ def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
     with pytest.raises(CaptureError, match=told):
         remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
     config.output_router_logits = False
-    made = remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
-    view = apply(model, [made] if isinstance(made, Schedule) else [*made])
+    schedule = remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
+    view = apply(model, [schedule] if isinstance(schedule, Schedule) else [*schedule])
     view(**call).loss.backward()
     with pytest.raises(BindError, match=told):
         view(**call, output_router_logits=True)
@@ -287,7 +291,7 @@ def test_a_part_that_keeps_nothing_of_its_forward() -> None:
             return super().forward(self.enter(x))
 
     model = seeded(Entered()).train()
-    made = remate.plan(model, (data(8, 64, 32),), at=["enter", "first.*"], budget="60%", cost="cpu")
-    assert isinstance(made, PartSchedules)
-    assert sorted(one.model.at for one in made) == [("enter",), ("first.[0-2]",)]
-    assert made.peak_bytes <= 0.6 * peak_together([link(expand(one).graph) for one in made])
+    schedule = remate.plan(model, (data(8, 64, 32),), at=["enter", "first.*"], budget="60%", cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+    assert sorted(entry.model.at for entry in schedule) == [("enter",), ("first.[0-2]",)]
+    assert schedule.peak_bytes <= 0.6 * peak_together([link(expand(entry).graph) for entry in schedule])

@@ -99,9 +99,9 @@ def test_processes_that_write_at_once_lose_nothing() -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    found = cache.read(DEVICE)
-    assert len(found) == 10 + 4 * 10
-    assert all(said == [found[f"op{k}"].ns for k in range(10)] for said in seen.values())  # what was first stays
+    result = cache.read(DEVICE)
+    assert len(result) == 10 + 4 * 10
+    assert all(said == [result[f"op{k}"].ns for k in range(10)] for said in seen.values())  # what was first stays
 
 
 def test_where_it_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

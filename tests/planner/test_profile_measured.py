@@ -31,16 +31,16 @@ def cost_of(graph: Graph) -> Cost:
 def test_arguments_have_the_recorded_types():
     inputs = ["f32[4,6]{1,4}", "f32[3,5]{0,1}", "c64[3]", "bool[100]", "bf16[2,2]", "f8e4m3[4]", "f64[]", "i64[0,3]"]
     g = graph_of("aten.cat", inputs, ["f32[1]"], (tuple(Ref(i) for i in range(len(inputs))), {"dtype": "f32"}))
-    (found, dtype), kwargs = arguments(g, g.operations[0], CPU)
+    (result, dtype), kwargs = arguments(g, g.operations[0], CPU)
     assert dtype == torch.float32
     assert kwargs == {}
-    assert [tuple(t.shape) for t in found] == [v.type.shape for v in g.values[:-1]]
-    assert found[0].stride() == (1, 4)
-    assert found[1].stride() == (0, 1)
-    assert found[2].dtype == torch.complex64
-    assert found[3].dtype == torch.bool
-    assert found[3].float().mean() > 0.5
-    assert bool((found[0] > 0).all())
+    assert [tuple(t.shape) for t in result] == [v.type.shape for v in g.values[:-1]]
+    assert result[0].stride() == (1, 4)
+    assert result[1].stride() == (0, 1)
+    assert result[2].dtype == torch.complex64
+    assert result[3].dtype == torch.bool
+    assert result[3].float().mean() > 0.5
+    assert bool((result[0] > 0).all())
 
 
 def test_indices_are_in_range_and_spread():
@@ -67,8 +67,8 @@ def test_arguments_that_kernels_read_on_the_cpu_are_there():
     assert [a.name for a in torch.ops.aten._scaled_dot_product_efficient_attention_backward.default._schema.arguments][
         7:9
     ] == ["philox_seed", "philox_offset"]
-    found, _ = arguments(g, g.operations[0], torch.device("meta"))
-    devices = [t.device.type for t in found if isinstance(t, torch.Tensor)]
+    result, _ = arguments(g, g.operations[0], torch.device("meta"))
+    devices = [t.device.type for t in result if isinstance(t, torch.Tensor)]
     assert devices == ["meta"] * 6 + ["cpu"] * 2
 
 
@@ -114,9 +114,9 @@ def test_a_slower_operation_costs_more():
 
 def test_what_does_not_run_is_estimated_and_says_so():
     g = graph_of("aten.mm", ["f32[2,3]", "f32[4,5]"], ["f32[2,5]"], (Ref(0), Ref(1)))
-    found = cost_of(g)
-    assert found.ns >= 1
-    assert found.note.startswith("estimated")
+    result = cost_of(g)
+    assert result.ns >= 1
+    assert result.note.startswith("estimated")
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_what_does_not_run_is_estimated_and_says_so():
 def test_every_operation_of_a_model_runs(name: str, tmp_path: Path):
     graph = capture(*ZOO[name].build()).graph
     state = torch.get_rng_state()
-    found = costed(graph, profile=tmp_path / "p.json")
+    result = costed(graph, profile=tmp_path / "p.json")
     assert torch.equal(state, torch.get_rng_state())
-    assert all((op.ns == 0) == op.view for op in found.operations)
+    assert all((op.ns == 0) == op.view for op in result.operations)
     saved = store.read(tmp_path / "p.json")
     assert saved is not None
     assert [key for key, cost in saved.costs.items() if cost.note] == []

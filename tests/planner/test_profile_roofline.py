@@ -22,7 +22,7 @@ def graph_of(op: str, inputs: list[str], outputs: list[str], args: tuple[Any, ..
     values = [Value(f"x{i}", parse_type(t), "input") for i, t in enumerate(inputs)]
     values += [Value(f"y{i}", parse_type(t), "op", 0) for i, t in enumerate(outputs)]
     writes = tuple(range(len(inputs), len(values)))
-    made = Op(
+    operation = Op(
         "y",
         op,
         args,
@@ -33,7 +33,7 @@ def graph_of(op: str, inputs: list[str], outputs: list[str], args: tuple[Any, ..
         fields.get("view", False),
         fields.get("random", False),
     )
-    return Graph(tuple(values), (made,), 1, writes, (), (), tuple(range(len(values))))
+    return Graph(tuple(values), (operation,), 1, writes, (), (), tuple(range(len(values))))
 
 
 def flops(graph: Graph) -> float:

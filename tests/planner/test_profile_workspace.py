@@ -26,9 +26,9 @@ def underestimated(graph: Graph) -> Iterator[tuple[str, int, int]]:
     distinct: dict[str, Op] = {signature(graph, op): op for op in graph.operations if not op.view}
     with generators_kept(CPU):
         for key, op in distinct.items():
-            found, estimated = measure(graph, op, CPU), workspace(graph, op, "cpu")
-            if found.workspace > estimated:
-                yield key, found.workspace, estimated
+            result, estimated = measure(graph, op, CPU), workspace(graph, op, "cpu")
+            if result.workspace > estimated:
+                yield key, result.workspace, estimated
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
@@ -104,8 +104,8 @@ def test_convolutions_in_low_precision(seed: int) -> None:
         layer, images = convolution(draw)
         step = capture(nn.Sequential(layer, nn.Tanh()).to(torch.bfloat16), (images.detach().to(torch.bfloat16),))
         try:
-            for one in (enabled, False):
-                torch._C._set_mkldnn_enabled(one)
+            for flag in (enabled, False):
+                torch._C._set_mkldnn_enabled(flag)
                 assert list(underestimated(step.graph)) == []
         finally:
             torch._C._set_mkldnn_enabled(enabled)
@@ -143,8 +143,8 @@ class Attending(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         back = [self.order.index(axis) for axis in range(4)]
         lying = x.permute(self.order).contiguous().permute(back)
-        made = nn.functional.scaled_dot_product_attention(lying, lying.exp(), lying.sin())
-        return made.permute(self.behind).contiguous().square().mean()
+        tensor = nn.functional.scaled_dot_product_attention(lying, lying.exp(), lying.sin())
+        return tensor.permute(self.behind).contiguous().square().mean()
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])

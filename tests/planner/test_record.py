@@ -34,8 +34,8 @@ class Net(nn.Module):
         logits = self.b(self.drop(torch.tanh(self.a(x)))) * self.scale
         if labels is None:
             return {"logits": logits}
-        found = {"loss": nn.functional.cross_entropy(logits.float(), labels, reduction="sum") / more["items"]}
-        return {**found, "cache": logits} if self.config.use_cache else found
+        by_name = {"loss": nn.functional.cross_entropy(logits.float(), labels, reduction="sum") / more["items"]}
+        return {**by_name, "cache": logits} if self.config.use_cache else by_name
 
 
 class Loop:
@@ -75,8 +75,8 @@ def test_the_first_training_call_is_planned_as_the_loop_made_it() -> None:
     model, plain = seeded(Net()), seeded(Net())
     wanted = Loop(plain).train()
     with remate.record(model) as call:
-        found = Loop(model).train()
-    assert found == wanted
+        actual = Loop(model).train()
+    assert actual == wanted
     assert type(model) is Net
     assert not call.args
     assert list(call.kwargs) == ["labels", "x", "items"]

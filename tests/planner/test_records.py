@@ -107,9 +107,9 @@ def test_the_very_class_comes_back(kind):
     for name in names:
         assert torch.equal(getattr(ours, name), getattr(theirs, name))
     if isinstance(theirs, tuple):
-        one, other = ours
-        assert torch.equal(one, theirs[0])
-        assert torch.equal(other, theirs[1])
+        left, right = ours
+        assert torch.equal(left, theirs[0])
+        assert torch.equal(right, theirs[1])
 
 
 def made_anew(a, b):

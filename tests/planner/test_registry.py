@@ -79,9 +79,9 @@ def test_strategies_and_bounds_of_other_packages() -> None:
     assert "work" in bound_names()
     instance = StepInstance(transformer(2))
     budget = instance.baseline.peak - 1
-    found = solve(instance, Request(budget), policy("one-recompute"))
-    assert (found.strategy, found.solver, len(found.recomputes)) == ("one-recompute", "none", 1)
-    assert found.peak <= budget
+    solution = solve(instance, Request(budget), policy("one-recompute"))
+    assert (solution.strategy, solution.solver, len(solution.recomputes)) == ("one-recompute", "none", 1)
+    assert solution.peak <= budget
     proven = solve(instance, Request(budget), alone("one-recompute", "work"))
     assert proven.lower_bound == instance.baseline.time
     assert bound("work").name == "work"
@@ -106,5 +106,5 @@ def test_names_are_those_of_the_table() -> None:
 @pytest.mark.parametrize("name", ["greedy", "recreate", "chen-sqrt", "rotor"])
 def test_local_search_loads_no_solver(name: str) -> None:
     text = FRESH.format(name=name, solvers=SOLVERS)
-    made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert made.returncode == 0, made.stderr
+    process = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert process.returncode == 0, process.stderr

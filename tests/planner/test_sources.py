@@ -91,7 +91,7 @@ def test_functions_of_every_kind_are_named(tmp_path: Path) -> None:
 
 def test_errors_name_the_line_of_the_file(tmp_path: Path) -> None:
     text = MODEL.replace("x.tanh()", "x * x.max().item()")
-    line = 1 + next(at for at, found in enumerate(text.splitlines()) if ".item()" in found)
+    line = 1 + next(at for at, result in enumerate(text.splitlines()) if ".item()" in result)
     with pytest.raises(CaptureError) as raised:
         capture(*build(text, tmp_path))
     assert raised.value.source == f"train.py:{line}"

@@ -45,9 +45,9 @@ def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
     with pytest.raises(CaptureError) as caught:
         capture(Matched(Inner(lambda self, a: a * random.random())), (x(),))
     assert "plan the parts of the model that draw nothing: remate.plan(model, args, at=" in caught.value.hint
-    made = remate.plan(Matched().train(), (x(),), at=["backbone", "layers.[0-2]"], budget="100%", cost="cpu")
-    assert isinstance(made, PartSchedules)  # the call as it stands in the message
-    assert len(made) == 2
+    schedule = remate.plan(Matched().train(), (x(),), at=["backbone", "layers.[0-2]"], budget="100%", cost="cpu")
+    assert isinstance(schedule, PartSchedules)  # the call as it stands in the message
+    assert len(schedule) == 2
 
 
 class Clamped(nn.Module):
@@ -74,6 +74,6 @@ def test_what_is_like_the_part_that_failed_is_no_way_out() -> None:
     assert caught.value.module == "model.layers.0"
     at = ["model.layers.[0-2].attention", "model.layers.[0-2].mlp", "model.decoder"]
     assert f"remate.plan(model, args, at={json.dumps(at)})" in caught.value.hint
-    made = remate.plan(whole.train(), (x(),), at=at, budget="100%", cost="cpu")
-    assert isinstance(made, PartSchedules)
-    assert len(made) == 3
+    schedule = remate.plan(whole.train(), (x(),), at=at, budget="100%", cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+    assert len(schedule) == 3

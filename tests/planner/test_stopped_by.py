@@ -51,10 +51,10 @@ REASONS = ("optimal", "gap", "heuristic", "interrupted", "time")
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_end_of_a_search_can_be_saved(reason: str, tmp_path: Path) -> None:
-    found = stopped(reason)
-    assert found.stopped_by == reason
+    result = stopped(reason)
+    assert result.stopped_by == reason
     path = str(tmp_path / "s.json")
-    schedule_of(step(), found, found.baseline_peak, "h200", name="s").save(path)
+    schedule_of(step(), result, result.baseline_peak, "h200", name="s").save(path)
     assert remate_runtime.load(path).solve.stopped_by == reason
 
 

@@ -39,26 +39,26 @@ def test_against_enumeration(seed: int) -> None:
             with pytest.raises(InfeasibleError):
                 solved(graph, budget)
             continue
-        found = solved(graph, budget)
-        assert found.lower_bound <= found.time <= time, "twice the same operation may beat the enumeration"
-        assert found.lower_bound <= time
-        assert found.peak <= budget
+        solution = solved(graph, budget)
+        assert solution.lower_bound <= solution.time <= time, "twice the same operation may beat the enumeration"
+        assert solution.lower_bound <= time
+        assert solution.peak <= budget
 
 
 def test_transformer_closes_to_a_tenth_of_a_percent() -> None:
     graph = transformer(6)
     for budget in shares(graph, 0.8, 0.6, 0.45):
-        found = solved(graph, budget, gap=0.005)
-        assert found.gap <= 0.005
-        assert found.stopped_by in ("gap", "optimal")
+        solution = solved(graph, budget, gap=0.005)
+        assert solution.gap <= 0.005
+        assert solution.stopped_by in ("gap", "optimal")
 
 
 def test_everything_fits() -> None:
     graph = transformer(2)
     (budget,) = shares(graph, 1.0)
-    found = solved(graph, budget)
-    assert (found.recomputes, found.gap, found.stopped_by) == ((), 0.0, "optimal")
-    assert found.time == found.baseline_time == found.lower_bound
+    solution = solved(graph, budget)
+    assert (solution.recomputes, solution.gap, solution.stopped_by) == ((), 0.0, "optimal")
+    assert solution.time == solution.baseline_time == solution.lower_bound
 
 
 def test_infeasible_budget_tells_what_is_possible() -> None:
@@ -79,9 +79,9 @@ def test_time_limit_returns_what_there_is_and_says_so() -> None:
     budget, instance = shares(graph, 0.6)[0], StepInstance(graph)
     pool = CandidatePool()
     solve(instance, Request(budget, gap=1.0), pool=pool)
-    found = solve(instance, Request(budget, gap=0.0), pool=pool, time_limit=1e-9)
-    assert found.peak <= budget
-    assert found.stopped_by == "time"
+    solution = solve(instance, Request(budget, gap=0.0), pool=pool, time_limit=1e-9)
+    assert solution.peak <= budget
+    assert solution.stopped_by == "time"
 
 
 def test_bound_grows_as_the_budget_shrinks() -> None:

@@ -72,33 +72,33 @@ def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -
         pytest.importorskip("ortools")
     about = instance(graph, hierarchy)
     lacks = None if name in POLICIES else lacking(about, strategy(name).needs)
-    found: Solution | InfeasibleError | NotApplicableError | None = None
+    result: Solution | InfeasibleError | NotApplicableError | None = None
     for share in SHARES:
-        found = outcome(name, graph, hierarchy, share)
+        result = outcome(name, graph, hierarchy, share)
         budget = int(share * about.baseline.peak)
-        if isinstance(found, NotApplicableError):
-            assert lacks is not None or "variables, and quick effort goes up to" in str(found)
-            assert name.removesuffix("-approx") in str(found)
-        elif isinstance(found, InfeasibleError):
-            honest(found, name, graph, hierarchy)
+        if isinstance(result, NotApplicableError):
+            assert lacks is not None or "variables, and quick effort goes up to" in str(result)
+            assert name.removesuffix("-approx") in str(result)
+        elif isinstance(result, InfeasibleError):
+            honest(result, name, graph, hierarchy)
         else:
             assert lacks is None
-            timeline = simulate(link(about.graph, found.recomputes))
-            assert (timeline.peak, timeline.time) == (found.peak, found.time)
-            assert found.peak <= budget
-            assert about.baseline.time <= found.lower_bound <= found.time
-            assert name in (*POLICIES, *found.strategy.split("+"))
+            timeline = simulate(link(about.graph, result.recomputes))
+            assert (timeline.peak, timeline.time) == (result.peak, result.time)
+            assert result.peak <= budget
+            assert about.baseline.time <= result.lower_bound <= result.time
+            assert name in (*POLICIES, *result.strategy.split("+"))
             if name not in POLICIES:
-                assert (found.strategy, found.solver) == (name, strategy(name).solver)
+                assert (result.strategy, result.solver) == (name, strategy(name).solver)
     again = outcome(name, graph, hierarchy, SHARES[-1])
-    assert str(again) == str(found) if isinstance(found, Exception) else again == found
+    assert str(again) == str(result) if isinstance(result, Exception) else again == result
 
 
 @pytest.mark.parametrize("name", ["auto", *strategy_names()])
 def test_what_fits_as_it_is_stays_as_it_is(name: str) -> None:
-    found = outcome(name, "layers", True, 1.0)
-    assert isinstance(found, Solution)
-    assert (found.strategy, found.solver, found.recomputes, found.stopped_by) == (BASELINE, "none", (), "optimal")
+    result = outcome(name, "layers", True, 1.0)
+    assert isinstance(result, Solution)
+    assert (result.strategy, result.solver, result.recomputes, result.stopped_by) == (BASELINE, "none", (), "optimal")
 
 
 def honest(error: InfeasibleError, name: str, graph: str, hierarchy: bool) -> None:
@@ -144,9 +144,9 @@ def test_what_a_strategy_needs_is_said() -> None:
 
 def test_a_step_without_backward_is_planned_all_the_same() -> None:
     about = instance("forward", False)
-    found = solve(about, Request(about.baseline.peak - 1))
-    assert found.peak < about.baseline.peak
-    assert found.solver == "none"
+    solution = solve(about, Request(about.baseline.peak - 1))
+    assert solution.peak < about.baseline.peak
+    assert solution.solver == "none"
 
 
 def test_names_that_stand_for_nothing() -> None:
@@ -159,5 +159,5 @@ def test_a_strategy_alone_does_not_take_what_others_found() -> None:
     about, pool = instance("layers", False), CandidatePool()
     budget = int(0.7 * about.baseline.peak)
     solve(about, Request(budget), policy("flat"), pool=pool)
-    found = solve(about, Request(budget, gap=1.0), alone("greedy"), pool=pool)
-    assert (found.strategy, found.solver) == ("greedy", "none")
+    solution = solve(about, Request(budget, gap=1.0), alone("greedy"), pool=pool)
+    assert (solution.strategy, solution.solver) == ("greedy", "none")

@@ -63,22 +63,22 @@ def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
     every = 100 if name == "moccasin" else 40 if name in HEAVY else 8
     for number, seed in enumerate(range(NAMES.index(name) % every, SEEDS, every)):
         graph, budget, best = step(seed)
-        found = outcome(name, graph, budget)
-        if isinstance(found, Solution):
-            timeline = simulate(link(graph, found.recomputes))
-            assert (timeline.peak, timeline.time) == (found.peak, found.time), seed
-            assert found.peak <= budget, seed
+        result = outcome(name, graph, budget)
+        if isinstance(result, Solution):
+            timeline = simulate(link(graph, result.recomputes))
+            assert (timeline.peak, timeline.time) == (result.peak, result.time), seed
+            assert result.peak <= budget, seed
             assert best is not None, seed
-            assert found.lower_bound <= best <= found.time, seed
-            assert found.stopped_by != "optimal" or found.time == best, seed
-            assert name != "exact" or found.time == best, seed
-        elif isinstance(found, InfeasibleError):
-            assert found.floor <= found.smallest, seed
-            assert found.smallest > budget, seed
+            assert result.lower_bound <= best <= result.time, seed
+            assert result.stopped_by != "optimal" or result.time == best, seed
+            assert name != "exact" or result.time == best, seed
+        elif isinstance(result, InfeasibleError):
+            assert result.floor <= result.smallest, seed
+            assert result.smallest > budget, seed
             assert best is None or name not in ("exact", "auto"), seed
         if number < 2:
             again = outcome(name, graph, budget)
-            assert str(again) == str(found) if isinstance(found, Exception) else again == found
+            assert str(again) == str(result) if isinstance(result, Exception) else again == result
 
 
 @pytest.mark.slow
@@ -92,27 +92,31 @@ def test_auto_finds_every_optimum(searched: bool) -> None:
     for seed in range(SEEDS):
         graph, budget, best = step(seed)
         try:
-            found = solve(StepInstance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), auto).time
+            solution = solve(StepInstance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), auto).time
         except InfeasibleError:
-            found = None
-        assert found == best, seed
+            solution = None
+        assert solution == best, seed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("graph", "share"), [("random", 0.85), ("random", 0.7), ("frozen", 0.7), ("layers", 0.85)])
 def test_auto_is_worse_than_none(graph: str, share: float) -> None:
-    made = {"random": lambda: random_graph(7, 20), "frozen": lambda: frozen_base(4), "layers": lambda: transformer(2)}
-    step = made[graph]()
+    by_name = {
+        "random": lambda: random_graph(7, 20),
+        "frozen": lambda: frozen_base(4),
+        "layers": lambda: transformer(2),
+    }
+    step = by_name[graph]()
     budget = int(share * StepInstance(step).baseline.peak)
-    found = {name: outcome(name, step, budget) for name in NAMES}
-    times = {name: one.time for name, one in found.items() if isinstance(one, Solution)}
+    entries = {name: outcome(name, step, budget) for name in NAMES}
+    times = {name: entry.time for name, entry in entries.items() if isinstance(entry, Solution)}
     assert not times or times["auto"] == min(times.values()), times
 
 
 def test_beam_lets_nothing_go_that_the_backward_start_needs() -> None:
     """Nothing runs again between the last operation of forward and the forward/backward boundary."""
     graph, budget, best = step(15)
-    found = outcome("beam", graph, budget)
-    assert isinstance(found, Solution)
-    assert found.peak <= budget
-    assert found.time == best
+    result = outcome("beam", graph, budget)
+    assert isinstance(result, Solution)
+    assert result.peak <= budget
+    assert result.time == best

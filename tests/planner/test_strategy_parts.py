@@ -50,11 +50,11 @@ def outcome(problem: Problem, proposals: Proposals[Candidate]) -> Candidate:
 
 def random_recomputes(graph: Graph, warm_start: int, count: int) -> list[FlatRecompute]:
     chance = random.Random(warm_start)
-    made = []
+    collected = []
     for _ in range(count):
         op = chance.randrange(graph.backward_start)
-        made.append(FlatRecompute(op, chance.randrange(op + 1, len(graph.operations))))
-    return sorted(made, key=lambda r: (r.before, r.op))
+        collected.append(FlatRecompute(op, chance.randrange(op + 1, len(graph.operations))))
+    return sorted(collected, key=lambda r: (r.before, r.op))
 
 
 @given(st.integers(0, 10_000), st.integers(0, 12))
@@ -63,8 +63,8 @@ def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
     graph = random_graph(warm_start, 14)
     recomputes = random_recomputes(graph, warm_start, count)
     ledger = Ledger(Problem(graph), recomputes)
-    found = judge(Problem(graph), recomputes)
-    assert (ledger.peak, ledger.time) == (found.peak, found.time)
+    result = judge(Problem(graph), recomputes)
+    assert (ledger.peak, ledger.time) == (result.peak, result.time)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([(12, 0), (5, 0), (5, 2), (3, 9)]), st.sampled_from([0.9, 0.75, 0.6]))
@@ -81,10 +81,10 @@ def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple
     if result.x is None:
         return
     chosen = model.chosen(result)
-    found = judge(problem, place(problem, w, chosen))
-    assert found.peak <= model.peak(result) * (1 + 1e-6) + 1
+    outcome_of_call = judge(problem, place(problem, w, chosen))
+    assert outcome_of_call.peak <= model.peak(result) * (1 + 1e-6) + 1
     assert model.peak(result) <= share * reference * (1 + 1e-6) + 1
-    extra = 100 * (found.time / problem.baseline_time - 1)
+    extra = 100 * (outcome_of_call.time / problem.baseline_time - 1)
     assert extra <= result.objective + 1e-6
     tight = Formulation(problem, refined(problem, w, chosen), reference)
     with Deadline() as deadline:
@@ -124,9 +124,9 @@ def test_polish_holds_what_saves_much_for_its_bytes() -> None:
     again = judge(problem, as_late_as_possible(problem, every))
     with Deadline() as deadline:
         quick = outcome(problem, polish(problem, again, again.peak + 12, deadline, quick=True))
-        found = outcome(problem, polish(problem, again, again.peak + 12, deadline))
+        result = outcome(problem, polish(problem, again, again.peak + 12, deadline))
     assert again.time - quick.time == 9 + 2 * 12
-    assert again.time - found.time == 4 * 12
+    assert again.time - result.time == 4 * 12
 
 
 def test_segments_follow_small_cuts() -> None:

@@ -42,9 +42,9 @@ class _Step:
             self.values.append(Value(f"v{index}:{k}", TensorType("i8", (size,)), "op", index))
             self.root.append(self.root[reads[0]] if flag == "view" else first + k)
         args, seen = tuple(Ref(v) for v in reads), tuple(dict.fromkeys(reads))
-        made, several = tuple(range(first, first + len(sizes))), len(sizes) > 1
+        produced, several = tuple(range(first, first + len(sizes))), len(sizes) > 1
         self.operations.append(
-            Op(f"op{index}", op, args, {}, seen, made, several, flag == "view", flag == "random", ns, workspace)
+            Op(f"op{index}", op, args, {}, seen, produced, several, flag == "view", flag == "random", ns, workspace)
         )
         return first
 
@@ -134,17 +134,17 @@ def _forward(step: _Step, running: int) -> None:
     if step.kind == "views" and chance.random() < 0.5:
         inputs[0] = step.add("aten.view", inputs[:1], [step.size(inputs[0])], flag="view")
     first = step.add(op, inputs, sizes, ns, workspace, flag)
-    made = [first + k for k in range(len(sizes))]
+    values = [first + k for k in range(len(sizes))]
     saves = chance.random()
     saved = inputs if saves < 0.65 else []
     if saves > 0.45:
-        saved = [*saved, *made]
+        saved = [*saved, *values]
     elif chance.random() < 0.7:
-        saved = [*saved, *made[1:]]
+        saved = [*saved, *values[1:]]
     step.records.append((inputs, saved, first, chance.choice((0, 0, 4))))
     live.append(first)
-    if len(made) > 1 and chance.random() < 0.5:
-        live.append(made[1])
+    if len(values) > 1 and chance.random() < 0.5:
+        live.append(values[1])
 
 
 def _elementwise(step: _Step, value: int) -> tuple[str, list[int], list[int]]:
@@ -159,7 +159,7 @@ def _elementwise(step: _Step, value: int) -> tuple[str, list[int], list[int]]:
 def _backward(step: _Step, loss: int) -> list[tuple[int, int]]:
     """Operations that mirror the records. Returns the gradients of the parameters."""
     chance, gradient = step.chance, {loss: step.source("grad.loss", 1, "tangent")}
-    found: list[tuple[int, int]] = []
+    results: list[tuple[int, int]] = []
     for inputs, saved, output, parameter in reversed(step.records):
         if output not in gradient:
             continue
@@ -171,15 +171,15 @@ def _backward(step: _Step, loss: int) -> list[tuple[int, int]]:
             if len(wanted) == 1 and step.size(wanted[0]) == step.size(output) and chance.random() < 0.6:
                 op = ("aten.neg", "aten.mul.Tensor", op)[min(len(reads) - 1, 2)]
             workspace = 0 if step.kind == "plain" else chance.choice((0, 0, 4))
-            made = step.add(op, reads, [step.size(v) for v in wanted], 2 * chance.randint(1, 9), workspace)
+            value = step.add(op, reads, [step.size(v) for v in wanted], 2 * chance.randint(1, 9), workspace)
             for k, v in enumerate(wanted):
                 old = gradient.get(v)
-                new = made + k
+                new = value + k
                 gradient[v] = new if old is None else step.add("aten.add.Tensor", [old, new], [step.size(v)], 1)
         if parameter:
             name = f"w{len(step.operations)}"
-            made = step.add("synthetic.weight", reads, [parameter], chance.randint(1, 9))
+            value = step.add("synthetic.weight", reads, [parameter], chance.randint(1, 9))
             if step.kind == "views" and chance.random() < 0.5:
-                made = step.add("aten.view", [made], [parameter], flag="view")
-            found.append((step.source(name, parameter, "parameter"), made))
-    return found
+                value = step.add("aten.view", [value], [parameter], flag="view")
+            results.append((step.source(name, parameter, "parameter"), value))
+    return results

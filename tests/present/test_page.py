@@ -101,11 +101,11 @@ def test_figures_for_the_script_are_the_simulators(mlp: Analysis) -> None:
 
 def test_names_for_the_script(mlp: Analysis) -> None:
     data = Document(page(mlp)).data()
-    found = {
+    by_name = {
         (f"{data['places'][place]}." if place >= 0 else "") + data["locals"][local]
         for place, local in zip(data["ops"]["place"], data["ops"]["local"], strict=True)
     }
-    assert found == {op.id for op in mlp.graph.operations if not op.view}
+    assert by_name == {op.id for op in mlp.graph.operations if not op.view}
 
 
 def test_the_same_schedule_makes_the_same_page(mlp: Analysis) -> None:
@@ -131,13 +131,13 @@ def test_frontier(mlp: Analysis, tmp_path: Path) -> None:
     (tmp_path / "other-costs.json").write_text(json.dumps(slower))
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "notes.txt").write_text("not looked at")
-    found = frontier(mlp, str(tmp_path / "here.json"), str(tmp_path))
-    assert [(p.file, p.here) for p in found.points] == [("here.json", True), ("looser <b>.json", False)]
-    assert [name for name, _ in found.skipped] == ["broken.json", "other-costs.json"]
-    document = Document(page(mlp, None, found))
+    schedules = frontier(mlp, str(tmp_path / "here.json"), str(tmp_path))
+    assert [(p.file, p.here) for p in schedules.points] == [("here.json", True), ("looser <b>.json", False)]
+    assert [name for name, _ in schedules.skipped] == ["broken.json", "other-costs.json"]
+    document = Document(page(mlp, None, schedules))
     assert (document.open, document.wrong) == ([], [])
     assert "looser <b>.json" in document.text
-    labels = [label for label in page(mlp, None, found).split("</text>") if label.endswith(">69%")]
+    labels = [label for label in page(mlp, None, schedules).split("</text>") if label.endswith(">69%")]
     assert len(labels) == 1  # two points in one place have one label
     assert "named" not in document.text
     (tmp_path / "named").mkdir()

@@ -17,9 +17,9 @@ def test_peaks_and_ends_stay(points: list[tuple[int, int]], buckets: int) -> Non
         now += wait
         times.append(now)
     levels = [level for _, level in points]
-    found_times, found = thin(times, levels, buckets)
-    assert len(found) == len(found_times) <= max(4 * buckets, 1)
-    assert (max(found), min(found)) == (max(levels), min(levels))
-    assert (found[0], found[-1]) == (levels[0], levels[-1])
+    found_times, result = thin(times, levels, buckets)
+    assert len(result) == len(found_times) <= max(4 * buckets, 1)
+    assert (max(result), min(result)) == (max(levels), min(levels))
+    assert (result[0], result[-1]) == (levels[0], levels[-1])
     assert found_times == sorted(found_times)
-    assert set(zip(found_times, found, strict=True)) <= set(zip(times, levels, strict=True))
+    assert set(zip(found_times, result, strict=True)) <= set(zip(times, levels, strict=True))

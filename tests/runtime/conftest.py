@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     requested."""
     marked = metafunc.definition.get_closest_marker("compiled") is not None
     if marked and metafunc.config.getoption("--engine") == "eager":
-        engines = ["eager", *(pytest.param(one, marks=pytest.mark.slow) for one in ("compiled", "graphs"))]
+        engines = ["eager", *(pytest.param(item, marks=pytest.mark.slow) for item in ("compiled", "graphs"))]
         metafunc.parametrize("requested_engine", engines, indirect=True)
 
 

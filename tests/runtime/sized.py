@@ -40,22 +40,22 @@ def named(number: int) -> Any:
     """The expression that a number of the capture stands for: c * b^i * t^j."""
     if number == 0:
         return None
-    made = constant(1)
+    expression = constant(1)
     for name, size in (("b", B), ("t", T)):
         while number % size == 0:
-            number, made = number // size, made * dimension(name)
-    return str(made * constant(number)) if made.dims else None
+            number, expression = number // size, expression * dimension(name)
+    return str(expression * constant(number)) if expression.dims else None
 
 
 def sized(schedule: Schedule, **dims: Dimension) -> Schedule:
     """A schedule that was captured at b=11, t=13, with names for what follows from these."""
     model = schedule.model
-    made = replace(
+    changed = replace(
         schedule,
         model=replace(model, dims=dims, inputs=_tree(model.inputs), outputs=_tree(model.outputs)),
         blocks={name: _block(block) for name, block in schedule.blocks.items()},
     )
-    return replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
+    return replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed)))
 
 
 def _block(block: Block) -> Block:
@@ -82,7 +82,7 @@ def _workspace(number: int) -> int | str:
 
 
 def _type(text: str) -> str:
-    return re.sub(r"(?<=[\[{,])\d+", lambda found: named(int(found[0])) or found[0], text)
+    return re.sub(r"(?<=[\[{,])\d+", lambda match: named(int(match[0])) or match[0], text)
 
 
 def _argument(value: Any) -> Any:

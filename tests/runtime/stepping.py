@@ -135,12 +135,12 @@ def step(
     }
 
 
-def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: float = 0.0) -> None:
-    assert found.keys() == wanted.keys()
+def assert_same(actual: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: float = 0.0) -> None:
+    assert actual.keys() == wanted.keys()
     gradients = [want for name, want in wanted.items() if name.startswith("grad ")] or list(wanted.values())
     scale = max(map(_largest, gradients), default=0.0)
     for name, want in wanted.items():
-        have = found[name]
+        have = actual[name]
         if want is None:
             assert have is None, name
         elif (tolerance or ROUNDING) and (want.is_floating_point() or want.is_complex()):
@@ -150,23 +150,23 @@ def assert_same(found: Mapping[str, Any], wanted: Mapping[str, Any], tolerance: 
             assert torch.equal(have, want), f"{name}: {(have.double() - want.double()).abs().max()}"
 
 
-def assert_as_near(found: Mapping[str, Any], eager: Mapping[str, Any], exact: Mapping[str, Any]) -> None:
+def assert_as_near(actual: Mapping[str, Any], eager: Mapping[str, Any], exact: Mapping[str, Any]) -> None:
     """That gradients are no farther from those in float64 than twice what eager's are at most, for low precision."""
-    assert found.keys() == eager.keys() == exact.keys()
-    far = [max(_largest(one[name].double() - want) for name, want in exact.items()) for one in (found, eager)]
+    assert actual.keys() == eager.keys() == exact.keys()
+    far = [max(_largest(item[name].double() - want) for name, want in exact.items()) for item in (actual, eager)]
     assert far[0] <= 2 * far[1]
 
 
 def same_in_low_precision(planned: nn.Module, eager: nn.Module, loss: Callable[[Any], torch.Tensor]) -> None:
     """The gradients that both have: the bits of eager, or where the engine rounds otherwise, what is as near to
     float64. loss: of a model in float64."""
-    found, wanted = ({n: p.grad for n, p in model.named_parameters()} for model in (planned, eager))
+    actual, wanted = ({n: p.grad for n, p in model.named_parameters()} for model in (planned, eager))
     if not ROUNDING:
-        return assert_same(found, wanted)
+        return assert_same(actual, wanted)
     double = copy.deepcopy(eager).double()
     double.zero_grad()
     loss(double).backward()
-    return assert_as_near(found, wanted, {n: p.grad for n, p in double.named_parameters()})
+    return assert_as_near(actual, wanted, {n: p.grad for n, p in double.named_parameters()})
 
 
 def _largest(tensor: torch.Tensor | None) -> float:

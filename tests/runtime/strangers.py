@@ -32,8 +32,8 @@ def edited(
     """The model's schedule with these operations before its own, or after those of forward."""
     schedule = schedule_of(model(), (inputs(),), recomputes=no_recomputes)
     ((name, block),) = schedule.blocks.items()
-    made = tuple(Operation(id=i, op=op, args=args, kwargs=kwargs, out=out) for i, op, args, kwargs, out in lines)
-    forward = (*block.forward, *made) if after else (*made, *block.forward)
+    result = tuple(Operation(id=i, op=op, args=args, kwargs=kwargs, out=out) for i, op, args, kwargs, out in lines)
+    forward = (*block.forward, *result) if after else (*result, *block.forward)
     block = replace(block, forward=forward, constants=constants or {})
     changed = replace(schedule, blocks={name: block}, namespaces=tuple(namespaces))
     return replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed)))

@@ -262,13 +262,13 @@ def test_buffers_may_be_replaced_and_plain_attributes_count():
 
 def test_outputs_are_rebuilt():
     model, x = seeded(Answering()), data(2, 8)
-    found, wanted = apply(model, schedule_of(model, (x,)))(x), model(x)
-    assert type(found) is Answer
-    assert torch.equal(found.loss, wanted.loss)
-    assert found.extra[1] == {"n": 3}
-    assert isinstance(found.extra, tuple)
-    assert found.logits.requires_grad  # as in eager; the step refuses a gradient for it
-    found.loss.backward()
+    actual, wanted = apply(model, schedule_of(model, (x,)))(x), model(x)
+    assert type(actual) is Answer
+    assert torch.equal(actual.loss, wanted.loss)
+    assert actual.extra[1] == {"n": 3}
+    assert isinstance(actual.extra, tuple)
+    assert actual.logits.requires_grad  # as in eager; the step refuses a gradient for it
+    actual.loss.backward()
     model = seeded(TwoHeads())
     assert type(apply(model, schedule_of(model, (data(4, 8),)))(data(4, 8))) is Pair
 
@@ -294,8 +294,8 @@ def test_hugging_face_style_classes_survive():
     assert_same(
         step(planned, (), {"input_ids": ids, "labels": ids}), step(eager, (), {"input_ids": ids, "labels": ids})
     )
-    found = planned(ids, labels=ids)
-    assert type(found).__name__ == "CausalLMOutputWithCrossAttentions"
+    result = planned(ids, labels=ids)
+    assert type(result).__name__ == "CausalLMOutputWithCrossAttentions"
     assert isinstance(planned, transformers.PreTrainedModel)
     planned.eval()
     assert planned.generate(ids[:, :2], max_new_tokens=2, do_sample=False).shape == (1, 4)
@@ -339,5 +339,5 @@ def test_parameters_that_are_views_of_a_flat_one():
         planned(data(2, 8)).sum().backward()
         eager(data(2, 8)).sum().backward()
     wanted: list[Any] = [p.grad for p in eager.parameters()]
-    found: Any = flat.grad
-    assert torch.equal(found, torch.cat([grad.flatten() for grad in wanted]))
+    result: Any = flat.grad
+    assert torch.equal(result, torch.cat([grad.flatten() for grad in wanted]))

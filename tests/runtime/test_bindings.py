@@ -61,10 +61,10 @@ def test_a_binding_calls_the_operator(name: str, kinds: str) -> None:
     operator: Any = getattr(getattr(torch.ops.aten, packet), overload or "default")
     with torch.no_grad(), Called() as wanted:
         operator._op(*args)
-    with torch.no_grad(), Called() as found:
+    with torch.no_grad(), Called() as result:
         function(*args)
-    assert found.first == wanted.first
-    assert found.first[0] is operator
+    assert result.first == wanted.first
+    assert result.first[0] is operator
 
 
 @pytest.mark.parametrize(

@@ -134,8 +134,8 @@ def is_default(value: Any, default: Any) -> bool:
 
 
 def leaves_differ(value: Any, default: Any) -> bool:
-    one, other = leaves(value), leaves(default)
-    return [(type(x), str(x)) for x in one] != [(type(x), str(x)) for x in other] or children(value) != children(
+    left, right = leaves(value), leaves(default)
+    return [(type(x), str(x)) for x in left] != [(type(x), str(x)) for x in right] or children(value) != children(
         default
     )
 
@@ -157,8 +157,8 @@ def test_any_spelling_of_the_planned_call_computes_what_eager_does(draws):
     for seed in (100, 200):
         again = {name: fresh(value, seed + at) for at, (name, value) in enumerate(call.items())}
         args, kwargs = spelled(draws.draw, again)
-        for found, wanted in zip(gradients(planned, args, kwargs), gradients(model, args, kwargs), strict=True):
-            assert torch.equal(found, wanted)
+        for actual, wanted in zip(gradients(planned, args, kwargs), gradients(model, args, kwargs), strict=True):
+            assert torch.equal(actual, wanted)
 
 
 @SETTINGS
@@ -167,8 +167,8 @@ def test_any_other_call_computes_what_eager_does_or_is_refused(draws):
     model = seeded(Folding())
     call = draws.draw(calls())
     planned = apply(model, schedule_of(model, *spelled(draws.draw, call)))
-    other = draws.draw(calls())
-    mixed = {**call, **{name: other[name] for name in draws.draw(st.sets(st.sampled_from(sorted(other))))}}
+    right = draws.draw(calls())
+    mixed = {**call, **{name: right[name] for name in draws.draw(st.sets(st.sampled_from(sorted(right))))}}
     if "c" not in mixed:
         mixed["rest"] = []
     if draws.draw(st.booleans()):
@@ -176,10 +176,10 @@ def test_any_other_call_computes_what_eager_does_or_is_refused(draws):
     args, kwargs = spelled(draws.draw, mixed)
     wanted = gradients(model, args, kwargs)
     try:
-        found = gradients(planned, args, kwargs)
+        actual = gradients(planned, args, kwargs)
     except BindError:
         return
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(actual, wanted, strict=True))
 
 
 def test_arguments_go_by_name():
@@ -195,19 +195,19 @@ def test_arguments_go_by_name():
     a, b, c = (data(*SHAPE, seed=seed) for seed in range(3))
     planned = apply(model, schedule_of(model, (), {"c": c, "a": a, "b": b}))
     for args, kwargs in [((a, b, c), {}), ((), {"a": a, "b": b, "c": c}), ((a,), {"c": c, "b": b})]:
-        for found, wanted in zip(gradients(planned, args, kwargs), gradients(model, args, kwargs), strict=True):
-            assert torch.equal(found, wanted)
+        for actual, wanted in zip(gradients(planned, args, kwargs), gradients(model, args, kwargs), strict=True):
+            assert torch.equal(actual, wanted)
 
 
 def test_forward_of_keywords_only_takes_them_as_planned():
     model = seeded(Keywords())
     batch = {name: data(*SHAPE, seed=seed) for seed, name in enumerate("qrs")}
     planned = apply(model, schedule_of(model, (), batch))
-    for found, wanted in zip(gradients(planned, (), batch), gradients(model, (), batch), strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(gradients(planned, (), batch), gradients(model, (), batch), strict=True):
+        assert torch.equal(actual, wanted)
     other = dict(reversed(batch.items()))
-    for found, wanted in zip(gradients(planned, (), other), gradients(model, (), other), strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(gradients(planned, (), other), gradients(model, (), other), strict=True):
+        assert torch.equal(actual, wanted)
     with pytest.raises(BindError, match="'r' is missing"):
         planned(q=batch["q"], s=batch["s"])
     with pytest.raises(BindError, match="without the input 't'"):
@@ -255,13 +255,13 @@ def test_keys_in_another_order_are_taken_where_forward_does_the_same_with_them(k
     x, y, z = (data(3, 2, seed=seed) for seed in range(3))
     planned = apply(model, schedule_of(model, (kind({"in": (kind(x=x, y=y, z=z),)}),), {"x": z, "y": x, "z": y}))
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    found = []
-    for one in (planned, model):
+    results = []
+    for module in (planned, model):
         model.load_state_dict(buffers, strict=False)
         torch.manual_seed(0)
-        steps = [gradients(one, (kind({"in": (kind(z=z, x=x, y=y),)}),), {"z": y, "x": z, "y": x}) for _ in range(2)]
-        found.append([*steps[0], *steps[1], *(buffer.clone() for buffer in model.buffers()), torch.rand(1)])
-    for ours, eagers in zip(*found, strict=True):
+        steps = [gradients(module, (kind({"in": (kind(z=z, x=x, y=y),)}),), {"z": y, "x": z, "y": x}) for _ in range(2)]
+        results.append([*steps[0], *steps[1], *(buffer.clone() for buffer in model.buffers()), torch.rand(1)])
+    for ours, eagers in zip(*results, strict=True):
         assert torch.equal(ours, eagers)
 
 
@@ -356,10 +356,10 @@ def test_bert_as_tokenizers_call_it(planned_as):
     wanted = losses(model, given)
     batch = transformers.BatchEncoding(given)
     for order in orders.values():
-        for found, want in zip(losses(planned, {name: batch[name] for name in order}), wanted, strict=True):
-            assert torch.equal(found, want)
-    for found, want in zip(losses(planned, batch), wanted, strict=True):
-        assert torch.equal(found, want)
+        for actual, want in zip(losses(planned, {name: batch[name] for name in order}), wanted, strict=True):
+            assert torch.equal(actual, want)
+    for actual, want in zip(losses(planned, batch), wanted, strict=True):
+        assert torch.equal(actual, want)
 
 
 def losses(model: Any, batch: Any) -> list[torch.Tensor]:

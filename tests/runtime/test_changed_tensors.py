@@ -97,7 +97,7 @@ def test_the_default_type_may_change_between_forward_and_backward():
     ours = [p.grad.clone() for p in model.parameters()]
     model.zero_grad()
     model(x).sum().backward()
-    assert all(torch.equal(one, p.grad) for one, p in zip(ours, model.parameters(), strict=True))
+    assert all(torch.equal(left, p.grad) for left, p in zip(ours, model.parameters(), strict=True))
 
 
 def test_another_default_type_is_refused_at_calls():

@@ -27,8 +27,8 @@ def graph() -> Graph:
     values += (Value("grad.y", kind, "tangent"), Value("grad.z", kind, "tangent"), Value("g", kind, "op", 3))
     reads = ((1, 0), (3,), (3,), (6, 4, 1, 2))
     ops = tuple(
-        Op(f"op{i}", "aten.cos", tuple(map(Ref, r)), {}, r, (made,), False, False, False)
-        for i, (r, made) in enumerate(zip(reads, (3, 4, 5, 8), strict=True))
+        Op(f"op{i}", "aten.cos", tuple(map(Ref, r)), {}, r, (produced,), False, False, False)
+        for i, (r, produced) in enumerate(zip(reads, (3, 4, 5, 8), strict=True))
     )
     return Graph(values, ops, 3, (4, 5), ((0, 8), (1, 8)), ((2, 3),), tuple(range(9)))
 
@@ -68,7 +68,7 @@ class ReturnsItsBuffer(nn.Module):
 
 
 def test_an_output_that_is_a_buffer_shows_its_update() -> None:
-    x, found = data(8, 4), []
+    x, results = data(8, 4), []
     schedule = schedule_of(ReturnsItsBuffer(), (x,), recomputes=everything)
     for module in (ReturnsItsBuffer(), apply(ReturnsItsBuffer(), schedule)):
         rows = []
@@ -78,5 +78,5 @@ def test_an_output_that_is_a_buffer_shows_its_update() -> None:
             loss.backward()
             held: tuple[Any, ...] = (loss, mean, module.norm.weight.grad, module.norm.running_mean)
             rows += [tensor.detach().clone() for tensor in held]
-        found.append(rows)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        results.append(rows)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

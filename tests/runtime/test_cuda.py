@@ -64,9 +64,9 @@ def test_autocast():
     eager = copy.deepcopy(model)
     with torch.autocast("cuda", torch.bfloat16):
         planned = apply(model, schedule_of(model, (x,)))
-        found, wanted = planned(x), eager(x)
-    assert torch.equal(found, wanted)
-    found.float().sum().backward()
+        actual, wanted = planned(x), eager(x)
+    assert torch.equal(actual, wanted)
+    actual.float().sum().backward()
 
 
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
@@ -104,8 +104,8 @@ def test_fused_attention(recomputes, dtype, dropout):
     model, x = seeded(Attentive(dropout)).cuda().to(dtype), data(4, 128, 64).cuda().to(dtype)
     eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), recomputes=recomputes))
     for seed in range(2):
-        wanted, found = _step(eager, x, seed), _step(planned, x, seed)
-        assert_same(found, wanted, tolerance=1e-5 if dtype is torch.float32 else 2e-2)
+        wanted, actual = _step(eager, x, seed), _step(planned, x, seed)
+        assert_same(actual, wanted, tolerance=1e-5 if dtype is torch.float32 else 2e-2)
 
 
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
@@ -116,9 +116,9 @@ def test_another_stream(recomputes):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        found = _step(planned, x, 3)
+        actual = _step(planned, x, 3)
     torch.cuda.current_stream().wait_stream(stream)
-    assert_same(found, _step(eager, x, 3), tolerance=1e-5)
+    assert_same(actual, _step(eager, x, 3), tolerance=1e-5)
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
@@ -128,11 +128,11 @@ def test_another_device_than_the_current_one():
     model, x = model.to("cuda:1"), x.to("cuda:1")
     eager, planned = copy.deepcopy(model), apply(model, schedule)
 
-    def step(made: nn.Module) -> dict:
+    def step(output: nn.Module) -> dict:
         torch.manual_seed(5)
-        made.zero_grad()
-        made(x).pow(2).mean().backward()
-        gradients = {n: p.grad.clone() for n, p in made.named_parameters() if p.grad is not None}
+        output.zero_grad()
+        output(x).pow(2).mean().backward()
+        gradients = {n: p.grad.clone() for n, p in output.named_parameters() if p.grad is not None}
         return {**gradients, "generator": torch.cuda.get_rng_state("cuda:1")}
 
     assert_same(step(planned), step(eager), tolerance=1e-5)
@@ -146,9 +146,9 @@ def test_planned_from_measured_costs(name):
     model, args, kwargs = ZOO[name].build("cuda")
     schedule = remate.plan(model, args, kwargs, budget="70%")
     planned = apply(model, schedule)
-    found = compare_models(model, planned, args, kwargs, steps=2)
-    assert found.relative <= 1e-3, found
-    assert found.generator_equal
+    difference = compare_models(model, planned, args, kwargs, steps=2)
+    assert difference.relative <= 1e-3, difference
+    assert difference.generator_equal
     for _ in range(2):
         peak = peak_bytes(lambda: training_step(planned, args, kwargs), "cuda")
     assert peak <= 1.02 * schedule.peak_bytes + (1 << 20)

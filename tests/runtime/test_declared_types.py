@@ -93,22 +93,22 @@ def test_a_file_of_half_precision_norms_is_taken() -> None:
 
 @pytest.fixture
 def library():
-    made = torch.library.Library("remate_liars", "DEF")
-    made.define("same(Tensor x) -> Tensor")
-    made.impl(
+    lib = torch.library.Library("remate_liars", "DEF")
+    lib.define("same(Tensor x) -> Tensor")
+    lib.impl(
         "same", lambda x: x.view_as(x) if x.device.type != "meta" else torch.empty_like(x), "CompositeExplicitAutograd"
     )
-    made.define("both(Tensor x) -> (Tensor, Tensor)")
-    made.impl("both", lambda x: (lambda y: (y, y.view_as(y)))(x.clone()), "CompositeExplicitAutograd")
-    made.define("part(Tensor x) -> Tensor")
-    made.impl("part", lambda x: torch.empty(1 << 20, dtype=x.dtype, device=x.device)[:8].fill_(1), "CPU")
-    made.impl("part", lambda x: x.new_empty(8), "Meta")
-    made.define("other(Tensor x) -> Tensor")
-    made.impl("other", lambda x: x.double(), "CPU")
-    made.define("shorter(Tensor x) -> Tensor")
-    made.impl("shorter", lambda x: x[:1].clone(), "CPU")
+    lib.define("both(Tensor x) -> (Tensor, Tensor)")
+    lib.impl("both", lambda x: (lambda y: (y, y.view_as(y)))(x.clone()), "CompositeExplicitAutograd")
+    lib.define("part(Tensor x) -> Tensor")
+    lib.impl("part", lambda x: torch.empty(1 << 20, dtype=x.dtype, device=x.device)[:8].fill_(1), "CPU")
+    lib.impl("part", lambda x: x.new_empty(8), "Meta")
+    lib.define("other(Tensor x) -> Tensor")
+    lib.impl("other", lambda x: x.double(), "CPU")
+    lib.define("shorter(Tensor x) -> Tensor")
+    lib.impl("shorter", lambda x: x[:1].clone(), "CPU")
     yield ("remate_liars",)
-    made._destroy()
+    lib._destroy()
 
 
 @pytest.mark.parametrize(
@@ -151,22 +151,22 @@ def test_only_the_first_run_is_judged(monkeypatch) -> None:
     x = data(4, 3, 6, 6)
     planned = apply(live, schedule_of(live, (x,)))
     planned(x).sum().backward()
-    found = len(seen)
-    assert found > len({*seen}) > 5  # recomputations are judged too
+    result = len(seen)
+    assert result > len({*seen}) > 5  # recomputations are judged too
     planned(x).sum().backward()
-    assert len(seen) == found
+    assert len(seen) == result
     with torch.no_grad():
         planned(x)  # inference runs other instructions
-    assert len(seen) > found
+    assert len(seen) > result
 
 
 def test_a_listed_view_that_copies_is_refused() -> None:
     graph = expand(edited(line("aten.t", "%x", out="f32[8,4]{1,8}"))).graph
-    (given,), (made,) = graph.operations[0].reads, graph.operations[0].writes
-    assert made is not None
+    (given,), (produced,) = graph.operations[0].reads, graph.operations[0].writes
+    assert produced is not None
 
     def run(slots: list) -> None:
-        slots[made] = slots[given].clone().t() if copies else slots[given].t()
+        slots[produced] = slots[given].clone().t() if copies else slots[given].t()
 
     for copies in (False, True):
         slots: list = [None] * len(graph.values)

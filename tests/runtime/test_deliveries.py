@@ -76,8 +76,8 @@ def test_accumulation_holds_one_set_of_gradients(recomputes: Any) -> None:
     model.zero_grad()
     step(model)
     step(model)
-    for parameter, found in zip(model.parameters(), gradients, strict=True):
-        assert torch.equal(found, parameter.grad)
+    for parameter, actual in zip(model.parameters(), gradients, strict=True):
+        assert torch.equal(actual, parameter.grad)
 
 
 def in_backward(model: nn.Module, seen: list[str]) -> None:
@@ -107,8 +107,8 @@ def test_an_optimizer_in_backward_is_eagers_and_frees_gradients(recomputes: Any)
     for seed in range(3):
         step(eager, seed)
         step(scheduled, seed)
-        for one, other in zip(model.parameters(), eager.parameters(), strict=True):
-            assert torch.equal(one, other)
+        for left, right in zip(model.parameters(), eager.parameters(), strict=True):
+            assert torch.equal(left, right)
     order = seen[: len(seen) // 3]
     assert order.index("layers.4.weight") < order.index("layers.2.weight") < order.index("layers.0.weight")
     assert order.index("tied.weight") > order.index("layers.0.weight")  # its second use comes last
@@ -136,11 +136,11 @@ def test_part_of_the_gradients() -> None:
     scheduled, _ = planned(model)
     for wanted in (["layers.4.weight"], ["layers.0.weight"], ["layers.3.bias", "tied.weight"]):
         parameters = [model.get_parameter(name) for name in wanted]
-        found = []
-        for one in (model, scheduled):
+        results = []
+        for module in (model, scheduled):
             torch.manual_seed(0)
-            found.append(torch.autograd.grad(one(data(16, WIDTH)), parameters))
-        for ours, eagers in zip(*found, strict=True):
+            results.append(torch.autograd.grad(module(data(16, WIDTH)), parameters))
+        for ours, eagers in zip(*results, strict=True):
             assert torch.equal(ours, eagers)
 
 

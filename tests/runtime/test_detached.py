@@ -61,8 +61,8 @@ def test_a_scalar_beside_the_real_output_keeps_both_gradients():
         lambda out: out["eps"].sum(),
         lambda out: out["aux"] * out["eps"].mean() + out["eps"].std() + out["aux"],
     ):
-        for found, wanted in zip(trained(planned, loss), trained(model, loss), strict=True):
-            assert torch.equal(found, wanted)
+        for actual, wanted in zip(trained(planned, loss), trained(model, loss), strict=True):
+            assert torch.equal(actual, wanted)
     assert planned(X)["index"].requires_grad is False
 
 
@@ -75,8 +75,8 @@ def test_so_in_tuples_and_records(kind):
         eps, aux = (out.eps, out.aux) if isinstance(out, Made) else out[:2]
         return eps.sum() + aux
 
-    for found, wanted in zip(trained(planned, loss), trained(model, loss), strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(trained(planned, loss), trained(model, loss), strict=True):
+        assert torch.equal(actual, wanted)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_field_called_loss_is_the_choice_and_others_refuse_a_gradient(loss):
     with pytest.raises(ExecutionError, match=r"arrived for the output 'eps'.*\n.*differentiate=\['loss', 'eps'\]"):
         loss(planned(X)).backward()
     assert gradients(planned) == [None] * 4
-    for found, wanted in zip(trained(planned, first), trained(model, first), strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(trained(planned, first), trained(model, first), strict=True):
+        assert torch.equal(actual, wanted)
 
 
 class Headed(nn.Module):
@@ -168,8 +168,8 @@ def test_what_was_requested_for_has_its_gradient():
     def loss(out):
         return out["loss"] * 2 + out["eps"].sum()
 
-    for found, wanted in zip(trained(planned, loss), trained(model, loss), strict=True):
-        assert torch.equal(found, wanted)
+    for actual, wanted in zip(trained(planned, loss), trained(model, loss), strict=True):
+        assert torch.equal(actual, wanted)
     with pytest.raises(ExecutionError, match=r"'hidden\.0'.*\n.*differentiate=\['loss', 'eps', 'hidden\.0'\]"):
         planned(X)["hidden"][0].sum().backward()
 
@@ -177,9 +177,9 @@ def test_what_was_requested_for_has_its_gradient():
 def test_other_uses_of_such_outputs_are_as_in_eager():
     model = seeded(Training())
     planned = apply(model, schedule_of(model, (X,)))
-    for one in (model, planned):
-        one.zero_grad()
-        out = one(X)
+    for module in (model, planned):
+        module.zero_grad()
+        out = module(X)
         log = out["eps"].detach().numpy().copy()
         logged = (out["eps"].detach() + 1).sum().item() + out["eps"].argmax().item()
         assert out["eps"].requires_grad

@@ -34,14 +34,14 @@ def of(batch: int, **kwargs: Any) -> Schedule:
 
 
 def assert_eager(planned: nn.Module, eager: nn.Module, *args: Any, **kwargs: Any) -> None:
-    found = []
-    for one in (planned, eager):
-        one.zero_grad()
+    results = []
+    for module in (planned, eager):
+        module.zero_grad()
         torch.manual_seed(3)
-        loss = one(*args, **kwargs)
+        loss = module(*args, **kwargs)
         loss.backward()
-        found.append([loss, *(p.grad.clone() for p in one.parameters() if p.grad is not None)])
-    for ours, eagers in zip(*found, strict=True):
+        results.append([loss, *(p.grad.clone() for p in module.parameters() if p.grad is not None)])
+    for ours, eagers in zip(*results, strict=True):
         assert torch.equal(ours, eagers)
 
 
@@ -105,9 +105,9 @@ def test_original_is_for_a_model_that_changed_where_nothing_is_trained() -> None
         with pytest.warns(
             SteppedAsideWarning, match=r"the model changed after.*: module 'drop' .*p was 0.2, is 0.5; the"
         ):
-            found = planned(data(4, 8))
+            result = planned(data(4, 8))
         torch.manual_seed(0)
-        assert torch.equal(found, model(data(4, 8)))
+        assert torch.equal(result, model(data(4, 8)))
         with pytest.raises(BindError, match=r"attribute p was 0.2, is 0.5"):
             strict(data(4, 8))
     model.drop.p = 0.2
@@ -130,11 +130,11 @@ def test_modes(folder: Path) -> None:
 def test_copies_baseline_of_them(folder: Path) -> None:
     model = seeded(Net())
     planned = apply(model, folder, otherwise="original")
-    for made in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
+    for copied in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
         for batch in (4, 7):
-            assert_eager(made, model, data(batch, 8))
+            assert_eager(copied, model, data(batch, 8))
         with pytest.warns(SteppedAsideWarning):
-            made(data(5, 8))
+            copied(data(5, 8))
 
 
 def test_no_schedule_is_refused(tmp_path: Path) -> None:

@@ -23,17 +23,17 @@ def _rank(rank: int, world: int, folder: str, engine: str) -> None:
         x = data(4, 3, 6, 6, seed=rank + 1)
         model = seeded(Normed())
         planned = apply(copy.deepcopy(model), schedule_of(model, (x,)), engine=engine)
-        found, wanted = DistributedDataParallel(planned), DistributedDataParallel(model)
+        actual, wanted = DistributedDataParallel(planned), DistributedDataParallel(model)
         for _ in range(2):
-            for module in (found, wanted):
+            for module in (actual, wanted):
                 module(x).pow(2).mean().backward()
-        with found.no_sync():
-            found(x).pow(2).mean().backward()
+        with actual.no_sync():
+            actual(x).pow(2).mean().backward()
         with wanted.no_sync():
             wanted(x).pow(2).mean().backward()
-        gradients = [{f"gradient {n}": p.grad for n, p in m.named_parameters()} for m in (found, wanted)]
+        gradients = [{f"gradient {n}": p.grad for n, p in m.named_parameters()} for m in (actual, wanted)]
         assert_close(gradients[0], gradients[1], tolerance=0.0 if engine == "eager" else 1e-5)
-        assert found.state_dict().keys() == wanted.state_dict().keys()
+        assert actual.state_dict().keys() == wanted.state_dict().keys()
     finally:
         dist.destroy_process_group()
 

@@ -49,7 +49,7 @@ def test_training_loads_neither_planner_nor_solver(tmp_path, engine):
     save(schedule_of(model, (data(4, 8),)), str(path))
     torch.save(model.state_dict(), weights)
     model(data(4, 8)).sum().backward()
-    found = _python(
+    result = _python(
         "import torch, remate_runtime\n"
         "model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))\n"
         f"model.load_state_dict(torch.load({str(weights)!r}))\n"
@@ -60,7 +60,9 @@ def test_training_loads_neither_planner_nor_solver(tmp_path, engine):
         "print(repr(model[0].bias.grad.tolist()))"
     )
     wanted = model[0].bias.grad.tolist()
-    assert found.strip() == repr(wanted) if engine == "eager" else json.loads(found) == pytest.approx(wanted, rel=1e-5)
+    assert (
+        result.strip() == repr(wanted) if engine == "eager" else json.loads(result) == pytest.approx(wanted, rel=1e-5)
+    )
 
 
 def test_names_of_the_package():

@@ -43,10 +43,10 @@ def gradients(model: Any, x: torch.Tensor) -> list[Any]:
     return [x.grad, *(p.grad for p in model.parameters())]
 
 
-def assert_equal(found: list[Any], wanted: list[Any]) -> None:
-    for one, other in zip(found, wanted, strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or torch.equal(one, other)
+def assert_equal(results: list[Any], wanted: list[Any]) -> None:
+    for left, right in zip(results, wanted, strict=True):
+        assert (left is None) == (right is None)
+        assert left is None or torch.equal(left, right)
 
 
 @pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
@@ -102,11 +102,11 @@ def test_tensors_swapped_in_for_one_call():
     model = seeded(Deep())
     planned = apply(model, schedule_of(model, (data(4, 4),)))
     swapped = {name: (p.detach() * 2).requires_grad_() for name, p in model.named_parameters()}
-    found, wanted = [], []
-    for module, kept in ((planned, found), (model, wanted)):
+    actual, wanted = [], []
+    for module, kept in ((planned, actual), (model, wanted)):
         loss = functional_call(module, swapped, (data(4, 4),))
         kept += torch.autograd.grad(loss, list(swapped.values()))
-    assert_equal(found, wanted)
+    assert_equal(actual, wanted)
 
 
 class Tower(nn.Module):
@@ -130,9 +130,9 @@ def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(recomputes, t
     planned = apply(model, schedule_of(model, (data(512, 32),), recomputes=recomputes))
     x = data(512, 32, seed=3)
 
-    def step(one: Any) -> list[Any]:
+    def step(left: Any) -> list[Any]:
         torch.manual_seed(1)
-        return gradients(one, x)
+        return gradients(left, x)
 
     whole = peak_bytes(lambda: step(planned), torch.device("cpu"))
     for layer in model.layers[: 9 - trained]:

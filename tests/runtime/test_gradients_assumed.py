@@ -131,8 +131,8 @@ def test_measured_is_predicted(name: str, recomputes: Callable, kind: Gradients)
     predicted = simulate(link(costed(expanded.graph, "measured"), expanded.recomputes), kind).peak
     for _ in range(2):  # the first one warms up
         prepare(model, kind)
-        for one in args:
-            one.grad = None
+        for item in args:
+            item.grad = None
         measured = peak_bytes(step)
     assert measured == predicted
 
@@ -156,6 +156,6 @@ def test_added_up_gradients_are_eagers(name: str) -> None:
         for step in range(3):
             torch.manual_seed(step)
             called(*given()).backward()
-    for one, other in zip(ours.parameters(), eager.parameters(), strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        assert one.grad is None or torch.equal(one.grad, other.grad)
+    for left, right in zip(ours.parameters(), eager.parameters(), strict=True):
+        assert (left.grad is None) == (right.grad is None)
+        assert left.grad is None or torch.equal(left.grad, right.grad)

@@ -91,7 +91,7 @@ def test_the_gradient_of_an_input_that_is_given_twice_is_the_sum() -> None:
     x: Any = A.clone().requires_grad_()
     planned = applied(model, call(x, B.clone().requires_grad_()))
     planned(*call(x, x)).backward()
-    found, x.grad = x.grad, None
+    result, x.grad = x.grad, None
     model(*call(x, x)).backward()
     wanted: Any = x.grad
-    assert torch.allclose(found, wanted)
+    assert torch.allclose(result, wanted)

@@ -69,9 +69,9 @@ def test_hooks_act_on_gradients_that_come_from_outside():
         out[hooked[0]].sum().backward()
         rows.append([out[hooked[0]].grad, *(p.grad for p in module.parameters())])
     for theirs, ours in (rows[:2], rows[2:]):
-        for one, other in zip(theirs, ours, strict=True):
-            assert (one is None) == (other is None)
-            assert one is None or torch.equal(one, other)
+        for left, right in zip(theirs, ours, strict=True):
+            assert (left is None) == (right is None)
+            assert left is None or torch.equal(left, right)
 
 
 def test_outputs_may_be_written_into():
@@ -83,7 +83,7 @@ def test_outputs_may_be_written_into():
         out["logits"].mul_(2)
         out["logits"].sum().backward()
         rows.append([p.grad.clone() for p in module.parameters() if p.grad is not None])
-    assert all(torch.equal(one, other) for one, other in zip(*rows, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(*rows, strict=True))
 
 
 def test_hooks_of_torch_look_only():

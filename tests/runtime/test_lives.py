@@ -96,8 +96,8 @@ class Lives(RuleBasedStateMachine):
 
     @initialize(recomputes=st.sampled_from(sorted(RECOMPUTES)))
     def begin(self, recomputes: str) -> None:
-        made, file = seeded(Lively()).to(self.dtype), schedule(recomputes, self.dtype)
-        planned = apply(made, file, otherwise="original", engine=self.engine)
+        prepared, file = seeded(Lively()).to(self.dtype), schedule(recomputes, self.dtype)
+        planned = apply(prepared, file, otherwise="original", engine=self.engine)
         self.models = [planned.train(), seeded(Lively()).to(self.dtype).train()]
 
     def given(self, seed: int, rows: int = 5) -> dict[str, torch.Tensor]:
@@ -108,13 +108,13 @@ class Lives(RuleBasedStateMachine):
 
     def both(self, act: Callable[[Model], Any], seed: int = 0) -> None:
         """`act` on each; what it returns is equal, and so is what it draws."""
-        found = []
+        results = []
         for model in self.models:
             torch.manual_seed(seed)
             result = act(model)
-            found.append((result, torch.get_rng_state()))
-        self.same(found[0][0], found[1][0])
-        assert torch.equal(found[0][1], found[1][1]), "the generator"
+            results.append((result, torch.get_rng_state()))
+        self.same(results[0][0], results[1][0])
+        assert torch.equal(results[0][1], results[1][1]), "the generator"
 
     @rule(seed=seeds, parts=parts, order=st.permutations(["x", "ids", "mask", "scale"]), positional=st.integers(0, 3))
     def step(self, seed: int, parts: frozenset[str], order: list[str], positional: int) -> None:
@@ -287,8 +287,8 @@ def same(ours: Any, wanted: Any, near: float = 0.0) -> None:
         assert ours.keys() == wanted.keys()
         ours, wanted = list(ours.values()), list(wanted.values())
     if isinstance(wanted, list | tuple):
-        for one, other in zip(ours, wanted, strict=True):
-            same(one, other, near)
+        for left, right in zip(ours, wanted, strict=True):
+            same(left, right, near)
     elif isinstance(wanted, torch.Tensor):
         assert torch.equal(ours, wanted) or (near and torch.allclose(ours, wanted, near, near))
         assert ours.stride() == wanted.stride()
@@ -311,7 +311,7 @@ class CompiledLives(Lives):
     [
         (Lives, 8),
         (ArenaLives, 8),
-        *(pytest.param(*one, marks=pytest.mark.slow) for one in ((Lives, 60), (ArenaLives, 60), (CompiledLives, 12))),
+        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 60), (ArenaLives, 60), (CompiledLives, 12))),
     ],
 )
 def test_lives(lives: type[Lives], count: int) -> None:

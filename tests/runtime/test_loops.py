@@ -95,8 +95,8 @@ def adversaries(make: Make) -> Any:
     makes, judges = make(), make()
     optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in (makes, judges)]
     for x, _ in BATCHES:
-        made = F.pad(makes(x), (0, 5))
-        for optimizer, sample, sign in ((optimizers[1], made.detach(), 1.0), (optimizers[0], made, -1.0)):
+        tensor = F.pad(makes(x), (0, 5))
+        for optimizer, sample, sign in ((optimizers[1], tensor.detach(), 1.0), (optimizers[0], tensor, -1.0)):
             optimizer.zero_grad()
             F.softplus(sign * judges(sample).sum(1)).mean().backward()
             optimizer.step()
@@ -234,8 +234,8 @@ def test_a_loop_ends_as_in_eager(loop: Callable[[Make], Any]) -> None:
         model = loop(make)
         ends.append([*model.state_dict().values(), *[p.grad for p in model.parameters()], torch.get_rng_state()])
     assert len(ends[0]) == len(ends[1])
-    for found, wanted in zip(ends[1], ends[0], strict=True):
-        assert found is wanted is None or torch.equal(found, wanted)
+    for actual, wanted in zip(ends[1], ends[0], strict=True):
+        assert actual is wanted is None or torch.equal(actual, wanted)
 
 
 def penalty(model: Any) -> None:

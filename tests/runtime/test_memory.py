@@ -209,8 +209,8 @@ def test_a_loss_does_not_hold_the_elements_that_it_is_the_mean_of():
     planned = apply(model, schedule)
 
     def run() -> None:
-        made = planned(x)
-        made[0].backward()
+        planned_schedule = planned(x)
+        planned_schedule[0].backward()
 
     for _ in range(2):
         model.zero_grad()
@@ -235,11 +235,11 @@ def test_gradients_of_views_that_are_outputs():
     assert "aten.clone" not in {op.op for op in captured.graph.operations}
     schedule = schedule_of(model, (x,), recomputes=no_recomputes)
     assert predicted_peak(schedule) == simulate(link(captured.graph)).peak
-    found = []
+    results = []
     for module in (model, apply(copy.deepcopy(model), schedule)):
         module.zero_grad()
         x.grad = None
         losses = [(k + 1) * y.pow(2).sum() for k, y in enumerate(module(x))]
         torch.stack(losses).sum().backward()
-        found.append([x.grad, *(p.grad for p in module.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+        results.append([x.grad, *(p.grad for p in module.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

@@ -134,8 +134,8 @@ def test_an_in_place_form_computes_the_same(name: str) -> None:
     needed = [a for a in plain._schema.arguments[1:] if not a.has_default_value() and not a.kwarg_only]
     rest = _WRITES.get(name) or tuple(_Y if isinstance(a.type, torch.TensorType) else 1.5 for a in needed)
     onto = _X.clone()
-    made = in_place(_op(name, (Ref(0),)))(onto, *rest)
-    assert made is onto or made.data_ptr() == onto.data_ptr()
+    result = in_place(_op(name, (Ref(0),)))(onto, *rest)
+    assert result is onto or result.data_ptr() == onto.data_ptr()
     expected = plain(_X, *rest)
     torch.testing.assert_close(onto, expected, rtol=0, atol=0, equal_nan=True)
 
@@ -219,9 +219,9 @@ def test_no_result_holds_more_memory_than_it_fills():
     assert set(cases) == COPIED
     for name, args in cases.items():
         live = overload(name)
-        made, plain = kernel(name, live)(*args), live(*args)
-        assert torch.equal(made, plain), name
-        assert made.untyped_storage().nbytes() == made.nbytes < plain.untyped_storage().nbytes(), name
+        outputs, plain = kernel(name, live)(*args), live(*args)
+        assert torch.equal(outputs, plain), name
+        assert outputs.untyped_storage().nbytes() == outputs.nbytes < plain.untyped_storage().nbytes(), name
     kept = kernel("aten.mse_loss", overload("aten.mse_loss"))(x, x, 0)
     assert kept.shape == x.shape
 
@@ -232,6 +232,6 @@ def test_constants_with_gaps_and_overlaps(text):
     wrote."""
     kind = parse_type(text)
     data = tuple([True] * kind.numel) if kind.dtype == "bool" else tuple([3] * kind.numel)
-    made = constant(kind, data, torch.device("cpu"))
-    assert made.stride() == kind.strides
-    assert made.tolist() == torch.tensor(data).view(kind.shape).tolist()
+    tensor = constant(kind, data, torch.device("cpu"))
+    assert tensor.stride() == kind.strides
+    assert tensor.tolist() == torch.tensor(data).view(kind.shape).tolist()

@@ -41,17 +41,17 @@ def call(rows: int, length: int) -> dict[str, torch.Tensor]:
 
 
 def of(rows: int, length: int, model: nn.Module | None = None, **fill: Any) -> Schedule:
-    made = schedule_of(
+    schedule = schedule_of(
         seeded(model or Language()), (), call(rows, length), everything, differentiate=["loss", "logits"]
     )
-    return replace(made, model=replace(made.model, fill=fill or FILL))
+    return replace(schedule, model=replace(schedule.model, fill=fill or FILL))
 
 
 def outcome(model: nn.Module, given: dict[str, torch.Tensor], outside: bool = False) -> list[torch.Tensor]:
     model.zero_grad()
-    made = model(**given)
-    (made["logits"].square().mean() if outside else made["loss"]).backward()
-    return [made["loss"], made["logits"], *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+    outputs = model(**given)
+    (outputs["logits"].square().mean() if outside else outputs["loss"]).backward()
+    return [outputs["loss"], outputs["logits"], *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -59,11 +59,11 @@ def outcome(model: nn.Module, given: dict[str, torch.Tensor], outside: bool = Fa
 def test_a_smaller_call_has_the_outputs_and_gradients_of_the_model(shape: tuple[int, int], outside: bool) -> None:
     model = seeded(Language())
     planned = apply(model, of(4, 8), otherwise="pad")
-    for found, wanted in zip(
+    for actual, wanted in zip(
         outcome(planned, call(*shape), outside), outcome(model, call(*shape), outside), strict=True
     ):
-        assert found.shape == wanted.shape
-        torch.testing.assert_close(found, wanted)
+        assert actual.shape == wanted.shape
+        torch.testing.assert_close(actual, wanted)
 
 
 def test_the_smallest_schedule_that_holds_the_call_runs() -> None:
@@ -74,7 +74,7 @@ def test_the_smallest_schedule_that_holds_the_call_runs() -> None:
         step.run = lambda *call, step=step, run=run, **options: (ran.append(step.schedule), run(*call, **options))[1]
     for shape in ((3, 3), (2, 7), (3, 7), (1, 4)):
         planned(**call(*shape))
-    sizes = [one.model.inputs["kwargs"]["ids"]["tensor"] for one in ran]
+    sizes = [item.model.inputs["kwargs"]["ids"]["tensor"] for item in ran]
     assert sizes == ["i64[4,4]", "i64[2,8]", "i64[4,8]", "i64[4,4]"]
 
 
@@ -85,10 +85,10 @@ def test_sizes_of_a_range_are_padded_to_the_next_step() -> None:
     model = seeded(Language())
     planned: Any = apply(model, schedule, otherwise="pad")
     for shape in ((4, 16), (3, 5), (1, 1)):
-        found, wanted = outcome(planned, call(*shape)), outcome(model, call(*shape))
-        for one, other in zip(found, wanted, strict=True):
-            assert one.shape == other.shape
-            torch.testing.assert_close(one, other)
+        actual, wanted = outcome(planned, call(*shape)), outcome(model, call(*shape))
+        for left, right in zip(actual, wanted, strict=True):
+            assert left.shape == right.shape
+            torch.testing.assert_close(left, right)
     padded = planned._remate_step.steps[0].padded((), call(3, 5))
     assert padded.kwargs["ids"].shape == (3, 8)
     assert padded.kwargs["labels"][0, 5:].tolist() == [-100] * 3
@@ -153,10 +153,10 @@ class Made(nn.Linear):
 @pytest.mark.parametrize(
     ("of", "shape"),
     [
-        (lambda made: (made, made.shape[0]), (3, 6, 3)),
-        (lambda made: made.flatten(0, 1), (4, 5, 3)),
-        (lambda made: made.flatten(0, 1), (3, 6, 3)),
-        (lambda made: torch.cat([made, made]), (3, 6, 3)),
+        (lambda output: (output, output.shape[0]), (3, 6, 3)),
+        (lambda output: output.flatten(0, 1), (4, 5, 3)),
+        (lambda output: output.flatten(0, 1), (3, 6, 3)),
+        (lambda output: torch.cat([output, output]), (3, 6, 3)),
     ],
 )
 def test_outputs_that_cannot_be_cut_are_refused(of: Callable[[torch.Tensor], Any], shape: tuple[int, ...]) -> None:
@@ -169,7 +169,7 @@ def test_outputs_that_cannot_be_cut_are_refused(of: Callable[[torch.Tensor], Any
 
 
 def test_an_output_that_is_shorter_by_one_is_cut() -> None:
-    model = seeded(Made(lambda made: made[:, 1:]))
+    model = seeded(Made(lambda output: output[:, 1:]))
     schedule = schedule_of(model, (data(4, 6, 3),))
     planned = apply(model, replace(schedule, model=replace(schedule.model, fill={"x": 0})), otherwise="pad")
     torch.testing.assert_close(planned(data(3, 4, 3)), model(data(3, 4, 3)))

@@ -61,9 +61,9 @@ def stack() -> Any:
 
 @pytest.fixture(scope="module")
 def planned() -> Schedule:
-    made = remate.plan(stack(), (IDS,), at="blocks.*", budget="70%", cost="cpu")
-    assert isinstance(made, Schedule)
-    return made
+    schedule = remate.plan(stack(), (IDS,), at="blocks.*", budget="70%", cost="cpu")
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 def gradients(model: nn.Module, ids: torch.Tensor = IDS) -> list[torch.Tensor]:
@@ -77,9 +77,9 @@ def test_a_step_is_eagers_to_the_bit_and_every_part_runs(planned: Schedule) -> N
     model = stack()
     view = apply(model, planned)
     expected = gradients(model)
-    found = gradients(view)
-    assert len(found) == len(expected)
-    assert all(map(torch.equal, found, expected))
+    actual = gradients(view)
+    assert len(actual) == len(expected)
+    assert all(map(torch.equal, actual, expected))
     assert [step.calls for step in view._remate_parts.steps.values()] == [1, 1, 1]
     if not stepping.ROUNDING:  # compiled parts hold less
         assert predicted_peak(view) == planned.peak_bytes
@@ -221,10 +221,10 @@ def test_a_module_at_two_places_runs_by_its_schedule_at_both() -> None:
 
     model = seeded(Twice()).train()
     x = data(4, 8).requires_grad_()
-    made = remate.plan(model, (x,), at="a", budget="100%", cost="cpu")
-    assert isinstance(made, Schedule)
-    assert (made.model.at, made.model.calls) == (("a",), 2)
-    view = apply(model, made)
+    schedule = remate.plan(model, (x,), at="a", budget="100%", cost="cpu")
+    assert isinstance(schedule, Schedule)
+    assert (schedule.model.at, schedule.model.calls) == (("a",), 2)
+    view = apply(model, schedule)
     expected = torch.autograd.grad(model(x), list(model.parameters()))
     assert all(map(torch.equal, torch.autograd.grad(view(x), list(model.parameters())), expected))
     assert view._remate_parts.calls == 2
@@ -247,9 +247,9 @@ def test_a_class_that_wraps_the_forward_of_those_derived_from_it() -> None:
             return torch.tanh(self.linear(x))
 
     model = seeded(nn.Sequential(Layer(), nn.Linear(8, 1))).train()
-    made = remate.plan(model, (data(4, 8),), at="0", budget="100%", cost="cpu")
-    assert isinstance(made, Schedule)
-    view = apply(model, made)
+    schedule = remate.plan(model, (data(4, 8),), at="0", budget="100%", cost="cpu")
+    assert isinstance(schedule, Schedule)
+    view = apply(model, schedule)
     view(data(4, 8)).sum().backward()
     assert view._remate_parts.calls == 1
 
@@ -260,6 +260,6 @@ def test_ranges_of_the_profiler_begin_with_the_path_of_the_part(planned: Schedul
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         view(IDS).backward()
     names = {event.name for event in seen.events() or ()}
-    ids = [one.id for one in expand(planned).graph.operations]
+    ids = [op.id for op in expand(planned).graph.operations]
     for path in ("blocks.0", "blocks.1", "blocks.2"):
-        assert names >= {f"{path}.{one}" for one in ids}
+        assert names >= {f"{path}.{op}" for op in ids}

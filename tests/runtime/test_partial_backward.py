@@ -44,8 +44,8 @@ def pair(stage: str, recomputes: Any = everything) -> tuple[Any, Any, torch.Tens
 
 def same(ours: Any, theirs: Any) -> bool:
     return all(
-        (one is None) == (other is None) and (one is None or torch.equal(one, other))
-        for one, other in zip(ours, theirs, strict=True)
+        (left is None) == (right is None) and (left is None or torch.equal(left, right))
+        for left, right in zip(ours, theirs, strict=True)
     )
 
 
@@ -58,10 +58,10 @@ def zero_bubble(module: nn.Module, microbatches: list[torch.Tensor]) -> list[tor
         stage_backward_input([out], [torch.ones_like(out)], [x], module.parameters())
         for x, out in zip(inputs, outputs, strict=True)
     ]
-    found = [dx[0] for dx, _ in half] + [parameter.grad for parameter in module.parameters()]
+    results = [dx[0] for dx, _ in half] + [parameter.grad for parameter in module.parameters()]
     for _, groups in half:
         stage_backward_weight(module.parameters(), groups)
-    return found + [None if p.grad is None else p.grad.clone() for p in module.parameters()]
+    return results + [None if p.grad is None else p.grad.clone() for p in module.parameters()]
 
 
 @pytest.mark.parametrize("recomputes", [everything, no_recomputes])

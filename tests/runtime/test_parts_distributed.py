@@ -78,7 +78,7 @@ def static(model: Any, rank: int) -> Any:
 
 def blocks_of_the_view(model: Any, rank: int) -> Any:
     """What a loop over `model.blocks` meets: the blocks with schedules."""
-    steps(fully_sharded(model, True), rank, lambda one, off: one.set_requires_gradient_sync(not off))
+    steps(fully_sharded(model, True), rank, lambda left, off: left.set_requires_gradient_sync(not off))
     return model
 
 
@@ -112,10 +112,10 @@ def _equal(loop: Loop, schedule: Schedule, rank: int) -> None:
     steps_of = view._remate_parts.steps.values()
     planned = loop(view, rank)
     assert all(step.calls >= 2 for step in steps_of), loop.__name__
-    for (name, wanted), found in zip(eager.named_parameters(), planned.parameters(), strict=True):
-        assert torch.equal(_local(found), _local(wanted)), (loop.__name__, name)
-        assert (found.grad is None) == (wanted.grad is None), (loop.__name__, name)
-        assert found.grad is None or torch.equal(_local(found.grad), _local(wanted.grad)), (loop.__name__, name)
+    for (name, wanted), actual in zip(eager.named_parameters(), planned.parameters(), strict=True):
+        assert torch.equal(_local(actual), _local(wanted)), (loop.__name__, name)
+        assert (actual.grad is None) == (wanted.grad is None), (loop.__name__, name)
+        assert actual.grad is None or torch.equal(_local(actual.grad), _local(wanted.grad)), (loop.__name__, name)
 
 
 def _refused(schedule: Schedule) -> None:

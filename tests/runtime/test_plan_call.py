@@ -48,15 +48,15 @@ def test_the_printed_plan_is_for_the_call(call: Any, cast: bool) -> None:
     planned = apply(model, first)
     with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
         text = f"remate.plan({printed(planned, *args, **kwargs)}"
-        made = []
-        plan = lambda *a, **k: made.append(remate.plan(*a, **k, cost="cpu"))  # noqa: E731
+        collected = []
+        plan = lambda *a, **k: collected.append(remate.plan(*a, **k, cost="cpu"))  # noqa: E731
         before = "with torch.autocast('cpu', torch.bfloat16): " if cast else ""
         with pytest.raises(BindError) as caught:
             planned(*args, **kwargs)
         assert f"for this call: {before}{text}" in str(caught.value)
     exec(f"{before}{text}".replace("remate.plan(", "plan("), {"plan": plan, "torch": torch, "model": model})
-    assert made[0].solve.settings.budget == "100%"
-    again = apply(model, made[0])
+    assert collected[0].solve.settings.budget == "100%"
+    again = apply(model, collected[0])
     with torch.autocast("cpu", torch.bfloat16) if cast else contextlib.nullcontext():
         assert torch.equal(again(*args, **kwargs), model(*args, **kwargs))
 

@@ -42,14 +42,14 @@ def test_a_compiled_loop_leaves_the_step_alone(planned: Any) -> None:
     def loop(x: torch.Tensor) -> torch.Tensor:
         return planned(x * 2).square().mean()
 
-    found = step(planned, torch.compile(loop, backend="eager"))
+    actual = step(planned, torch.compile(loop, backend="eager"))
     assert counters["frames"]["total"] <= 5
     calls = planned._remate_step.calls
     assert calls == 1
-    for ours, wanted in zip(found, step(planned, loop), strict=True):
+    for ours, wanted in zip(actual, step(planned, loop), strict=True):
         assert torch.equal(ours, wanted)
     assert torch.equal(
-        step(planned, lambda x: torch.compile(planned, backend="eager")(x * 2).square().mean())[0], found[0]
+        step(planned, lambda x: torch.compile(planned, backend="eager")(x * 2).square().mean())[0], actual[0]
     )
     assert planned._remate_step.calls == calls + 2
 
@@ -120,5 +120,5 @@ def test_warnings_name_the_line_of_the_call(planned: Any) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         planned(data(4, 8))  # here
-    assert [one.category for one in caught] == [SteppedAsideWarning]
+    assert [warning.category for warning in caught] == [SteppedAsideWarning]
     assert "# here" in Path(caught[0].filename).read_text().splitlines()[caught[0].lineno - 1]

@@ -26,16 +26,18 @@ def everything_again(graph: Graph) -> list[FlatRecompute]:
 def test_every_recompute_is_in_one_group(kind: str, seed: int) -> None:
     graph = tiny_step(seed, 9, kind)
     chance = random.Random(seed)
-    recomputes = [one for one in everything_again(graph) if chance.random() < 0.8]
+    recomputes = [recompute for recompute in everything_again(graph) if chance.random() < 0.8]
     order = groups(graph, recomputes)
-    assert sorted(op for group in order for op in group.ops) == [one.op for one in recomputes]
-    assert sum(group.figures[0] for group in order) == sum(graph.operations[one.op].ns for one in recomputes)
+    assert sorted(op for group in order for op in group.ops) == [recompute.op for recompute in recomputes]
+    assert sum(group.figures[0] for group in order) == sum(
+        graph.operations[recompute.op].ns for recompute in recomputes
+    )
     gone: set[int] = set()
     for group in order:  # whatever is left is a schedule
         gone |= group.ops
-        left = [one for one in recomputes if one.op not in gone]
+        left = [recompute for recompute in recomputes if recompute.op not in gone]
         assert simulate(link(graph, left)).time == sum(op.ns for op in graph.operations) + sum(
-            graph.operations[one.op].ns for one in left
+            graph.operations[recompute.op].ns for recompute in left
         )
 
 

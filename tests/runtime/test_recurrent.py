@@ -108,9 +108,9 @@ def test_loops_shared_weights_and_frozen_ones() -> None:
     planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(3, 4, 6),), recomputes=everything))
     assert_same(step(planned, (data(3, 4, 6),)), step(eager, (data(3, 4, 6),)))
     with torch.no_grad():
-        made = planned(data(3, 4, 6))
+        schedule = planned(data(3, 4, 6))
     # oneDNN has another kernel for layers without gradients, which rounds otherwise on processors without AVX-512.
-    assert torch.equal(made, eager(data(3, 4, 6)))
+    assert torch.equal(schedule, eager(data(3, 4, 6)))
 
 
 def test_in_evaluation_mode_and_in_half_precision() -> None:
@@ -130,8 +130,8 @@ def test_two_forwards_before_their_backwards() -> None:
     planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(5, 4, 6),)))
     for model in (eager, planned):
         (model(data(5, 4, 6)) + 2 * model(data(5, 4, 6, seed=7))).backward()
-    for one, other in zip(planned.parameters(), eager.parameters(), strict=True):
-        assert torch.equal(one.grad, other.grad)
+    for left, right in zip(planned.parameters(), eager.parameters(), strict=True):
+        assert torch.equal(left.grad, right.grad)
 
 
 @pytest.mark.allocating

@@ -59,8 +59,8 @@ def attention() -> Schedule:
 
 @pytest.fixture(scope="module")
 def mlp() -> Schedule:
-    made = schedule_of(seeded(Mlp()), (data(B, 8),), recomputes=just_in_time)
-    return sized(made, b=Dimension(min=2, max=40, planned=B))
+    schedule = schedule_of(seeded(Mlp()), (data(B, 8),), recomputes=just_in_time)
+    return sized(schedule, b=Dimension(min=2, max=40, planned=B))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -179,8 +179,8 @@ def test_other_calls_are_refused(attention: Schedule, given: Any, said: str) -> 
 
 
 def test_steps_of_a_dimension() -> None:
-    made = schedule_of(seeded(Attention()), call(B, T))
-    planned = apply(seeded(Attention()), ranged(made, t=Dimension(min=13, max=39, multiple=13, planned=T)))
+    schedule = schedule_of(seeded(Attention()), call(B, T))
+    planned = apply(seeded(Attention()), ranged(schedule, t=Dimension(min=13, max=39, multiple=13, planned=T)))
     planned(*call(3, 26))
     with pytest.raises(BindError, match="t is 27, the schedule is for 13 to 39 in steps of 13"):
         planned(*call(3, 27))
@@ -188,8 +188,8 @@ def test_steps_of_a_dimension() -> None:
 
 def test_what_is_out_of_range_runs_another_schedule_or_the_models_own(attention: Schedule) -> None:
     model = seeded(Attention())
-    one = schedule_of(model, call(1, 5))
-    planned = apply(copy.deepcopy(model), [attention, one], otherwise="original")
+    item = schedule_of(model, call(1, 5))
+    planned = apply(copy.deepcopy(model), [attention, item], otherwise="original")
     with warnings.catch_warnings():
         warnings.simplefilter("error", SteppedAsideWarning)
         for size in ((3, 7), (1, 5), (24, 40)):
@@ -202,7 +202,7 @@ def test_a_loop_over_batches_of_any_length_and_a_smaller_last_one(attention: Sch
     """The loop of a trainer with dynamic padding."""
     lengths = [13, 9, 30, 9, 22, 13, 40, 2]
     batches = [call(8, t) for t in lengths] + [call(3, 17)]
-    found = []
+    results = []
     for schedule in (None, attention):
         model = seeded(Attention())
         used = model if schedule is None else apply(model, schedule)
@@ -215,17 +215,17 @@ def test_a_loop_over_batches_of_any_length_and_a_smaller_last_one(attention: Sch
             optimizer.step()
             optimizer.zero_grad()
             losses.append(loss.detach())
-        found.append(torch.stack(losses))
-    assert torch.equal(found[1], found[0])
+        results.append(torch.stack(losses))
+    assert torch.equal(results[1], results[0])
 
 
 def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_at_size, "SIZES", 3)
-    made: list[Any] = []
+    collected: list[Any] = []
     fit = step_at_size.fitted
 
     def counted(schedule: Schedule, dims: Any) -> Any:
-        made.append(tuple(dims.values()))
+        collected.append(tuple(dims.values()))
         return fit(schedule, dims)
 
     monkeypatch.setattr(step_at_size, "fitted", counted)
@@ -233,27 +233,34 @@ def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatc
     for size in ((3, 4), (3, 4), (5, 4), (3, 4), (6, 4), (7, 4), (3, 4), (5, 4)):
         loss = planned(*call(*size))["loss"]
     loss.backward()  # of a step that is kept no longer, or again
-    assert made == [(B, T), (3, 4), (5, 4), (6, 4), (7, 4), (5, 4)]  # (3, 4) was called again before it was the oldest
+    assert collected == [
+        (B, T),
+        (3, 4),
+        (5, 4),
+        (6, 4),
+        (7, 4),
+        (5, 4),
+    ]  # (3, 4) was called again before it was the oldest
 
 
 def test_backward_of_a_step_that_is_no_longer_kept(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_at_size, "SIZES", 1)
     model, planned = seeded(Attention()), apply(seeded(Attention()), attention)
-    found = []
-    for one in (model, planned):
+    results = []
+    for module in (model, planned):
         torch.manual_seed(0)
-        losses = [one(*call(*size))["loss"] for size in ((3, 4), (5, 6))]
+        losses = [module(*call(*size))["loss"] for size in ((3, 4), (5, 6))]
         for loss in losses:
             loss.backward()
-        found.append([p.grad.clone() for p in one.parameters() if p.grad is not None])
-    assert all(torch.equal(ours, eagers) for ours, eagers in zip(*found, strict=True))
+        results.append([p.grad.clone() for p in module.parameters() if p.grad is not None])
+    assert all(torch.equal(ours, eagers) for ours, eagers in zip(*results, strict=True))
 
 
 def test_parameters_frozen_later_at_every_size(attention: Schedule) -> None:
     model = seeded(Attention())
     planned = apply(copy.deepcopy(model), attention)
-    for one in (model, planned):
-        one.qkv.requires_grad_(False)
+    for module in (model, planned):
+        module.qkv.requires_grad_(False)
     for size in ((3, 7), (11, 13)):
         assert_same(step(planned, call(*size)), step(model, call(*size)))
 
@@ -265,8 +272,8 @@ def test_an_output_that_follows_from_a_size(attention: Schedule) -> None:
 def test_verify_copies_and_evaluation(attention: Schedule) -> None:
     model = seeded(Attention())
     planned = apply(model, attention, verify=(call(5, 9), {}))
-    for made in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
-        assert_same(step(made, call(4, 6)), step(model, call(4, 6)))
+    for copied in (copy.deepcopy(planned), pickle.loads(pickle.dumps(planned))):
+        assert_same(step(copied, call(4, 6)), step(model, call(4, 6)))
     with torch.no_grad():
         assert planned(*call(3, 5))["length"] == 5
 

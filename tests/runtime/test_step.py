@@ -211,10 +211,10 @@ def test_expanded_and_transposed_tangents():
 def test_only_part_of_the_gradients():
     model, x = seeded(Mlp()), data(4, 8)
     planned = apply(model, schedule_of(model, (x,)))
-    (found,) = torch.autograd.grad(planned(x).sum(), [model.a.weight])
+    (actual,) = torch.autograd.grad(planned(x).sum(), [model.a.weight])
     eager = seeded(Mlp())
     eager(x).sum().backward()
-    assert torch.equal(found, eager.a.weight.grad)
+    assert torch.equal(actual, eager.a.weight.grad)
     model.a.weight.requires_grad_(False)  # frozen after planning: its gradient is dropped
     planned(x).sum().backward()
     assert model.a.weight.grad is None
@@ -280,9 +280,9 @@ def test_no_grad_and_inference_mode():
     eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,)))
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
-            found, wanted = planned(x), eager(x)
-        assert not found.requires_grad
-        assert torch.equal(found, wanted)
+            actual, wanted = planned(x), eager(x)
+        assert not actual.requires_grad
+        assert torch.equal(actual, wanted)
     assert_same(dict(planned.named_buffers()), dict(eager.named_buffers()))
 
 
@@ -366,7 +366,7 @@ def test_threads_have_steps_of_their_own():
         return torch.autograd.grad(planned(x).sum(), [model.a.weight])[0]
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(torch.equal(found, wanted) for found in pool.map(work, range(32)))
+        assert all(torch.equal(result, wanted) for result in pool.map(work, range(32)))
 
 
 def test_strided_inputs_are_laid_out_as_recorded():

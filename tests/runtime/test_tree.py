@@ -27,12 +27,12 @@ def mlp():
 
 def test_positional_keyword_and_default_are_equal(planned):
     wanted = planned(X, MASK, labels={"y": Y}).loss
-    for found in (
+    for result in (
         planned(X, mask=MASK, labels={"y": Y}),
         planned(mask=MASK, x=X, labels={"y": Y}),
         planned(X, MASK, labels={"y": Y}, scale=1.0),
     ):
-        assert torch.equal(found.loss, wanted)
+        assert torch.equal(result.loss, wanted)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +112,9 @@ def test_nested_sequences():
 
     model = seeded(Nest())
     planned = apply(model, schedule_of(model, ((X, [X]), (True, None))))
-    found = planned([X, (X,)], [True, None])
-    assert isinstance(found, list)
-    assert torch.equal(found[1]["b"], X * 2)
+    result = planned([X, (X,)], [True, None])
+    assert isinstance(result, list)
+    assert torch.equal(result[1]["b"], X * 2)
     with pytest.raises(BindError, match="'pair' must be a sequence of 2"):
         planned((X,), (True, None))
     with pytest.raises(BindError, match=r"'flags\.0' was True when planning, now it is False"):

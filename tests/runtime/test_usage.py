@@ -48,13 +48,13 @@ def test_parameters_that_are_computed_for_the_call(schedule: Schedule) -> None:
     them."""
     planned, eager = apply(seeded(Mlp()), schedule), seeded(Mlp())
     for names in (["a.weight"], ["a.weight", "a.bias", "b.weight", "b.bias"]):
-        found = []
+        results = []
         for module in (planned, eager):
             scale = torch.full((), 2.0, requires_grad=True)
             swapped = {name: dict(eager.named_parameters())[name].detach() * scale for name in names}
             out = functional_call(module, swapped, (X,))
-            found.append([out, *torch.autograd.grad(out.square().sum(), [scale])])
-        for ours, wanted in zip(*found, strict=True):
+            results.append([out, *torch.autograd.grad(out.square().sum(), [scale])])
+        for ours, wanted in zip(*results, strict=True):
             assert torch.equal(ours, wanted)
     assert planned._remate_step.calls == 2
 
@@ -77,13 +77,13 @@ def test_gradients_in_batches_are_refused_in_one_sentence(planned_with_grad: boo
 def test_within_a_checkpoint_and_hooks_of_what_is_saved(reentrant: bool) -> None:
     """The part of a larger model that has a schedule may lie in what the rest checkpoints, or moves to host memory."""
     planned, eager = apply(seeded(Mlp()), schedule_of(seeded(Mlp()), (data(4, 8).requires_grad_(),))), seeded(Mlp())
-    found = []
+    results = []
     for module in (planned, eager):
         x = data(4, 8).requires_grad_()
         with torch.autograd.graph.save_on_cpu():
             checkpoint(module, x * 1, use_reentrant=reentrant).sum().backward()
-        found.append([x.grad, *(p.grad for p in module.parameters())])
-    for ours, wanted in zip(*found, strict=True):
+        results.append([x.grad, *(p.grad for p in module.parameters())])
+    for ours, wanted in zip(*results, strict=True):
         assert torch.equal(ours, wanted)
     # What a step keeps is its own: other means see no saved tensors, so that only the reentrant kind runs forward
     # again.
@@ -175,8 +175,8 @@ def test_operations_are_ranges_of_the_profiler_where_that_is_requested_for(engin
     model: Any = nn.Sequential(seeded(Mlp(0.3)))
     schedule = schedule_of(model, (X,), recomputes=just_in_time)
     opened = expand(schedule)
-    runs = Counter(one.id for one in opened.graph.operations)
-    recomputes = Counter(f"{opened.graph.operations[one.op].id} (recompute)" for one in opened.recomputes)
+    runs = Counter(op.id for op in opened.graph.operations)
+    recomputes = Counter(f"{opened.graph.operations[op.op].id} (recompute)" for op in opened.recomputes)
     wanted = runs + recomputes
     assert sum(recomputes.values()) > 1
     for requested in (True, False):
@@ -184,11 +184,11 @@ def test_operations_are_ranges_of_the_profiler_where_that_is_requested_for(engin
         for module in (planned, planned, copy.deepcopy(planned)):  # the first run judges; copies are asked the same
             with profile(activities=[ProfilerActivity.CPU]) as seen:
                 module(X).sum().backward()
-            found = Counter(event.name for event in seen.events() or ())
+            result = Counter(event.name for event in seen.events() or ())
             if engine == "eager" and not stepping.ROUNDING:
-                assert Counter({name: found[name] for name in wanted}) == (
+                assert Counter({name: result[name] for name in wanted}) == (
                     wanted if requested else Counter(dict.fromkeys(wanted, 0))
                 )
             else:  # dropout is interpreted, the rest is within segments that are reported by their first and last operation
-                assert found["model.0.drop.native_dropout (recompute)"] == (2 if requested else 0)
-                assert any(" … " in name for name in found) == requested
+                assert result["model.0.drop.native_dropout (recompute)"] == (2 if requested else 0)
+                assert any(" … " in name for name in result) == requested

@@ -124,7 +124,7 @@ WRITES: list[Write] = [
 ]
 
 
-@pytest.mark.parametrize("write", WRITES, ids=lambda one: one.__name__.replace("<lambda>", "arithmetic"))
+@pytest.mark.parametrize("write", WRITES, ids=lambda left: left.__name__.replace("<lambda>", "arithmetic"))
 def test_gradients_are_eagers_to_the_bit(write: Write) -> None:
     model, x = Writing(write), torch.randn(2, 6, 8, requires_grad=True)
     for budget in ("100%", "90%", "75%"):
@@ -162,7 +162,7 @@ def test_writes_come_without_copies() -> None:
 def shared(model: nn.Module, x: Tensor) -> list[tuple[int, int]]:
     """Which outputs, and which outputs and sources, lie in one storage."""
     at = [tensor.untyped_storage().data_ptr() for tensor in (*model(x), x, *model.parameters())]
-    return [(one, other) for one in range(len(at)) for other in range(one) if at[one] == at[other]]
+    return [(item, other) for item in range(len(at)) for other in range(item) if at[item] == at[other]]
 
 
 class Returning(nn.Module):
@@ -216,15 +216,15 @@ def test_constants_that_were_returned_may_be_written(copied: bool, monkeypatch: 
     planned = apply(model, remate.plan(model, (x,), budget="100%", cost="cpu"))
     for grad in (True, False, True):
         with torch.set_grad_enabled(grad):
-            found, wanted = planned(x), model(x)
-        for one, other in zip(found, wanted, strict=True):
-            assert torch.equal(one, other)
+            actual, wanted = planned(x), model(x)
+        for left, right in zip(actual, wanted, strict=True):
+            assert torch.equal(left, right)
         if grad:
-            ours, eagers = (torch.autograd.grad(out[0].sum(), model.layer.weight)[0] for out in (found, wanted))
+            ours, eagers = (torch.autograd.grad(out[0].sum(), model.layer.weight)[0] for out in (actual, wanted))
             assert torch.equal(ours, eagers)
-        for one in found[1:]:
-            one.mul_(7)
-        assert not copied or torch.equal(found[1][1:], found[2])
+        for left in actual[1:]:
+            left.mul_(7)
+        assert not copied or torch.equal(actual[1][1:], actual[2])
 
 
 def added(model: Any, x: Tensor) -> tuple[Tensor, ...]:
@@ -274,15 +274,15 @@ def test_an_updated_buffer_that_is_returned_is_the_buffer(run: Callable[..., tup
     planned = apply(copy.deepcopy(model), remate.plan(model, (x,), budget="100%", cost="cpu"))
     for grad in (True, False, True, True):
         kept = []
-        for one in (planned, model):
-            one.zero_grad()
+        for module in (planned, model):
+            module.zero_grad()
             with torch.set_grad_enabled(grad):
-                first, *rest = one(x)
+                first, *rest = module(x)
             if grad:
                 first.sum().backward()
-            kept.append([first.detach(), *(tensor.clone() for tensor in rest), one.layer.weight.grad])
+            kept.append([first.detach(), *(tensor.clone() for tensor in rest), module.layer.weight.grad])
             for tensor in rest:
                 tensor.mul_(3)
-            kept[-1].append(one.memory.clone())
+            kept[-1].append(module.memory.clone())
         for ours, wanted in zip(*kept, strict=True):
             assert ours is wanted is None or torch.equal(ours, wanted)

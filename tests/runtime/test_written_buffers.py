@@ -118,18 +118,18 @@ class Tied(nn.Module):
 
 def test_names_of_one_buffer_stay_names_of_one() -> None:
     model = Tied()
-    made = plan(model, (X,), budget="100%", cost="cpu", dims="none")
-    assert made.model.tied == {"second": "first"}
-    planned, twin = apply(Tied(), made), Tied()
+    schedule = plan(model, (X,), budget="100%", cost="cpu", dims="none")
+    assert schedule.model.tied == {"second": "first"}
+    planned, twin = apply(Tied(), schedule), Tied()
     twin.load_state_dict(planned.state_dict())
     for _ in range(2):
         assert torch.equal(planned(X), twin(X))
     untied = Tied()
     untied.second = untied.first.clone()
     with pytest.raises(BindError, match="buffer 'second': one tensor with 'first' when planned, now another"):
-        apply(untied, made)
+        apply(untied, schedule)
     model = Tied()
-    planned = apply(model, made)
+    planned = apply(model, schedule)
     planned(X)
     model.second = model.first.clone()
     with pytest.raises(BindError, match="buffer 'second': one tensor with 'first'"):

@@ -54,22 +54,22 @@ def test_large_blocks_are_split_if_more_than_a_mebibyte_is_left() -> None:
 
 def test_the_smallest_block_that_is_large_enough() -> None:
     """14 goes to where 14 was and 12 to where 12 was, though the larger came free first."""
-    made = [Buffer(0, 2, 14 * MIB), Buffer(1, 3, 12 * MIB), Buffer(4, 6, 12 * MIB), Buffer(5, 6, 14 * MIB)]
-    assert reserve(made).reserved == 26 * MIB
+    buffers = [Buffer(0, 2, 14 * MIB), Buffer(1, 3, 12 * MIB), Buffer(4, 6, 12 * MIB), Buffer(5, 6, 14 * MIB)]
+    assert reserve(buffers).reserved == 26 * MIB
 
 
 def test_segments_do_not_become_one() -> None:
     """Two free ones of 10 MiB do not serve 12; a segment that grew does."""
-    made = [Buffer(0, 2, 10 * MIB), Buffer(1, 2, 10 * MIB), Buffer(3, 4, 12 * MIB)]
-    assert reserve(made).reserved == 32 * MIB
-    assert reserve(made, expandable=True).reserved == 20 * MIB
+    buffers = [Buffer(0, 2, 10 * MIB), Buffer(1, 2, 10 * MIB), Buffer(3, 4, 12 * MIB)]
+    assert reserve(buffers).reserved == 32 * MIB
+    assert reserve(buffers, expandable=True).reserved == 20 * MIB
 
 
 def test_free_blocks_of_a_segment_become_one() -> None:
     """In either order of being freed, with the rest of the segment."""
     for first, second in ((2, 3), (3, 2)):
-        made = [Buffer(0, first, 6 * MIB), Buffer(1, second, 6 * MIB), Buffer(4, 5, 9 * MIB), Buffer(4, 5, 9 * MIB)]
-        assert reserve(made).reserved == 20 * MIB
+        buffers = [Buffer(0, first, 6 * MIB), Buffer(1, second, 6 * MIB), Buffer(4, 5, 9 * MIB), Buffer(4, 5, 9 * MIB)]
+        assert reserve(buffers).reserved == 20 * MIB
 
 
 def test_a_segment_grows_by_what_its_free_end_lacks() -> None:
@@ -82,8 +82,8 @@ def test_the_pools_share_nothing() -> None:
 
 def test_later_steps_meet_what_the_first_has_left() -> None:
     """First 6 and 10 share a segment of 20 and 14 has its own. Then 6 is put into the 14, and 14 needs another."""
-    made = [Buffer(0, 1, 6 * MIB), Buffer(0, 1, 10 * MIB), Buffer(0, 1, 14 * MIB)]
-    assert reserve(made).reserved == (20 + 14 + 14) * MIB
+    buffers = [Buffer(0, 1, 6 * MIB), Buffer(0, 1, 10 * MIB), Buffer(0, 1, 14 * MIB)]
+    assert reserve(buffers).reserved == (20 + 14 + 14) * MIB
 
 
 def test_nothing() -> None:
@@ -94,10 +94,12 @@ def test_nothing() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_never_below_what_is_held(seed: int, expandable: bool) -> None:
     rng = random.Random(seed)
-    made = []
+    collected = []
     for _ in range(80):
         first = rng.randrange(50)
-        made.append(Buffer(first, first + rng.randint(1, 30), rng.choice((700, 300 * KIB, 3 * MIB, 11 * MIB + 512))))
-    found = reserve(made, expandable)
-    assert load(made) <= found.allocated <= found.reserved
-    assert found == reserve(made, expandable)
+        collected.append(
+            Buffer(first, first + rng.randint(1, 30), rng.choice((700, 300 * KIB, 3 * MIB, 11 * MIB + 512)))
+        )
+    result = reserve(collected, expandable)
+    assert load(collected) <= result.allocated <= result.reserved
+    assert result == reserve(collected, expandable)

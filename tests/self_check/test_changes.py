@@ -61,8 +61,8 @@ class Net(nn.Module):
             return self.b(y).to(torch.bfloat16)
         if look("scale", 0.0):
             y = Scaled.apply(y)
-        made = self.b(y) * look("after", 1.0)
-        return (made, made) if look("two", False) else made
+        outputs = self.b(y) * look("after", 1.0)
+        return (outputs, outputs) if look("two", False) else outputs
 
 
 def look(name: str, default: Any) -> Any:
@@ -150,15 +150,15 @@ def test_when() -> None:
 
     def answers(verify: Any, calls: int) -> list[bool]:
         FILE.clear()
-        planned, found = apply(model, schedule, verify=verify), []
+        planned, results = apply(model, schedule, verify=verify), []
         for number in range(calls):
             FILE["gain"] = 1.0 if number == 0 else 2.0
             try:
                 planned(x)
-                found.append(True)
+                results.append(True)
             except StaleModelError:
-                found.append(False)
-        return found
+                results.append(False)
+        return results
 
     assert answers("first", 4) == [True] * 4
     assert answers(2, 5) == [True, True, False, True, False]
@@ -273,5 +273,5 @@ def test_who_asked_for_a_warning_gets_one() -> None:
     wanted = step(usual, (x,))
     FILE["gain"] = 2.0
     with pytest.warns(UserWarning, match="this call differs in"):
-        found = step(planned, (x,))
-    assert_same(found, wanted)
+        actual = step(planned, (x,))
+    assert_same(actual, wanted)

@@ -267,8 +267,8 @@ def _cell(function: Any, name: str) -> Any:
     return dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))[name]
 
 
-def _exchange(mapping: Any, one: str, other: str) -> None:
-    mapping[one], mapping[other] = mapping[other], mapping[one]
+def _exchange(mapping: Any, left: str, right: str) -> None:
+    mapping[left], mapping[right] = mapping[right], mapping[left]
 
 
 def _order(gains: nn.ParameterDict) -> None:

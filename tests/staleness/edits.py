@@ -117,22 +117,22 @@ def harmful(text: str, dice: random.Random) -> str:
     """One place changed that may change the step: a number, an activation, a residual, an operator, a flag."""
     changes = [_number, _activation, _residual, _operator, _flag]
     dice.shuffle(changes)
-    return next(made for made in (change(text, dice) for change in changes) if made != text)
+    return next(result for result in (change(text, dice) for change in changes) if result != text)
 
 
 def _number(text: str, dice: random.Random) -> str:
-    found = list(_NUMBER.finditer(text))
-    if not found:
+    matches = list(_NUMBER.finditer(text))
+    if not matches:
         return text
-    chosen = dice.choice(found)
+    chosen = dice.choice(matches)
     return text[: chosen.start()] + str(round(dice.uniform(0.05, 0.95), 3)) + text[chosen.end() :]
 
 
 def _activation(text: str, dice: random.Random) -> str:
-    found = list(re.finditer(r"F\.(gelu|silu|relu|tanh)\b|nn\.(GELU|SiLU|Tanh|ReLU)\(\)|import (gelu|silu)\b", text))
-    if not found:
+    matches = list(re.finditer(r"F\.(gelu|silu|relu|tanh)\b|nn\.(GELU|SiLU|Tanh|ReLU)\(\)|import (gelu|silu)\b", text))
+    if not matches:
         return text
-    chosen = dice.choice(found)
+    chosen = dice.choice(matches)
     old = next(group for group in chosen.groups() if group)
     new = dice.choice(("GELU", "SiLU", "Tanh", "ReLU") if old in ("GELU", "SiLU", "Tanh", "ReLU") else _ACTIVATIONS)
     return text[: chosen.start()] + chosen[0].replace(old, new) + text[chosen.end() :]
@@ -181,8 +181,8 @@ def harmless(text: str, dice: random.Random) -> str:
     elif kind == 2:
         lines[at] += f"  # {dice.random()}"
     elif kind == 3:
-        made = re.sub(r"\b(y|image|weights|mixed|sharp|parts)\b(?!=)", lambda m: f"{m[1]}_{len(text) % 7}", text)
-        return made
+        result = re.sub(r"\b(y|image|weights|mixed|sharp|parts)\b(?!=)", lambda m: f"{m[1]}_{len(text) % 7}", text)
+        return result
     elif kind == 4:
         return re.sub(r'""".*?"""', f'"""{dice.random()}"""', text)
     else:

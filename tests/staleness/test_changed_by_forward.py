@@ -38,8 +38,8 @@ class Flagged(nn.Module):
             self.ready = True
         if self.config.problem is None:
             self.config.problem = "regression" if x.shape[1] == 8 else "classes"
-        made = self.linear(x)
-        return (made.square() if self.config.problem == "regression" else made.exp()).sum()
+        outputs = self.linear(x)
+        return (outputs.square() if self.config.problem == "regression" else outputs.exp()).sum()
 
 
 def test_planning_leaves_the_model_as_it_was() -> None:

@@ -41,10 +41,10 @@ def table(x):
 @pytest.fixture
 def settings(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """The module that a forward imports."""
-    made = sources.load(CFG, "cfg_of_tests")
-    monkeypatch.setitem(sys.modules, "cfg_of_tests", made)
-    made.__name__ = "cfg_of_tests"
-    return made
+    module = sources.load(CFG, "cfg_of_tests")
+    monkeypatch.setitem(sys.modules, "cfg_of_tests", module)
+    module.__name__ = "cfg_of_tests"
+    return module
 
 
 @pytest.fixture(scope="module")
@@ -73,24 +73,24 @@ def outcome(
         step(planned, call)
     change(net, module, patch)
     refused = ""
-    made: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     try:
-        made = step(planned if planned is not None else apply(net, schedule), call)
+        by_name = step(planned if planned is not None else apply(net, schedule), call)
     except BindError as error:
         refused = str(error)
     try:
         wanted = step(net, call)
     except Exception as error:
         wanted = {"error": repr(error)}
-    return refused, _equal(made, wanted), not _equal(before, {name: wanted.get(name) for name in before})
+    return refused, _equal(by_name, wanted), not _equal(before, {name: wanted.get(name) for name in before})
 
 
-def _equal(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if one.keys() != other.keys():
+def _equal(left: dict[str, Any], other: dict[str, Any]) -> bool:
+    if left.keys() != other.keys():
         return False
     return all(
         torch.equal(a, b) if isinstance(a, torch.Tensor) and b is not None else a is b
-        for a, b in zip(one.values(), other.values(), strict=True)
+        for a, b in zip(left.values(), other.values(), strict=True)
     )
 
 

@@ -145,10 +145,10 @@ def test_counters_of_torch_are_no_hooks(sources: Sources, schedule: Schedule, co
     """They know the module that runs by hooks of all modules, which compute nothing."""
     planned, model = apply(sources.build(), schedule), sources.build()
     with counter() as counted:
-        found = step(planned, (X,))
+        actual = step(planned, (X,))
     with counter() as eager:
         wanted = step(model, (X,))
-    assert_same(found, wanted)
+    assert_same(actual, wanted)
     if isinstance(counted, FlopCounterMode):
         assert counted.get_total_flops() >= eager.get_total_flops() > 0  # what runs again is counted again
 

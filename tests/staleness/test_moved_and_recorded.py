@@ -93,8 +93,8 @@ def test_what_a_recorded_loop_sets_is_compared_at_the_first_call(sources: Source
     planned = apply(fresh, schedule)
     with pytest.raises(StaleModelError, match=r"use_cache was false.*, is true"):
         planned(X)
-    for one in (fresh, eager):
-        module.Trainer(one)
+    for subject in (fresh, eager):
+        module.Trainer(subject)
     assert_same(step(planned, (X,)), step(eager, (X,)))
     fresh.config.k = 2.5
     with pytest.raises(StaleModelError, match=r"k was 1.5, is 2.5"):

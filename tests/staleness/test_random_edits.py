@@ -24,20 +24,20 @@ X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 @pytest.fixture(scope="module")
 def planned(sources: Sources) -> dict[str, tuple[Schedule, dict[str, Any]]]:
-    made = {}
+    by_name = {}
     for name, text in MODELS.items():
         model = sources.build(text=text)
         schedule = decode(encode(schedule_of(model, (X,))))
-        made[name] = (schedule, step(sources.build(text=text), (X,)))
-    return made
+        by_name[name] = (schedule, step(sources.build(text=text), (X,)))
+    return by_name
 
 
-def differs(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if one.keys() != other.keys():
+def differs(left: dict[str, Any], other: dict[str, Any]) -> bool:
+    if left.keys() != other.keys():
         return True
     return any(
-        not torch.equal(one[key], other[key]) if isinstance(one[key], torch.Tensor) else one[key] != other[key]
-        for key in one
+        not torch.equal(left[key], other[key]) if isinstance(left[key], torch.Tensor) else left[key] != other[key]
+        for key in left
     )
 
 

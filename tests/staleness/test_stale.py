@@ -152,14 +152,14 @@ def build():
 
 def test_functions_that_reach_each_other_through_a_registry(sources: Sources) -> None:
     """What is recorded of them does not depend on where the search begins."""
-    module, found = sources.load(REGISTRY), []
+    module, results = sources.load(REGISTRY), []
     for first, second in (("one", "other"), ("other", "one")):
         code = Code()
         code.follow(getattr(module, first))
         code.follow(getattr(module, second))
-        found.append((code.functions, code.values))
-    assert found[0] == found[1]
-    assert all(entry["source"] for entry in found[0][1]["train.REGISTERED"])
+        results.append((code.functions, code.values))
+    assert results[0] == results[1]
+    assert all(entry["source"] for entry in results[0][1]["train.REGISTERED"])
 
 
 def test_a_decorator_may_register_more_later(sources: Sources) -> None:
@@ -237,8 +237,8 @@ def test_hooks_that_came_later_are_refused(
 
 def test_hooks_that_return_something_are_planned(sources: Sources) -> None:
     model, eager = sources.build(), sources.build()
-    for one in (model, eager):
-        one.blocks[1].register_forward_hook(doubled)
+    for module in (model, eager):
+        module.blocks[1].register_forward_hook(doubled)
     schedule = decode(encode(schedule_of(model, (X,))))
     assert_same(step(apply(model, schedule), (X,)), step(eager, (X,)))
     with pytest.raises(

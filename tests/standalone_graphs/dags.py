@@ -16,11 +16,15 @@ def random_dag(seed: int, count: int) -> BareInstance:
     nodes: list[BareNode] = []
     edges: list[tuple[str, str]] = []
     plain = seed % 2 == 0
-    made: list[tuple[str, int]] = []
+    collected: list[tuple[str, int]] = []
     for n in range(count):
         read = (
-            list(dict.fromkeys(r.choice(made[-6:] if r.random() < 0.7 else made) for _ in range(r.randint(1, 2))))
-            if made
+            list(
+                dict.fromkeys(
+                    r.choice(collected[-6:] if r.random() < 0.7 else collected) for _ in range(r.randint(1, 2))
+                )
+            )
+            if collected
             else []
         )
         sizes = tuple(r.randint(1, 12) for _ in range(1 if plain or r.random() < 0.7 else 2))
@@ -32,14 +36,14 @@ def random_dag(seed: int, count: int) -> BareInstance:
         edges += [(output, name) for output, _ in read]
         once = not plain and r.random() < 0.15
         nodes.append(BareNode(name, r.randint(1, 9), sizes, 0 if plain else r.choice((0, 0, 3)), not once, in_place))
-        made += [(f"{name}:{k}" if k else name, size) for k, size in enumerate(sizes)]
+        collected += [(f"{name}:{k}" if k else name, size) for k, size in enumerate(sizes)]
     backward_start = None if seed % 3 == 0 else f"n{count // 2}"
     if seed % 3 == 2:  # as in a training step: what follows the forward/backward boundary runs once
         nodes = [
             n if at < count // 2 else BareNode(n.id, n.time, n.bytes, n.workspace, False, n.in_place)
             for at, n in enumerate(nodes)
         ]
-    pins = tuple(dict.fromkeys(r.choice(made)[0] for _ in range(r.randint(0, 2)))) if not plain else ()
+    pins = tuple(dict.fromkeys(r.choice(collected)[0] for _ in range(r.randint(0, 2)))) if not plain else ()
     return checked(BareInstance(FORMAT, 1, tuple(nodes), tuple(edges), f"random {seed}", (), backward_start, pins))
 
 
@@ -49,7 +53,7 @@ def fastest(bare: BareInstance, budget: int) -> int | None:
     nodes = {node.id: node for node in bare.nodes}
     names, reads = list(bare.order), inputs(bare)
     size = {f"{n.id}:{k}" if k else n.id: b for n in bare.nodes for k, b in enumerate(n.bytes)}
-    made = {name: frozenset(o for o in size if o.partition(":")[0] == name) for name in names}
+    by_name = {name: frozenset(o for o in size if o.partition(":")[0] == name) for name in names}
     queue: list[tuple[int, int, int, frozenset[str]]] = [(0, 0, 0, frozenset())]
     best = {(0, frozenset[str]()): 0}
     serial = 0
@@ -65,7 +69,7 @@ def fastest(bare: BareInstance, budget: int) -> int | None:
         for name, following in (*first, *((name, at) for name in again)):
             if not held.issuperset(reads[name]):
                 continue
-            node, there = nodes[name], held | made[name]
+            node, there = nodes[name], held | by_name[name]
             need = sum(size[o] for o in there) + node.workspace
             if need <= budget:
                 ways.append((time + node.time, following, there))

@@ -20,7 +20,7 @@ PART = 40  # seeds that a part of the slow test takes
 def compare(seeds: range) -> list[tuple[int, int, int]]:
     """What one cut and several prove, and what the fastest sequence takes, in time beyond the baseline's, where it
     takes any."""
-    found: list[tuple[int, int, int]] = []
+    results: list[tuple[int, int, int]] = []
     for seed in seeds:
         whole = bare_step(bare := random_dag(seed, 9)).whole
         base = whole.baseline
@@ -28,17 +28,17 @@ def compare(seeds: range) -> list[tuple[int, int, int]]:
             budget = int(share * base.peak)
             best = fastest(bare, budget)
             if best is not None and best > base.time:
-                one, several = proven("cut", whole, budget), proven("cuts", whole, budget)
-                assert max(one, several) <= best, f"seed {seed} at {share}: {one}, {several} above the optimum {best}"
-                found.append((one - base.time, several - base.time, best - base.time))
-    return found
+                item, several = proven("cut", whole, budget), proven("cuts", whole, budget)
+                assert max(item, several) <= best, f"seed {seed} at {share}: {item}, {several} above the optimum {best}"
+                results.append((item - base.time, several - base.time, best - base.time))
+    return results
 
 
 def test_a_sample_of_tiny_instances() -> None:
-    found = compare(range(12))
-    assert len(found) >= 10
-    assert sum(one == best for one, _, best in found) >= len(found) // 4
-    assert any(several > one for one, several, _ in found)
+    result = compare(range(12))
+    assert len(result) >= 10
+    assert sum(entry == best for entry, _, best in result) >= len(result) // 4
+    assert any(several > entry for entry, several, _ in result)
 
 
 @pytest.mark.slow
@@ -54,6 +54,6 @@ def test_what_runs_once_is_not_promised_to_run_again() -> None:
     edges = (("wide", "narrow"), ("narrow", "end"), ("cheap", "end"), ("dear", "end"))
     bare: BareInstance = checked(BareInstance(FORMAT, 1, tuple(nodes), edges))
     budget = check_sequence(bare, bare.order).peak - 5
-    found = remate.solve(bare, budget, keep_order=True)
-    assert (found.lower_bound, found.time) == (found.baseline_time + 9, found.baseline_time + 9)
-    assert proven("cut", bare_step(bare).whole, budget) == found.time
+    solution = remate.solve(bare, budget, keep_order=True)
+    assert (solution.lower_bound, solution.time) == (solution.baseline_time + 9, solution.baseline_time + 9)
+    assert proven("cut", bare_step(bare).whole, budget) == solution.time

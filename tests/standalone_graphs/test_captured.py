@@ -34,15 +34,15 @@ def test_a_plan_of_the_step_is_one_of_the_instance(name: str, share: float) -> N
     graph = GRAPHS[name]()
     instance, bare = StepInstance(graph), from_step(graph)
     budget = int(share * instance.baseline.peak)
-    found = solve(instance, Request(budget, 0.0), policy("auto"))
+    solution = solve(instance, Request(budget, 0.0), policy("auto"))
     again = remate.solve(bare, budget, "auto", keep_order=True)
     assert again.peak <= budget
-    assert again.time == found.time
+    assert again.time == solution.time
     inserted = bare.order.index(bare.backward_start or "") if bare.backward_start else 0
     added = len(bare.order) - len(graph.operations)
-    moved = tuple(type(r)(r.op, r.before + added if r.before >= inserted else r.before) for r in found.recomputes)
+    moved = tuple(type(r)(r.op, r.before + added if r.before >= inserted else r.before) for r in solution.recomputes)
     taken = check_sequence(bare, sequence(bare, moved))
-    assert (taken.peak, taken.time) == (found.peak, found.time)
+    assert (taken.peak, taken.time) == (solution.peak, solution.time)
 
 
 def test_the_command_writes_what_solve_reads(remate_command: Callable[..., Any], tmp_path: Path) -> None:

@@ -38,15 +38,15 @@ def solved(bare: BareInstance, budget: int, name: str) -> BareResult | Infeasibl
 
 
 def promised(bare: BareInstance, budget: int, name: str) -> BareResult | InfeasibleError | NotApplicableError:
-    found = solved(bare, budget, name)
-    if isinstance(found, BareResult):
-        verify(bare, found)
-        assert found.peak <= budget
-        assert found.baseline_time <= found.lower_bound <= found.time
-    elif isinstance(found, InfeasibleError):
-        assert found.floor <= found.smallest <= bare_step(bare).whole.baseline.peak
-        assert found.smallest > budget
-    return found
+    solution = solved(bare, budget, name)
+    if isinstance(solution, BareResult):
+        verify(bare, solution)
+        assert solution.peak <= budget
+        assert solution.baseline_time <= solution.lower_bound <= solution.time
+    elif isinstance(solution, InfeasibleError):
+        assert solution.floor <= solution.smallest <= bare_step(bare).whole.baseline.peak
+        assert solution.smallest > budget
+    return solution
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,10 +66,10 @@ def keeps(name: str, seeds: list[int], again: int) -> None:
     for number, seed in enumerate(seeds):
         bare = random_dag(seed, 12)
         budget = int((0.9, 0.8, 0.7)[seed % 3] * check_sequence(bare, bare.order).peak)
-        found = promised(bare, budget, name)
+        result = promised(bare, budget, name)
         if number < again:
             twice = solved(bare, budget, name)
-            assert str(twice) == str(found) if isinstance(found, Exception) else twice == found
+            assert str(twice) == str(result) if isinstance(result, Exception) else twice == result
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2, 3, 4, 5))])
@@ -77,9 +77,9 @@ def test_nothing_beats_the_optimum_and_the_portfolio_beats_all(seed: int) -> Non
     bare = random_dag(seed, 8)
     budget = int(0.8 * check_sequence(bare, bare.order).peak)
     best = fastest(bare, budget)
-    found = [promised(bare, budget, name) for name in NAMES]
-    times = [one.time for one in found if isinstance(one, BareResult)]
-    fixed = [one.time for one in found if isinstance(one, BareResult) and not one.reordered]
+    result = [promised(bare, budget, name) for name in NAMES]
+    times = [entry.time for entry in result if isinstance(entry, BareResult)]
+    fixed = [entry.time for entry in result if isinstance(entry, BareResult) and not entry.reordered]
     assert all(best is not None and best <= time for time in fixed)
     if times:
         together = remate.solve(bare, budget, "portfolio", effort="quick")

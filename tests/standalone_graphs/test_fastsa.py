@@ -25,23 +25,23 @@ def test_the_account_is_that_of_the_definition_after_any_changes(seed: int) -> N
     """Without in-place execution, which it leaves to the simulator: moved, added, taken away."""
     bare, rng = random_dag(seed, 16), random.Random(seed)
     problem = bare_step(bare).whole.problem
-    made = Sequence(problem)
+    result = Sequence(problem)
     for _ in range(200):
-        i = rng.choice(made.operations)
-        slot = rng.randint(min(made.slots[i][0] + 1, len(made.at) - 1), len(made.at) - 1)
-        if i not in problem.once and made.free(slot) and rng.random() < 0.5:
-            made.insert(i, slot)
-        elif len(made.slots[i]) > 1:
-            made.remove(i, made.slots[i][-1])
+        i = rng.choice(result.operations)
+        slot = rng.randint(min(result.slots[i][0] + 1, len(result.at) - 1), len(result.at) - 1)
+        if i not in problem.once and result.free(slot) and rng.random() < 0.5:
+            result.insert(i, slot)
+        elif len(result.slots[i]) > 1:
+            result.remove(i, result.slots[i][-1])
         else:
-            low, high = made.earliest(i), made.latest(i)
+            low, high = result.earliest(i), result.latest(i)
             to = rng.randint(low, max(low, high))
-            if to <= high and made.free(to):
-                made.move(i, made.slots[i][0], to)
-    executed = [problem.graph.operations[i].id for i in made.at[made.at >= 0].tolist()]
+            if to <= high and result.free(to):
+                result.move(i, result.slots[i][0], to)
+    executed = [problem.graph.operations[i].id for i in result.at[result.at >= 0].tolist()]
     taken = check_sequence(bare, executed)
-    assert (taken.peak, taken.time) == (int(made.live.max()), made.time)
-    order, recomputes = made.result()
+    assert (taken.peak, taken.time) == (int(result.live.max()), result.time)
+    order, recomputes = result.result()
     assert check_sequence(bare, sequence(bare, recomputes, order)).peak <= taken.peak
 
 
@@ -82,18 +82,18 @@ def test_a_recompute_stands_where_its_arguments_still_are() -> None:
 def test_auto_is_never_slower_than_what_reorders_or_anneals(seed: int) -> None:
     bare = random_dag(seed, 16)
     budget = int(0.85 * check_sequence(bare, bare.order).peak)
-    found = [remate.solve(bare, budget, name, effort="quick") for name in ("auto", "fastsa", "anneal")]
-    assert found[0].time == min(one.time for one in found)
+    results = [remate.solve(bare, budget, name, effort="quick") for name in ("auto", "fastsa", "anneal")]
+    assert results[0].time == min(entry.time for entry in results)
     kept = remate.solve(bare, budget, effort="quick", keep_order=True)
     assert not kept.reordered
-    assert kept.time <= found[2].time
+    assert kept.time <= results[2].time
 
 
 def test_a_backward_that_runs_once_is_no_obstacle() -> None:
     bare = early()
     nodes = tuple(BareNode(n.id, n.time, n.bytes, recomputable=n.id not in "qz") for n in bare.nodes)
-    found = remate.solve(checked(replace(bare, nodes=nodes, backward_start="q")), 165, "anneal", effort="quick")
-    assert found.sequence == ("s", "x", "p", "y", "x", "q", "z")
+    solution = remate.solve(checked(replace(bare, nodes=nodes, backward_start="q")), 165, "anneal", effort="quick")
+    assert solution.sequence == ("s", "x", "p", "y", "x", "q", "z")
 
 
 def test_an_order_that_is_kept_refuses_what_reorders() -> None:
@@ -105,9 +105,9 @@ def test_an_order_that_is_kept_refuses_what_reorders() -> None:
 def test_it_is_deterministic_and_within_the_budget(seed: int) -> None:
     bare = random_dag(seed, 20)
     budget = int(0.9 * check_sequence(bare, bare.order).peak)
-    found = remate.solve(bare, budget, "fastsa", effort="quick")
-    assert found.peak <= budget
-    assert found == remate.solve(bare, budget, "fastsa", effort="quick")
+    solution = remate.solve(bare, budget, "fastsa", effort="quick")
+    assert solution.peak <= budget
+    assert solution == remate.solve(bare, budget, "fastsa", effort="quick")
 
 
 def test_a_captured_step_keeps_its_order() -> None:

@@ -50,9 +50,9 @@ def test_round_trip(seed: int) -> None:
 
 
 def test_a_result_is_written_by_its_schema() -> None:
-    found = remate.solve(random_dag(3, 12), "80%", "greedy")
-    schema("result").validate(json.loads(found.encode()))
-    assert decode_result(found.encode()) == found
+    solution = remate.solve(random_dag(3, 12), "80%", "greedy")
+    schema("result").validate(json.loads(solution.encode()))
+    assert decode_result(solution.encode()) == solution
 
 
 def changed(**fields: Any) -> dict[str, Any]:

@@ -35,11 +35,11 @@ def compared(seed: int) -> tuple[int, int]:
             with pytest.raises(InfeasibleError):
                 remate.solve(bare, budget, keep_order=True)
             continue
-        found = remate.solve(bare, budget, keep_order=True)
-        assert found.lower_bound <= best <= found.time, (
-            f"seed {seed} at {budget}: {found.lower_bound}, {best}, {found.time}"
+        solution = remate.solve(bare, budget, keep_order=True)
+        assert solution.lower_bound <= best <= solution.time, (
+            f"seed {seed} at {budget}: {solution.lower_bound}, {best}, {solution.time}"
         )
-        feasible, optimal = feasible + 1, optimal + (found.time == best)
+        feasible, optimal = feasible + 1, optimal + (solution.time == best)
     return feasible, optimal
 
 
@@ -63,10 +63,10 @@ def test_any_order_is_legal_and_within_the_budget() -> None:
         base = check_sequence(bare, bare.order)
         for share in SHARES[:2]:
             try:
-                found = remate.solve(bare, int(share * base.peak), "fastsa", effort="quick")
+                solution = remate.solve(bare, int(share * base.peak), "fastsa", effort="quick")
             except InfeasibleError:
                 continue
-            assert found.peak <= int(share * base.peak)
+            assert solution.peak <= int(share * base.peak)
 
 
 @pytest.mark.parametrize(("strategy", "budget"), [("auto", 125), ("checkmate", 125), ("beam", 165), ("anneal", 165)])
@@ -76,9 +76,9 @@ def test_a_long_chain_that_pins_its_first_output(strategy: str, budget: int) -> 
     nodes = (BareNode("a", 1, (50,)), *chain, BareNode("d", 1, (1,)))
     edges = (*((f"n{i}", f"n{i + 1}") for i in range(29)), ("n29", "d"))
     bare = checked(BareInstance(FORMAT, 1, nodes, edges, pins=("a",)))
-    found = remate.solve(bare, budget, strategy, keep_order=True)
-    assert (found.peak, found.time, found.lower_bound) == (120, 33, 33)
-    assert found.sequence.count("a") == 2
+    solution = remate.solve(bare, budget, strategy, keep_order=True)
+    assert (solution.peak, solution.time, solution.lower_bound) == (120, 33, 33)
+    assert solution.sequence.count("a") == 2
 
 
 def test_no_bound_above_a_sequence_that_makes_a_pinned_output_again() -> None:
@@ -89,5 +89,5 @@ def test_no_bound_above_a_sequence_that_makes_a_pinned_output_again() -> None:
     edges = (*((f"n{i}", f"n{i + 1}") for i in range(27)), ("n27", "d"), ("k", "d"), ("d", "z"))
     bare = checked(BareInstance(FORMAT, 1, nodes, edges, pins=("a",)))
     again = check_sequence(bare, (*bare.order[:-1], "a", "z"))
-    found = remate.solve(bare, 100, keep_order=True)
-    assert (found.peak, found.time, found.lower_bound) == (again.peak, again.time, again.time)
+    solution = remate.solve(bare, 100, keep_order=True)
+    assert (solution.peak, solution.time, solution.lower_bound) == (again.peak, again.time, again.time)

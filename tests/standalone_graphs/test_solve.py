@@ -38,26 +38,26 @@ def test_the_fastest_of_a_tiny_instance_is_found_and_proven(seed: int) -> None:
                 remate.solve(bare, budget, keep_order=True)
             assert fastest(bare, caught.value.smallest) is not None
             continue
-        found = remate.solve(bare, budget, keep_order=True)
-        assert (found.time, found.stopped_by) == (best, "optimal")
-        assert found.lower_bound == best
+        solution = remate.solve(bare, budget, keep_order=True)
+        assert (solution.time, solution.stopped_by) == (best, "optimal")
+        assert solution.lower_bound == best
 
 
 def test_a_result_that_lies_is_refused() -> None:
     bare = random_dag(3, 12)
-    found = remate.solve(bare, "80%", "greedy")
-    verify(bare, found)
+    solution = remate.solve(bare, "80%", "greedy")
+    verify(bare, solution)
     change = msgspec.structs.replace
-    swapped = (found.sequence[1], found.sequence[0], *found.sequence[2:])
+    swapped = (solution.sequence[1], solution.sequence[0], *solution.sequence[2:])
     for lie, word in (
-        (change(found, peak=found.peak - 1), "peak, time"),
-        (change(found, time=found.time - 1), "peak, time"),
-        (change(found, budget=found.peak - 1), "over the budget"),
-        (change(found, lower_bound=found.time + 1), "the bound"),
-        (change(found, digest="0" * 64), "another instance"),
-        (change(found, sequence=found.sequence[:-1]), "never runs"),
-        (change(found, sequence=(*found.sequence, "other")), "is no node"),
-        (change(found, sequence=swapped), "has not been made"),
+        (change(solution, peak=solution.peak - 1), "peak, time"),
+        (change(solution, time=solution.time - 1), "peak, time"),
+        (change(solution, budget=solution.peak - 1), "over the budget"),
+        (change(solution, lower_bound=solution.time + 1), "the bound"),
+        (change(solution, digest="0" * 64), "another instance"),
+        (change(solution, sequence=solution.sequence[:-1]), "never runs"),
+        (change(solution, sequence=(*solution.sequence, "other")), "is no node"),
+        (change(solution, sequence=swapped), "has not been made"),
     ):
         with pytest.raises(InstanceError, match=word):
             verify(bare, lie)

@@ -152,9 +152,9 @@ def test_what_is_no_schedule_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_model_that_changes_while_it_trains_is_planned_again() -> None:
     def loop(model: Any) -> list[Any]:
-        found = train(model)
+        actual = train(model)
         model.scale = 2.0
-        return [found, train(model)]
+        return [actual, train(model)]
 
     wanted = loop(made())
     assert loop(automatic(dims=None)) == wanted
@@ -171,11 +171,11 @@ def test_what_changes_at_every_call_ends_up_with_its_own_forward() -> None:
             return super().forward(x) * self.scale
 
     def loop(model: Any) -> list[Any]:
-        found = []
+        results = []
         for step in range(6):
             model.scale = float(step)
-            found.append(train(model, (64,)))
-        return found
+            results.append(train(model, (64,)))
+        return results
 
     wanted = loop(seeded(Counting()).train())
     model = remate.auto(seeded(Counting()).train(), **QUICK, dims=None, on_refused="original")
@@ -250,12 +250,12 @@ def test_a_discriminator_is_planned_for_its_inputs_too() -> None:
 
     def loop(model: Any) -> list[Any]:
         torch.manual_seed(3)
-        found = []
+        results = []
         for _ in range(2):
             for given in (data(32, 16), data(32, 16).requires_grad_()):
                 model(given).square().mean().backward()
-                found.append(None if given.grad is None else given.grad.tolist())
-        return [found, [p.grad.tolist() for p in model.parameters()]]
+                results.append(None if given.grad is None else given.grad.tolist())
+        return [results, [p.grad.tolist() for p in model.parameters()]]
 
     model = automatic(dims=None)
     assert loop(model) == loop(made())
@@ -292,15 +292,15 @@ def test_a_loop_ends_as_in_eager(loop: Callable[[Make], Any]) -> None:
         torch.manual_seed(7)
         model = loop(make)
         ends.append([*model.state_dict().values(), *[p.grad for p in model.parameters()], torch.get_rng_state()])
-    for found, wanted in zip(ends[1], ends[0], strict=True):
-        assert found is wanted is None or torch.equal(found, wanted)
+    for actual, wanted in zip(ends[1], ends[0], strict=True):
+        assert actual is wanted is None or torch.equal(actual, wanted)
 
 
 def test_exports_and_transforms_have_the_model_itself() -> None:
     model, plain = automatic(dims=None), made()
-    for one in (model, plain):
-        train(one)
-        one.eval()
+    for module in (model, plain):
+        train(module)
+        module.eval()
     x = data(4, 16)
     traced: Any = torch.jit.trace(model, x)
     assert torch.equal(traced(x), plain(x))

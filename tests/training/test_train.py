@@ -177,8 +177,8 @@ def test_a_script_ends_as_it_wants_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, status: int, told: str
 ) -> None:
     script = written(tmp_path, f"import sys\nprint(__name__)\n{line}\n")
-    found, out, err = train(capsys, script)
-    assert (found, out) == (status, "__main__\n")
+    actual, out, err = train(capsys, script)
+    assert (actual, out) == (status, "__main__\n")
     assert told in err
     assert "remate/training" not in err
 

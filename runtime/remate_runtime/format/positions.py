@@ -55,10 +55,7 @@ def _column(data: bytes, offset: int) -> int:
 
 
 def locate(text: bytes | str, faults: Sequence[ScheduleError]) -> list[ScheduleError]:
-    """Return the faults with line and column, in the order of the text.
-
-    A pointer to something missing gets the place of its nearest existing ancestor.
-    """
+    """Return the faults with line and column, in text order. A missing place becomes its nearest existing ancestor."""
     todo = [fault for fault in faults if not fault.line]
     if not todo:
         return sorted(faults, key=_place)
@@ -83,8 +80,7 @@ class _File(msgspec.Struct):
 
 
 def _written(data: bytes, faults: list[ScheduleError]) -> list[ScheduleError]:
-    """Return the faults with pointers as in the text: entries of runs (see `name_runs`) and their faults appear
-    once."""
+    """Return the faults at their written places: entries of runs (see `name_runs`) and their faults appear once."""
     if not any(fault.where.startswith(_WITH_RUNS) for fault in faults):
         return faults
     with suppress(msgspec.MsgspecError, RecursionError):
@@ -144,10 +140,7 @@ def scan(data: bytes) -> list[ScheduleError]:
 
 
 def places(data: bytes, wanted: Iterable[str]) -> dict[str, ValuePosition]:
-    """Return the positions of the requested pointers and their ancestors, as far as the text is JSON.
-
-    Of a duplicate key the last one counts, as in every parser.
-    """
+    """Return the positions of the requested pointers and their ancestors. Of a duplicate key the last one counts."""
     scanner = _Scanner(data, keys_differ=True)
     with suppress(ScheduleError):
         scanner.run(_trie(wanted))
@@ -214,11 +207,7 @@ class _Level:
 
 
 class _Scanner:
-    """Scans a text. Flat and correct items that are not requested are skipped many at a time: seven times as fast.
-
-    Attributes:
-        keys_differ: Duplicate keys need not be reported.
-    """
+    """Scans a text. Correct flat items that are not requested are skipped. keys_differ: duplicate keys are no fault."""
 
     def __init__(self, data: bytes, keys_differ: bool = False) -> None:
         self.data, self.at = data, 0

@@ -55,8 +55,8 @@ def subject(recomputes: Any = just_in_time) -> tuple[Any, Any, torch.Tensor]:
 
 def blocks_of(planned: Any) -> Any:
     """The blocks of memory that wait for a step."""
-    (one,) = planned._remate_step.steps
-    compile_: Any = one._steps._engine.start()
+    (item,) = planned._remate_step.steps
+    compile_: Any = item._steps._engine.start()
     (cell,) = [c.cell_contents for c in compile_.__closure__ if type(c.cell_contents).__name__ == "Blocks"]
     return list(cell._waiting.values())
 
@@ -94,25 +94,25 @@ def test_zoo(name: str) -> None:
 def same_life(life: Callable[[Any, torch.Tensor], Any], recomputes: Any = just_in_time) -> None:
     """That a loop does the same with both models, down to every tensor that it gathers."""
     model, planned, x = subject(recomputes)
-    found = []
-    for one in (planned, model):
+    results = []
+    for module in (planned, model):
         torch.manual_seed(0)
-        one(x)[0].backward()  # a block waits from now on
-        one.zero_grad()
-        found.append(
-            [t.detach().clone() for t in life(one, x)] + [p.grad for p in one.parameters() if p.grad is not None]
+        module(x)[0].backward()  # a block waits from now on
+        module.zero_grad()
+        results.append(
+            [t.detach().clone() for t in life(module, x)] + [p.grad for p in module.parameters() if p.grad is not None]
         )
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_two_forwards_before_their_backwards() -> None:
     def life(model: Any, x: torch.Tensor) -> Any:
-        one, two = model(x), model(2 * x)
+        left, right = model(x), model(2 * x)
         three = model(3 * x)
-        two[0].backward()
-        one[0].backward()
+        right[0].backward()
+        left[0].backward()
         (three[0] + three[1].sum()).backward()
-        return *one, *two, *three
+        return *left, *right, *three
 
     same_life(life)
 
@@ -132,32 +132,32 @@ def test_outputs_and_gradients_that_are_kept_stay_what_they_are() -> None:
 
 def test_calls_without_gradients_in_between() -> None:
     def life(model: Any, x: torch.Tensor) -> Any:
-        made = model(x)
+        outputs = model(x)
         with torch.no_grad():
             aside = model(2 * x)
         with torch.inference_mode():
             other = [t.clone() for t in model(3 * x)]
-        made[0].backward()
-        return *made, *aside, *other
+        outputs[0].backward()
+        return *outputs, *aside, *other
 
     same_life(life)
 
 
 def test_a_step_within_a_hook_of_backward() -> None:
     def life(model: Any, x: torch.Tensor) -> Any:
-        made: list[torch.Tensor] = []
+        collected: list[torch.Tensor] = []
 
         def again(gradient: torch.Tensor) -> None:
-            if not made:
+            if not collected:
                 with torch.enable_grad():
-                    made.extend(model(2 * x))
-                made[0].backward()
+                    collected.extend(model(2 * x))
+                collected[0].backward()
 
         handle = model.blocks[0].wide.weight.register_hook(again)
         loss, features = model(x)
         loss.backward()
         handle.remove()
-        return loss, features, *made
+        return loss, features, *collected
 
     same_life(life)
 
@@ -218,8 +218,10 @@ def test_frozen_parameters() -> None:
         return kept
 
     model, planned, x = subject()
-    found = [[t.detach().clone() for t in life(one, x)] for one in (planned, model) if torch.manual_seed(0) is not None]
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    results = [
+        [t.detach().clone() for t in life(module, x)] for module in (planned, model) if torch.manual_seed(0) is not None
+    ]
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
 def test_copies_and_pickles() -> None:
@@ -236,11 +238,11 @@ def test_threads_have_blocks_of_their_own() -> None:
     model = seeded(Deep())
     planned = arena(copy.deepcopy(model), schedule_of(model, (data(64, 16),), recomputes=just_in_time))
     inputs = [data(64, 16, seed=n) for n in range(4)]
-    found: dict[int, Any] = {}
+    by_name: dict[int, Any] = {}
 
     def work(n: int) -> None:
         for _ in range(5):
-            found[n] = torch.autograd.grad(planned(inputs[n]), list(planned.parameters()))
+            by_name[n] = torch.autograd.grad(planned(inputs[n]), list(planned.parameters()))
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -249,18 +251,18 @@ def test_threads_have_blocks_of_their_own() -> None:
         thread.join()
     for n, x in enumerate(inputs):
         wanted = torch.autograd.grad(model(x), list(model.parameters()))
-        assert all(torch.equal(a, b) for a, b in zip(found[n], wanted, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(by_name[n], wanted, strict=True))
 
 
 def test_one_block_waits_and_is_used_again() -> None:
     _, planned, x = subject()
-    made = [planned(x) for _ in range(3)]
+    results = [planned(x) for _ in range(3)]
     assert blocks_of(planned) == []
-    del made
+    del results
     (block,) = blocks_of(planned)
-    made = planned(x)
+    results = planned(x)
     assert blocks_of(planned) == []
-    made[0].backward()
+    results[0].backward()
     assert blocks_of(planned) == [block]
 
 
@@ -324,14 +326,14 @@ def test_parts_that_are_called_several_times_are_refused() -> None:
             self.body = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for one in self.body:
-                x = one(x)
+            for item in self.body:
+                x = item(x)
             return x.sum()
 
     model, x = Two(), data(4, 8)
-    made = plan(model, (x,), budget="100%", at="body.*", cost="h200")
+    schedule = plan(model, (x,), budget="100%", at="body.*", cost="h200")
     with pytest.raises(EngineError, match="of a part that is called several times"):
-        apply(model, made, engine="arena")
+        apply(model, schedule, engine="arena")
     assert original_of(model) is model
 
 

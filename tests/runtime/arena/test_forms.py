@@ -53,8 +53,8 @@ class Beside(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def compare(self, name: str, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        made = func(*args, **kwargs)
-        outs = list(made) if isinstance(made, tuple | list) else [made]
+        outputs = func(*args, **kwargs)
+        outs = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
         if any(
             t.is_conj() or t.is_neg() for t in pytree.tree_leaves((args, kwargs, outs)) if isinstance(t, torch.Tensor)
         ):
@@ -80,8 +80,8 @@ def elsewhere(out: torch.Tensor) -> torch.Tensor:
     """Memory that lies like a result, holds nothing of it, and has other bytes around it."""
     span = 1 + sum((n - 1) * step for n, step in zip(out.shape, out.stride(), strict=True)) if out.numel() else 0
     room = torch.full(((2 * AROUND + span) * out.itemsize,), 0xFF if out.is_floating_point() else 1, dtype=torch.uint8)
-    made = torch.empty(0, dtype=out.dtype)
-    return made.set_(room.untyped_storage(), AROUND, out.shape, out.stride())
+    tensor = torch.empty(0, dtype=out.dtype)
+    return tensor.set_(room.untyped_storage(), AROUND, out.shape, out.stride())
 
 
 def bits_around(tensor: torch.Tensor) -> torch.Tensor:
@@ -111,19 +111,19 @@ def examples(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
         if dtype in info.dtypes and not info.is_factory_function:
             gradients = info.supports_autograd and dtype.is_floating_point
             try:
-                found = list(
+                results = list(
                     itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), SAMPLES[dtype])
                 )
             except (RuntimeError, ModuleNotFoundError):  # of libraries that are not here
                 continue
-            yield from ((info, sample) for sample in found)
+            yield from ((info, sample) for sample in results)
 
 
 def run(info: Any, sample: Any) -> None:
     """Forward and backward of one of torch's examples; those that torch refuses are none."""
     try:
-        made = info(sample.input, *sample.args, **sample.kwargs)
-        tensors = [t for t in pytree.tree_leaves(made) if isinstance(t, torch.Tensor) and t.requires_grad]
+        result = info(sample.input, *sample.args, **sample.kwargs)
+        tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor) and t.requires_grad]
         if tensors:
             torch.autograd.backward(tensors, [torch.ones_like(t) for t in tensors])
     except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError, AssertionError):

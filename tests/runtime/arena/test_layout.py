@@ -24,21 +24,21 @@ from ..stepping import everything, just_in_time, no_recomputes
 from ..test_memory import Deep, ReturnsViews
 
 
-def holds(linked: Linked, found: Layout) -> None:
+def holds(linked: Linked, arrangement: Layout) -> None:
     """What a layout must keep to, whatever is in it."""
     graph, placed = linked.graph, list[tuple[int, int, int, int]]()
     lives = {(a.value, a.birth): a for a in linked.allocations}
-    for at, addresses in found.addresses.items():
+    for at, addresses in arrangement.addresses.items():
         event: Any = linked.events[at]
-        made = [v for v in graph.operations[event.op].writes if v is not None]
+        produced = [v for v in graph.operations[event.op].writes if v is not None]
         assert event.overwrites is None
-        for value, address in zip(made, addresses, strict=True):
+        for value, address in zip(produced, addresses, strict=True):
             life = lives[value, at]
             assert life.death < len(linked.events)  # outputs and gradients are held to the end
             placed.append((life.birth, life.death, address, address + life.nbytes))
-    for one, two in itertools.combinations(placed, 2):
-        assert one[1] <= two[0] or two[1] <= one[0] or one[3] <= two[2] or two[3] <= one[2]
-    assert max((end for *_, end in placed), default=0) <= found.height
+    for left, right in itertools.combinations(placed, 2):
+        assert left[1] <= right[0] or right[1] <= left[0] or left[3] <= right[2] or right[3] <= left[2]
+    assert max((end for *_, end in placed), default=0) <= arrangement.height
     assert all(address % 64 == 0 for _, _, address, _ in placed)
 
 
@@ -55,10 +55,10 @@ def always(op: Op) -> bool:
 def test_places_of_tiny_steps(kind: str, seed: int) -> None:
     graph = tiny_step(seed, 8, kind)
     linked = link(graph, just_in_time(graph))
-    found = layout(linked, always, 1 << 60)
-    holds(linked, found)
-    assert found.made >= found.placed > 0
-    assert found.rest <= simulate(linked).peak
+    arrangement = layout(linked, always, 1 << 60)
+    holds(linked, arrangement)
+    assert arrangement.made >= arrangement.placed > 0
+    assert arrangement.rest <= simulate(linked).peak
 
 
 @pytest.mark.parametrize(("recomputes", "share"), [(no_recomputes, 1.0), (everything, 1.1)])
@@ -67,18 +67,18 @@ def test_block_and_rest_are_within_the_budget(recomputes: Any, share: float) -> 
     graph = costed(capture(model, args, kwargs).graph)
     linked = link(graph, recomputes(graph))
     budget = int(simulate(linked).peak * share)
-    found = layout(linked, has_form, budget)
-    holds(linked, found)
-    assert found.height + found.rest <= budget
-    assert found.placed > 0.25 * found.made
-    assert found.placed <= layout(linked, has_form, 1 << 60).placed
+    arrangement = layout(linked, has_form, budget)
+    holds(linked, arrangement)
+    assert arrangement.height + arrangement.rest <= budget
+    assert arrangement.placed > 0.25 * arrangement.made
+    assert arrangement.placed <= layout(linked, has_form, 1 << 60).placed
 
 
 def test_nothing_is_placed_where_nothing_fits() -> None:
     graph = capture(seeded(Deep()), (data(64, 16),)).graph
     linked = link(graph)
-    found = layout(linked, has_form, 1)
-    assert (found.addresses, found.height, found.rest) == ({}, 0, simulate(linked).peak)
+    arrangement = layout(linked, has_form, 1)
+    assert (arrangement.addresses, arrangement.height, arrangement.rest) == ({}, 0, simulate(linked).peak)
 
 
 class Strided(nn.Module):
@@ -89,8 +89,8 @@ class Strided(nn.Module):
         return (torch.as_strided(y, (3, 3), (4, 1), 1) * torch.cos(x)[:3, :3]).sum()
 
 
-def names_of(graph: Graph, found: Layout, linked: Linked) -> set[str]:
-    return {graph.operations[linked.events[at].op].op for at in found.addresses}  # type: ignore[union-attr]
+def names_of(graph: Graph, arrangement: Layout, linked: Linked) -> set[str]:
+    return {graph.operations[linked.events[at].op].op for at in arrangement.addresses}  # type: ignore[union-attr]
 
 
 def test_what_is_read_by_its_place_in_a_storage_lies_in_one_of_its_own() -> None:
@@ -105,6 +105,6 @@ def test_what_is_read_by_its_place_in_a_storage_lies_in_one_of_its_own() -> None
 def test_outputs_and_what_they_are_views_of_lie_in_storages_of_their_own() -> None:
     graph = capture(seeded(ReturnsViews()), (data(32, 16),)).graph
     linked = link(graph)
-    found = layout(linked, has_form, 1 << 60)
-    holds(linked, found)
-    assert "aten.relu" not in names_of(graph, found, linked)
+    arrangement = layout(linked, has_form, 1 << 60)
+    holds(linked, arrangement)
+    assert "aten.relu" not in names_of(graph, arrangement, linked)

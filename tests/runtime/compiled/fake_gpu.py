@@ -169,14 +169,14 @@ class _Libdevice:
     """CUDA's library of functions, which Triton's interpreter has not, by torch's functions of the same names."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        core, interpreter = (import_module(f"triton.{one}") for one in ("language.core", "runtime.interpreter"))
+        core, interpreter = (import_module(f"triton.{item}") for item in ("language.core", "runtime.interpreter"))
         function = getattr(torch, name, None) or getattr(torch.special, name)
 
         def run(*given: Any) -> Any:
-            arrays = [one.handle.data for one in given]
-            made = numpy.empty_like(arrays[0])  # torch is seen to allocate nothing
-            function(*map(torch.as_tensor, arrays), out=torch.as_tensor(made))
-            return core.tensor(interpreter.TensorHandle(made, given[0].dtype), given[0].type)
+            arrays = [item.handle.data for item in given]
+            result = numpy.empty_like(arrays[0])  # torch is seen to allocate nothing
+            function(*map(torch.as_tensor, arrays), out=torch.as_tensor(result))
+            return core.tensor(interpreter.TensorHandle(result, given[0].dtype), given[0].type)
 
         return run
 
@@ -187,10 +187,10 @@ def _zeros(size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:
 
 def compile_for_gpu() -> None:
     """The engine "compiled", for models on the CPU: what it compiles is for the GPU, and runs on the CPU's tensors."""
-    made = artefacts.compiled
+    result = artefacts.compiled
 
     def compiled(*given: Any) -> Any:
-        function: Any = made(*given)
+        function: Any = result(*given)
         runner = getattr(function, "compiled_fn_runner", None)
         if runner is not None:
             names = type(runner).call.__globals__

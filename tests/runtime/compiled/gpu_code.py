@@ -31,8 +31,14 @@ class Loss(nn.Module):
         self.model = model
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        made = self.model(*args, **kwargs)
-        return made["loss"] if isinstance(made, dict) else made[0] if isinstance(made, tuple) else made.square().mean()
+        outputs = self.model(*args, **kwargs)
+        return (
+            outputs["loss"]
+            if isinstance(outputs, dict)
+            else outputs[0]
+            if isinstance(outputs, tuple)
+            else outputs.square().mean()
+        )
 
 
 def subject(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -58,7 +64,7 @@ def run(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def gradients(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, torch.Tensor]:
     model.zero_grad()
     run(model, args, kwargs)
-    return {name: one.grad.double() for name, one in model.named_parameters() if one.grad is not None}
+    return {name: parameter.grad.double() for name, parameter in model.named_parameters() if parameter.grad is not None}
 
 
 def _plain(engine: Any, how: Any) -> Any:
@@ -83,17 +89,17 @@ def step(name: str, runs: bool, sources: list[str]) -> dict[str, Any]:
     verify = "first" if runs else "never"  # kernels that do nothing give nothing to compare
     planned = apply(copy.deepcopy(model), schedule, engine="compiled", verify=verify)
     peak = predicted_peak(planned)
-    found: dict[str, Any] = {"peak": peak, "written": len(sources) - before}
+    by_name: dict[str, Any] = {"peak": peak, "written": len(sources) - before}
     if runs:
         gradients(planned, args, kwargs)
         have, want = gradients(planned, args, kwargs), gradients(model, args, kwargs)
         assert have.keys() == want.keys()
         wrong = sum(float((have[n] - want[n]).square().sum()) for n in want)
-        return found | {"difference": (wrong / sum(float(one.square().sum()) for one in want.values())) ** 0.5}
+        return by_name | {"difference": (wrong / sum(float(item.square().sum()) for item in want.values())) ** 0.5}
     for _ in range(2):
         planned.zero_grad()
         over = peak_on_cpu(lambda: run(planned, args, kwargs)) - peak
-    return found | {"over": over}
+    return by_name | {"over": over}
 
 
 def main() -> None:

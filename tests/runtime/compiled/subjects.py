@@ -58,23 +58,23 @@ def outcome(model: Any, *batches: torch.Tensor, seed: int = 0) -> dict[str, torc
     """What one step on all batches leaves behind: outputs, gradients, buffers, generator."""
     torch.manual_seed(seed)
     model.zero_grad()
-    found: dict[str, Any] = {}
-    made = [model(batch) for batch in batches]
-    for at, (loss, features) in enumerate(made):
-        found[f"loss {at}"], found[f"features {at}"] = loss.detach().clone(), features
-    torch.stack([loss + 0.1 * features.sum() for loss, features in made]).sum().backward()
-    found |= {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
-    found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
-    found["generator"] = torch.get_rng_state()
-    return {name: None if value is None else value.detach().clone() for name, value in found.items()}
+    by_name: dict[str, Any] = {}
+    outputs = [model(batch) for batch in batches]
+    for at, (loss, features) in enumerate(outputs):
+        by_name[f"loss {at}"], by_name[f"features {at}"] = loss.detach().clone(), features
+    torch.stack([loss + 0.1 * features.sum() for loss, features in outputs]).sum().backward()
+    by_name |= {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+    by_name |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    by_name["generator"] = torch.get_rng_state()
+    return {name: None if value is None else value.detach().clone() for name, value in by_name.items()}
 
 
-def assert_close(found: dict[str, Any], wanted: dict[str, Any], tolerance: float = 1e-5) -> None:
+def assert_close(by_name: dict[str, Any], wanted: dict[str, Any], tolerance: float = 1e-5) -> None:
     """Relative to the largest element of the gradients; what is no floating point must be equal."""
     scale = max(float(v.abs().max()) for n, v in wanted.items() if n.startswith("gradient") and v is not None)
-    assert found.keys() == wanted.keys()
+    assert by_name.keys() == wanted.keys()
     for name, want in wanted.items():
-        have = found[name]
+        have = by_name[name]
         assert (have is None) == (want is None), name
         if want is not None and want.is_floating_point():
             largest = max(scale, float(want.abs().max()))

@@ -37,11 +37,11 @@ class Inner(nn.Module):
 
 def gradients(model: nn.Module, *args: torch.Tensor) -> dict[str, Any]:
     """What a step leaves: outputs, and gradients beside those that were there."""
-    made = model(*args)
-    outputs = made if isinstance(made, tuple) else (made,)
+    result = model(*args)
+    outputs = result if isinstance(result, tuple) else (result,)
     outputs[0].backward()
-    found = {f"output {at}": output.detach().clone() for at, output in enumerate(outputs) if output.numel()}
-    return found | {
+    by_name = {f"output {at}": output.detach().clone() for at, output in enumerate(outputs) if output.numel()}
+    return by_name | {
         f"gradient {n}": None if p.grad is None else p.grad.detach().clone() for n, p in model.named_parameters()
     }
 
@@ -55,7 +55,7 @@ def pair(model: nn.Module, args: tuple[Any, ...], recomputes: Any = just_in_time
 def picked(self: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     w = self.one(x)
     rows, wide = w[:3], at[:, None].expand(3, 8)
-    found = [
+    results = [
         F.embedding(at, w),
         w.index_select(0, at),
         w.gather(0, wide),
@@ -70,7 +70,7 @@ def picked(self: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         F.binary_cross_entropy(w.sigmoid(), torch.ones_like(w)),
     ]
     divided = torch.div(at + 5, at + 2, rounding_mode="floor") % (at + 2)
-    return sum((one.square().sum() for one in found), F.cross_entropy(self.two(rows), at) + divided.sum())
+    return sum((entry.square().sum() for entry in results), F.cross_entropy(self.two(rows), at) + divided.sum())
 
 
 def test_what_raises_for_some_data_is_not_compiled() -> None:
@@ -111,10 +111,10 @@ def test_what_is_no_probability_is_refused_as_in_eager() -> None:
     model = seeded(Inner(body))
     with torch.no_grad():
         model.two.bias.fill_(9.0)
-    for one in pair(model, (data(4, 8),)):
-        one(data(4, 8)).backward()
+    for item in pair(model, (data(4, 8),)):
+        item(data(4, 8)).backward()
         with pytest.raises(RuntimeError, match="all elements of input should be between 0 and 1"):
-            one(data(4, 8) * 1e3)
+            item(data(4, 8) * 1e3)
 
 
 def aliases(self: Any, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -128,11 +128,11 @@ def test_outputs_that_are_views_inputs_and_empty(recomputes: Any) -> None:
     x = data(4, 8)
     compiled, eager = pair(seeded(Inner(aliases)), (x,), recomputes)
     for _ in range(3):  # `.grad` accumulates
-        found = compiled(x)
-        assert found[4].shape == (0, 8)
-        assert found[5].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-        assert found[7].untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
-        assert len({t.untyped_storage().data_ptr() for t in found[1:4]}) == 1
+        actual = compiled(x)
+        assert actual[4].shape == (0, 8)
+        assert actual[5].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        assert actual[7].untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+        assert len({t.untyped_storage().data_ptr() for t in actual[1:4]}) == 1
         assert_close(gradients(compiled, x), gradients(eager, x))
 
 
@@ -140,10 +140,10 @@ def test_outputs_that_are_views_inputs_and_empty(recomputes: Any) -> None:
 def test_an_output_that_backward_reads_must_not_change() -> None:
     compiled, _ = pair(seeded(Inner(aliases)), (data(4, 8),), no_recomputes)
     for at in (1, 2, 3):
-        found = compiled(data(4, 8))
-        found[at].detach().mul_(2)
+        actual = compiled(data(4, 8))
+        actual[at].detach().mul_(2)
         with pytest.raises(ExecutionError, match="modified in place between forward and backward"):
-            found[0].backward()
+            actual[0].backward()
 
 
 @pytest.mark.slow

@@ -24,8 +24,8 @@ pytestmark = pytest.mark.cuda
 def step(model: Any, x: torch.Tensor, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     model.zero_grad()
-    made = model(x)
-    loss = made[0] if isinstance(made, tuple) else made.pow(2).mean()
+    outputs = model(x)
+    loss = outputs[0] if isinstance(outputs, tuple) else outputs.pow(2).mean()
     loss.backward()
     gradients = {f"gradient {n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     buffers = {n: b.clone() for n, b in model.named_buffers()}
@@ -67,9 +67,9 @@ def test_another_stream() -> None:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        found = step(planned, x, 3)
+        actual = step(planned, x, 3)
     torch.cuda.current_stream().wait_stream(stream)
-    assert_close(found, step(model, x, 3), 1e-4)
+    assert_close(actual, step(model, x, 3), 1e-4)
 
 
 @pytest.mark.slow
@@ -78,9 +78,9 @@ def test_planned_from_measured_costs(name: str) -> None:
     model, args, kwargs = ZOO[name].build("cuda")
     schedule = remate.plan(model, args, kwargs, budget="70%")
     planned = apply(copy.deepcopy(model), schedule, engine="compiled")
-    found = compare_models(model, planned, args, kwargs, steps=2)
-    assert found.relative <= 1e-3, found
-    assert found.generator_equal
+    difference = compare_models(model, planned, args, kwargs, steps=2)
+    assert difference.relative <= 1e-3, difference
+    assert difference.generator_equal
     for _ in range(2):
         peak = peak_bytes(lambda: training_step(planned, args, kwargs), "cuda")
     assert peak <= 1.02 * predicted_peak(planned) + (1 << 20)

@@ -49,9 +49,9 @@ class Subject:
 
 @pytest.fixture(scope="module")
 def subject() -> Subject:
-    made = Subject(0.375, 2)
-    made.steps()  # Inductor's folder has it
-    return made
+    result = Subject(0.375, 2)
+    result.steps()  # Inductor's folder has it
+    return result
 
 
 def full(*given: Any) -> Any:
@@ -240,13 +240,16 @@ def test_a_process_that_never_had_a_folder(schedule: str, tmp_path: Path) -> Non
     file = tmp_path / "file"
     file.write_text("")
     (wanted,) = ended(started(schedule, "eager", file))
-    found = ended(started(schedule, "compiled", file))
-    assert found == [f"{file} cannot be written (File exists): what is compiled is kept for this process alone", wanted]
+    result = ended(started(schedule, "compiled", file))
+    assert result == [
+        f"{file} cannot be written (File exists): what is compiled is kept for this process alone",
+        wanted,
+    ]
 
 
 @pytest.mark.slow
 def test_processes_that_compile_the_same_at_once(schedule: str, tmp_path: Path) -> None:
     both = [started(schedule, "compiled", tmp_path / "new") for _ in range(2)]
-    found = [ended(process) for process in both]
-    assert [len(lines) for lines in found] == [1, 1]
-    assert found[0] == found[1]
+    results = [ended(process) for process in both]
+    assert [len(lines) for lines in results] == [1, 1]
+    assert results[0] == results[1]

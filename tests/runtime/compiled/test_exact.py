@@ -68,8 +68,8 @@ def without_extremes(graph: Graph) -> list[FlatRecompute]:
 def left_out(name: str, recomputes: Callable[[Graph], Any]) -> set[str]:
     """The operators that this case wants exact."""
     written = expand(schedule_of(seeded(Inner(CASES[name])), (data(8, 37),), recomputes=recomputes))
-    found = exact(link(written.graph, written.recomputes))
-    return {written.graph.operations[at].op.split(".")[1] for at in found}
+    result = exact(link(written.graph, written.recomputes))
+    return {written.graph.operations[at].op.split(".")[1] for at in result}
 
 
 @pytest.mark.parametrize(
@@ -97,13 +97,13 @@ def test_the_maximum_of_a_pooling_is_compiled_but_where_its_places_are_read() ->
             self.conv, self.places = nn.Conv2d(3, 4, 3, padding=1), places
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found, at = nn.functional.max_pool2d(self.conv(x).relu(), 2, return_indices=True)
-            return (nn.functional.max_unpool2d(found, at, [2, 2]) if self.places else found).square().sum()
+            result, at = nn.functional.max_pool2d(self.conv(x).relu(), 2, return_indices=True)
+            return (nn.functional.max_unpool2d(result, at, [2, 2]) if self.places else result).square().sum()
 
     for places in (False, True):
         written = expand(schedule_of(seeded(Pooled(places)), (data(2, 3, 8, 8),), recomputes=just_in_time))
-        found = exact(link(written.graph, written.recomputes))
-        assert ("max_pool2d_with_indices" in {written.graph.operations[at].op.split(".")[1] for at in found}) == places
+        result = exact(link(written.graph, written.recomputes))
+        assert ("max_pool2d_with_indices" in {written.graph.operations[at].op.split(".")[1] for at in result}) == places
 
 
 @pytest.mark.slow
@@ -115,11 +115,11 @@ def test_gradients_through_choices_are_as_near_to_float64_as_eagers(name: str) -
     exactly = copy.deepcopy(model).double()
     exactly(x.double()).backward()
     compiled = apply(copy.deepcopy(model), schedule_of(model, (x,), recomputes=without_extremes), engine="compiled")
-    for one in (compiled, model):
-        one(x).backward()
+    for module in (compiled, model):
+        module(x).backward()
 
-    def far(found: nn.Module) -> float:
-        pairs = [(p.grad, q.grad) for p, q in zip(found.parameters(), exactly.parameters(), strict=True)]
+    def far(actual: nn.Module) -> float:
+        pairs = [(p.grad, q.grad) for p, q in zip(actual.parameters(), exactly.parameters(), strict=True)]
         return max(float((a.double() - b).norm() / b.norm()) for a, b in pairs if a is not None and b is not None)
 
     assert far(compiled) <= 1.5 * far(model)

@@ -68,7 +68,9 @@ def added(step: LinkedStep) -> list[str]:
     """The operators that run again though the plan does not say so."""
     before, after = planned_recomputes(step.linked), planned_recomputes(with_fused_recomputes(step).linked)
     assert not set(before) - set(after)
-    return [step.linked.graph.operations[one.op].op.split(".")[1] for one in after if one not in before]
+    return [
+        step.linked.graph.operations[recompute.op].op.split(".")[1] for recompute in after if recompute not in before
+    ]
 
 
 def test_nothing_elementwise_is_kept_but_what_others_read() -> None:
@@ -84,8 +86,8 @@ def test_nothing_elementwise_is_kept_but_what_others_read() -> None:
         op for op in graph.operations if op.op.endswith(("mm", "norm", "norm_backward")) or op.id.startswith("part")
     ]
     read = {graph.root[value] for op in others for value in op.reads}  # products, norms, and the loss
-    made = {value for value in left if 0 <= graph.values[value].producer < graph.backward_start}
-    assert {v for v in made if graph.operations[graph.values[v].producer].op.split(".")[1] in ELEMENTWISE} <= read
+    by_name = {value for value in left if 0 <= graph.values[value].producer < graph.backward_start}
+    assert {v for v in by_name if graph.operations[graph.values[v].producer].op.split(".")[1] in ELEMENTWISE} <= read
     assert simulate(linked).peak < 0.8 * simulate(step.linked).peak
 
 
@@ -93,11 +95,11 @@ def test_nothing_elementwise_is_kept_but_what_others_read() -> None:
 def test_each_runs_again_in_its_own_block_and_the_plan_as_planned(recomputes: Any) -> None:
     step = layers(recomputes)
     graph = step.linked.graph
-    made = with_fused_recomputes(step)
-    assert keeps_contract(step.linked, made.linked)
+    result = with_fused_recomputes(step)
+    assert keeps_contract(step.linked, result.linked)
     planned = set(planned_recomputes(step.linked))
-    for one in set(planned_recomputes(made.linked)) - planned:
-        assert step.leaves[graph.operations[one.op].id] == step.leaves[graph.operations[one.before].id]
+    for recompute in set(planned_recomputes(result.linked)) - planned:
+        assert step.leaves[graph.operations[recompute.op].id] == step.leaves[graph.operations[recompute.before].id]
 
 
 def test_a_step_is_linked_again_from_its_own_recomputes() -> None:
@@ -140,9 +142,9 @@ def test_what_would_be_delivered_later_does_not_keep_the_contract(monkeypatch: p
 def test_gradients_are_eagers(recomputes: Any) -> None:
     eager = seeded(Layers())
     compiled: Any = apply(copy.deepcopy(eager), in_blocks(eager, (X,), recomputes), engine="compiled")
-    found: list[Any] = []
+    results: list[Any] = []
     for model in (compiled, eager):
         loss = model(X)
         loss.backward()
-        found.append({"loss": loss.detach()} | {f"gradient {n}": p.grad for n, p in model.named_parameters()})
-    assert_close(found[0], found[1])
+        results.append({"loss": loss.detach()} | {f"gradient {n}": p.grad for n, p in model.named_parameters()})
+    assert_close(results[0], results[1])

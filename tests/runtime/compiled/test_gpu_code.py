@@ -31,7 +31,9 @@ def found(tmp_path: Path, triton: str, *names: str) -> tuple[dict[str, Any], str
 def test_code_for_a_gpu_holds_what_was_predicted(tmp_path: Path) -> None:
     models, log = found(tmp_path, "", "mixed", "normed", "tied", "pools")
     assert "does not compile" not in log
-    assert {name: (one["over"], one["written"] > 0) for name, one in models.items()} == dict.fromkeys(models, (0, True))
+    assert {name: (item["over"], item["written"] > 0) for name, item in models.items()} == dict.fromkeys(
+        models, (0, True)
+    )
 
 
 @pytest.mark.slow
@@ -52,6 +54,6 @@ def test_code_for_a_gpu_computes_eagers_gradients(tmp_path: Path) -> None:
     )
     assert "the step is replayed by 2 CUDA graphs" in log
     assert "does not compile" not in log
-    for name, one in models.items():
-        assert one["written"] > 0 or "@" in name, name  # the same code again
-        assert one["difference"] < 1e-6, name
+    for name, item in models.items():
+        assert item["written"] > 0 or "@" in name, name  # the same code again
+        assert item["difference"] < 1e-6, name

@@ -39,16 +39,16 @@ class Skip(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         skip = torch.relu(self.one(x))
-        made = skip * 2
+        result = skip * 2
         for layer in self.middle:
-            made = layer(torch.tanh(made))
-        wide = self.two(self.join(skip, made))  # with it, most is held when backward begins
+            result = layer(torch.tanh(result))
+        wide = self.two(self.join(skip, result))  # with it, most is held when backward begins
         loss = (torch.sigmoid(wide) * torch.tanh(wide)).square().mean()
         return loss, (skip if self.seen else loss * 2)
 
 
-def behind(skip: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    return torch.cat([made, skip], -1)
+def behind(skip: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    return torch.cat([output, skip], -1)
 
 
 JOINS: dict[str, Join] = {
@@ -94,12 +94,12 @@ class Promoting(Skip):
 
 def only_relu(graph: Graph) -> list[FlatRecompute]:
     (relu,) = (at for at, op in enumerate(graph.operations) if op.op == "aten.relu")
-    return [one for one in just_in_time(graph) if one.op == relu]
+    return [item for item in just_in_time(graph) if item.op == relu]
 
 
 def only_cat(graph: Graph) -> list[FlatRecompute]:
     (cat,) = (at for at, op in enumerate(graph.operations) if op.op == "aten.cat")
-    return [one for one in just_in_time(graph) if one.op == cat]
+    return [item for item in just_in_time(graph) if item.op == cat]
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def only_cat(graph: Graph) -> list[FlatRecompute]:
         (lambda: Skip(behind, seen=True), no_recomputes),  # the caller has it
         (lambda: Skip(behind), only_relu),  # it is not kept
         (lambda: Skip(behind), only_cat),  # the whole is not kept
-        (lambda: Skip(lambda skip, made: torch.cat([made, skip], 1)[:, :32]), everything),
-        (lambda: Skip(lambda skip, made: torch.cat([torch.cat([skip, made], 1), made], 1)), no_recomputes),
+        (lambda: Skip(lambda skip, output: torch.cat([output, skip], 1)[:, :32]), everything),
+        (lambda: Skip(lambda skip, output: torch.cat([torch.cat([skip, output], 1), output], 1)), no_recomputes),
         (lambda: Promoting(behind), no_recomputes),
         (lambda: nn.Sequential(nn.Linear(8, 8), nn.ReLU()), no_recomputes),
     ],

@@ -22,15 +22,15 @@ from .test_workers import Layers
 @pytest.fixture
 def units(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Any]]:
     """The kernels of every file."""
-    found: list[Sequence[Any]] = []
+    results: list[Sequence[Any]] = []
     load = kernel_units._load
 
     def noted(kernels: Sequence[Any]) -> Any:
-        found.append(kernels)
+        results.append(kernels)
         return load(kernels)
 
     monkeypatch.setattr(kernel_units, "_load", noted)
-    return found
+    return results
 
 
 def compiled_step(at: float) -> tuple[Any, nn.Module, torch.Tensor]:
@@ -77,20 +77,20 @@ def test_other_threads_and_what_comes_later_are_left_alone() -> None:
 
     inductor: Any = AsyncCompile
     before = inductor.cpp_pybinding, inductor.wait
-    found: list[Any] = []
+    results: list[Any] = []
 
     def elsewhere() -> None:
         source = (
             '#include <torch/csrc/inductor/cpp_prefix.h>\nextern "C"  void  kernel(float* x)\n{\n    x[0] = 3;\n}\n'
         )
-        found.append(AsyncCompile().cpp_pybinding(["float*"], source))
+        results.append(AsyncCompile().cpp_pybinding(["float*"], source))
 
     with kernel_units.in_units():
         thread = threading.Thread(target=elsewhere)
         thread.start()
         thread.join()
     assert (inductor.cpp_pybinding, inductor.wait) == before
-    kernel = found[0].result() if hasattr(found[0], "result") else found[0]
+    kernel = results[0].result() if hasattr(results[0], "result") else results[0]
     x = torch.zeros(1)
     kernel(x)
     assert x.item() == 3

@@ -64,10 +64,10 @@ def left_behind(model: nn.Module, x: torch.Tensor) -> dict[str, Any]:
     model.zero_grad()
     loss, features = model(x)
     (loss + (features * torch.linspace(0, 1, 10)).sum()).backward()
-    found = {"loss": loss.detach(), "features": features.detach(), "strides": torch.tensor(features.stride())}
-    found |= {f"gradient {name}": p.grad for name, p in model.named_parameters()}
-    found |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
-    return found
+    by_name = {"loss": loss.detach(), "features": features.detach(), "strides": torch.tensor(features.stride())}
+    by_name |= {f"gradient {name}": p.grad for name, p in model.named_parameters()}
+    by_name |= {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    return by_name
 
 
 @pytest.mark.slow
@@ -97,10 +97,10 @@ def test_what_others_see_lies_as_declared() -> None:
     written = expand(schedule_of(seeded(Pictures()), (X,), recomputes=no_recomputes))
     graph, linked = written.graph, link(written.graph, written.recomputes)
     rows, _ = computations(linked)
-    interpreted = [one for row in rows for one in cut(graph, row, {}) if not one.compiled]
+    interpreted = [first for row in rows for first in cut(graph, row, {}) if not first.compiled]
     free, seen = free_to_lie(graph), held_outside(graph, interpreted)
-    one, two, three = (op.writes[0] for op in graph.operations if op.op == "aten.convolution")
-    assert {one, three} <= free - seen
+    first, two, three = (op.writes[0] for op in graph.operations if op.op == "aten.convolution")
+    assert {first, three} <= free - seen
     assert two in free  # parts of it are the same elements however it lies
     assert two in seen  # but the caller has it
     (joined,) = (op.writes[0] for op in graph.operations if op.op == "aten.cat")
@@ -123,9 +123,9 @@ class Pools(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = torch.relu(self.one(x))
         z, places = self.seen(y)
-        found = [self.two(pool(y)).square().mean() for pool in self.pools]
+        results = [self.two(pool(y)).square().mean() for pool in self.pools]
         deep = torch.max_pool3d(y.unsqueeze(1), (2, 3, 2), (1, 2, 2))
-        return sum(found) + z.sum() + torch.tanh(deep).square().sum(), places
+        return sum(results) + z.sum() + torch.tanh(deep).square().sum(), places
 
 
 def test_places_of_maxima_are_passed_on_in_bytes() -> None:
@@ -166,13 +166,13 @@ def test_gradients_of_maxima_are_eagers() -> None:
     x, model = data(2, 2, 14, 14), seeded(Pools())
     compiled, eager = apply(copy.deepcopy(model), in_blocks(model, (x,), just_in_time), engine="compiled"), model
     for given in (x, x.to(memory_format=torch.channels_last), data(2, 2, 14, 14, seed=4)):
-        found = []
-        for one in (compiled, eager):
-            one.zero_grad()
-            loss, places = one(given)
+        results = []
+        for module in (compiled, eager):
+            module.zero_grad()
+            loss, places = module(given)
             loss.backward()
-            found.append({"places": places} | {f"gradient {n}": p.grad for n, p in one.named_parameters()})
-        assert_close(*found)
+            results.append({"places": places} | {f"gradient {n}": p.grad for n, p in module.named_parameters()})
+        assert_close(*results)
 
     def run() -> None:
         loss, _places = compiled(x)
@@ -186,9 +186,9 @@ def test_gradients_of_maxima_are_eagers() -> None:
 def test_results_are_laid_out_anew(text: str) -> None:
     kind = parse_type(text)
     for given in (data(2, 3, 4, 5), data(2, 3, 4, 5).to(memory_format=torch.channels_last)):
-        found = relaid(given, kind)
-        assert laid_out(found, kind)
-        assert torch.equal(found, given)
+        result = relaid(given, kind)
+        assert laid_out(result, kind)
+        assert torch.equal(result, given)
 
 
 class Skip(nn.Module):

@@ -93,18 +93,18 @@ def test_where_nothing_is_compiled_the_account_is_the_simulators(
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
     step = step_of(*SUBJECTS[name](), recomputes, gradients=gradients)
     rows, left = computations(step.linked)
-    sections = [[Planned(one, None) for one in cut(step.linked.graph, row, step.leaves)] for row in rows]
-    found = predict(step.linked, sections, left, Artefacts()).account.peak
-    assert found == simulate(step.linked).peak
+    sections = [[Planned(segment, None) for segment in cut(step.linked.graph, row, step.leaves)] for row in rows]
+    result = predict(step.linked, sections, left, Artefacts()).account.peak
+    assert result == simulate(step.linked).peak
 
 
 @pytest.fixture
 def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Functions that free nothing while they run. Returns the names of what was compiled."""
-    made: list[str] = []
+    collected: list[str] = []
 
     def get(self: Artefacts, about: Any, what: str) -> Function:
-        made.append(what)
+        collected.append(what)
         return Function(about, about.key, lambda given: ())
 
     def held_(self: Artefacts, function: Function, owned: frozenset[int]) -> WrapperMemory:
@@ -118,7 +118,7 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(artefacts_module.Artefacts, "prepare", lambda self, graphs: None)
     monkeypatch.setattr(artefacts_module.Artefacts, "get", get)
     monkeypatch.setattr(artefacts_module.Artefacts, "held", held_)
-    return made
+    return collected
 
 
 def fitted(step: LinkedStep) -> FittedSegments:
@@ -138,10 +138,11 @@ def test_segments_are_split_until_the_prediction_keeps_the_budget(recomputes: An
         kept = fitted(step._replace(budget=budget))
         assert kept.account.peak <= budget
         events = [
-            [piece.event for row in f.sections for one in row for piece in one.segment.pieces] for f in (free, kept)
+            [piece.event for row in f.sections for segment in row for piece in segment.segment.pieces]
+            for f in (free, kept)
         ]
         assert events[0] == events[1]
-        compiled = [one for row in kept.sections for one in row if one.function is not None]
+        compiled = [segment for row in kept.sections for segment in row if segment.function is not None]
         assert compiled  # what is not at the worst moment stays as it is
         assert (len(wasteful) > count) == (budget < free.account.peak)
 
@@ -178,10 +179,10 @@ def test_deliveries_cut_backward_apart_where_somebody_waits_for_them(
     assert sum(bool(row) for row in rows[1:]) > 2
 
     def filled(budget: int = 1 << 30) -> list[bool]:
-        found = together(step.linked.graph, rows, budget)
-        assert [piece for row in found for piece in row] == [piece for row in rows for piece in row]
-        assert len(found) == len(rows)
-        return [bool(row) for row in found[1:]]
+        result = together(step.linked.graph, rows, budget)
+        assert [piece for row in result for piece in row] == [piece for row in rows for piece in row]
+        assert len(result) == len(rows)
+        return [bool(row) for row in result[1:]]
 
     apart = [bool(row) for row in rows[1:]]
     whole = [True, *(False for _ in rows[2:])]
@@ -201,18 +202,20 @@ def blocks_of(step: LinkedStep, planned: Planned) -> list[int]:
 def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful: list[str]) -> None:
     step = linked_step(in_blocks(seeded(Uneven()), (data(64, 8),)))
     free = fitted(step)
-    keys = [[one.function.key if one.function else "" for one in row] for row in free.sections]
+    keys = [[segment.function.key if segment.function else "" for segment in row] for row in free.sections]
     uses = Counter(key for row in keys for key in row)
     assert not any(uses[a] == uses[b] == 1 for row in keys for a, b in pairwise(row))
-    together = [one for row in free.sections for one in row if len(blocks_of(step, one)) > 1]
+    together = [segment for row in free.sections for segment in row if len(blocks_of(step, segment)) > 1]
     assert together
     assert max(uses.values()) == 4  # equal blocks stay apart, and share
 
-    whole = max(together, key=lambda one: len(blocks_of(step, one)))
+    whole = max(together, key=lambda segment: len(blocks_of(step, segment)))
     kept = fitted(step._replace(budget=free.account.peak - 1))
     assert kept.account.peak < free.account.peak
-    parts = [one for row in kept.sections for one in row if set(one.segment.pieces) < set(whole.segment.pieces)]
-    if whole not in [one for row in kept.sections for one in row]:
+    parts = [
+        segment for row in kept.sections for segment in row if set(segment.segment.pieces) < set(whole.segment.pieces)
+    ]
+    if whole not in [segment for row in kept.sections for segment in row]:
         blocks = [block for part in parts for block in blocks_of(step, part)]
         assert len(blocks) == len(set(blocks))  # none is cut while there are borders of blocks
 
@@ -220,14 +223,14 @@ def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 def test_more_layers_are_not_more_functions(recomputes: Any, wasteful: list[str]) -> None:
     """One of a GPT-2 with twice as many layers shares the same ones, whatever lies between them."""
-    found = []
+    results = []
     for layers in (3, 6):
         model, args, kwargs = ZOO["gpt2"].build(layers=layers, width=16, heads=2, batch=2, length=8, vocab=32)
         step = linked_step(in_blocks(model, args, recomputes, kwargs))
-        functions = [one.function for row in fitted(step).sections for one in row]
+        functions = [segment.function for row in fitted(step).sections for segment in row]
         keys = [function.key for function in functions if function is not None]
-        found.append((len(keys), len(set(keys))))
-    (few, different), (many, same) = found
+        results.append((len(keys), len(set(keys))))
+    (few, different), (many, same) = results
     assert many >= few + 6  # forward and backward of three layers
     assert same == different
 
@@ -275,9 +278,9 @@ def test_products_need_room_of_their_own() -> None:
 
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
     takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
-    found = held(function, takes, gives, (), frozenset(), run, CPU)
+    result = held(function, takes, gives, (), frozenset(), run, CPU)
     assert requested == ["aten.mm.out"]
-    assert (found.peak, found.made) == (48 + 1000, (48,))
+    assert (result.peak, result.made) == (48 + 1000, (48,))
 
 
 def test_a_result_that_lies_otherwise_than_predicted_names_its_operator() -> None:
@@ -325,9 +328,9 @@ def test_what_is_interpreted_takes_what_it_takes_here() -> None:
     loss = next(op for op in graph.operations if op.op == "aten.mse_loss")
     drop = next(op for op in graph.operations if op.random)
     assert (loss.workspace, drop.workspace) == (0, 0)
-    found = Workspaces(torch.device("cpu"))
-    assert found.interpreted(graph, loss) >= 32 * 64 * 4  # the squares
-    assert found.interpreted(graph, msgspec.structs.replace(loss, workspace=1 << 30)) == 1 << 30
+    result = Workspaces(torch.device("cpu"))
+    assert result.interpreted(graph, loss) >= 32 * 64 * 4  # the squares
+    assert result.interpreted(graph, msgspec.structs.replace(loss, workspace=1 << 30)) == 1 << 30
     state = torch.get_rng_state()
-    assert found.interpreted(graph, drop) >= 32 * 64 * 4  # the mask as floats
+    assert result.interpreted(graph, drop) >= 32 * 64 * 4  # the mask as floats
     assert torch.equal(torch.get_rng_state(), state)

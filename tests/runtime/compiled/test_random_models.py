@@ -32,8 +32,8 @@ class Residual(nn.Module):
 
 class Gate(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        one, two = x.chunk(2, 1)
-        return torch.cat([one * torch.sigmoid(two), two.clamp(min=-0.5)], 1)
+        left, right = x.chunk(2, 1)
+        return torch.cat([left * torch.sigmoid(right), right.clamp(min=-0.5)], 1)
 
 
 class Attention(nn.Module):
@@ -101,14 +101,14 @@ def left_behind(model: nn.Module, x: torch.Tensor, seed: int) -> dict[str, Any]:
     x.grad = None
     loss, features = model(x)
     (loss + 0.1 * features.sum()).backward()
-    found = {
+    by_name = {
         "loss": loss.detach(),
         "features": features.detach(),
         "generator": torch.get_rng_state(),
         "gradient x": x.grad,
     }
-    found |= {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
-    return found | {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
+    by_name |= {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return by_name | {f"buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
 
 
 @pytest.mark.slow

@@ -89,56 +89,58 @@ def blocks() -> tuple[Expanded, list[Segment], dict[str, int]]:
 
 
 def test_segments_end_with_their_block_and_around_random_operations(blocks: Any) -> None:
-    written, found, leaves = blocks
+    written, result, leaves = blocks
     graph = written.graph
     assert len(set(leaves.values())) > 3
-    assert len(found) > len(set(leaves.values()))  # blocks, and the random operations in them
-    for one in found:
-        operations = [graph.operations[piece.event.op] for piece in one.pieces]
-        firsts = [op for op, piece in zip(operations, one.pieces, strict=True) if isinstance(piece.event, Run)]
+    assert len(result) > len(set(leaves.values()))  # blocks, and the random operations in them
+    for entry in result:
+        operations = [graph.operations[piece.event.op] for piece in entry.pieces]
+        firsts = [op for op, piece in zip(operations, entry.pieces, strict=True) if isinstance(piece.event, Run)]
         assert len({leaves[op.id] for op in firsts}) <= 1
-        assert one.compiled != any(op.random for op in operations)
-        assert all(op.random for op in operations) or one.compiled
-    recomputes = [piece.event.op for one in found for piece in one.pieces if isinstance(piece.event, RecomputeRun)]
+        assert entry.compiled != any(op.random for op in operations)
+        assert all(op.random for op in operations) or entry.compiled
+    recomputes = [piece.event.op for entry in result for piece in entry.pieces if isinstance(piece.event, RecomputeRun)]
     assert len(recomputes) == len(written.recomputes) > 0
 
 
 def test_a_recompute_is_in_the_segment_of_what_follows_it(blocks: Any) -> None:
     """Across the border of a block as well: the forward operation is of the block that it was planned in."""
-    written, found, leaves = blocks
+    written, result, leaves = blocks
     operations = written.graph.operations
     across = 0
-    for one in found:
-        runs = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, Run)}
-        again = {leaves[operations[p.event.op].id] for p in one.pieces if isinstance(p.event, RecomputeRun)}
+    for entry in result:
+        runs = {leaves[operations[p.event.op].id] for p in entry.pieces if isinstance(p.event, Run)}
+        again = {leaves[operations[p.event.op].id] for p in entry.pieces if isinstance(p.event, RecomputeRun)}
         across += bool(runs and again - runs)
-        if one.compiled and not any(isinstance(piece.event, Run) for piece in one.pieces):
-            after = found[found.index(one) + 1]
+        if entry.compiled and not any(isinstance(piece.event, Run) for piece in entry.pieces):
+            after = result[result.index(entry) + 1]
             assert not after.compiled  # only something interpreted comes between
     assert across
 
 
 def test_equal_blocks_are_equal_functions(blocks: Any) -> None:
-    written, found, _ = blocks
+    written, result, _ = blocks
     live = operators(written.graph, written.where)
-    keys = [segment_graph(written.graph, one, live, {}, (), torch.device("cpu")).key for one in found if one.compiled]
+    keys = [
+        segment_graph(written.graph, entry, live, {}, (), torch.device("cpu")).key for entry in result if entry.compiled
+    ]
     assert len(set(keys)) < len(keys)
 
 
 def test_only_what_dies_and_nobody_else_holds_is_donated(blocks: Any) -> None:
-    written, found, _ = blocks
+    written, result, _ = blocks
     graph, live = written.graph, operators(written.graph, written.where)
     outputs = {graph.root[value] for value in graph.outputs}
     donated = set()
-    for one in found:
-        for at in segment_graph(graph, one, live, {}, (), torch.device("cpu")).donated:
-            owner = one.reads[at]
-            assert owner in one.dead
+    for entry in result:
+        for at in segment_graph(graph, entry, live, {}, (), torch.device("cpu")).donated:
+            owner = entry.reads[at]
+            assert owner in entry.dead
             assert graph.values[owner].kind == "op"
             assert owner not in outputs
             donated.add(owner)
     assert donated
-    dying = {owner for one in found for owner in one.dead}
+    dying = {owner for entry in result for owner in entry.dead}
     assert dying & outputs  # there is something to refuse
     assert {graph.values[owner].kind for owner in dying} >= {"parameter", "tangent"}
 
@@ -154,8 +156,8 @@ def test_what_a_segment_reads_makes_and_lets_go() -> None:
     assert set(whole.reads) <= before
     assert set(whole.dead) <= set(whole.reads)
     assert set(whole.makes) == {graph.root[value] for _, value in graph.gradients}
-    made = {v for piece in row for v in graph.operations[piece.event.op].writes if v is not None}
-    assert made - set(whole.makes)
+    produced = {v for piece in row for v in graph.operations[piece.event.op].writes if v is not None}
+    assert produced - set(whole.makes)
 
 
 class Strange(nn.Module):

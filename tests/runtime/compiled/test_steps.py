@@ -73,9 +73,9 @@ def test_gradients_are_as_near_to_float64_as_eagers(compiled: Any) -> None:
     exact = outcome(double, X.double())
     far: list[float] = []
     for model in (still, eager):
-        found = outcome(model, X)
+        result = outcome(model, X)
         names = [name for name in exact if name.startswith("gradient")]
-        far.append(max(float((found[name].double() - exact[name]).abs().max()) for name in names))  # type: ignore[union-attr, operator]
+        far.append(max(float((result[name].double() - exact[name]).abs().max()) for name in names))  # type: ignore[union-attr, operator]
     assert far[0] <= 4 * far[1]
 
 
@@ -83,10 +83,10 @@ def test_gradients_that_are_equal_have_storages_of_their_own(compiled: Any) -> N
     """Inductor makes one tensor of two equal sums."""
     for _ in range(2):  # the first run finds out, those that follow know
         outcome(compiled, X)
-        one, two = compiled.one.grad, compiled.two.grad
-        assert torch.equal(one, two)
-        one.zero_()
-        assert two.abs().max() > 0
+        left, right = compiled.one.grad, compiled.two.grad
+        assert torch.equal(left, right)
+        left.zero_()
+        assert right.abs().max() > 0
 
 
 def test_the_measured_peak_is_the_predicted_one(compiled: Any) -> None:
@@ -104,26 +104,26 @@ def test_the_measured_peak_is_the_predicted_one(compiled: Any) -> None:
 
 def test_outputs_are_as_they_were_when_backward_has_run(compiled: Any) -> None:
     eager = fresh(compiled)
-    found = []
+    results = []
     for model in (compiled, eager):
         torch.manual_seed(3)
         model.zero_grad()
         loss, features = model(X)
         loss.backward()
-        found.append(features.detach())
-    assert torch.allclose(*found, atol=1e-6)
+        results.append(features.detach())
+    assert torch.allclose(*results, atol=1e-6)
 
 
 def test_without_gradients_and_without_some(compiled: Any) -> None:
     eager = fresh(compiled)
     for context in (torch.no_grad, torch.inference_mode):
         with context():
-            found = []
+            results = []
             for model in (compiled, eager):
                 torch.manual_seed(1)
-                found.append(model(X))
-        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*found, strict=True))
-        assert not found[0][0].requires_grad
+                results.append(model(X))
+        assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*results, strict=True))
+        assert not results[0][0].requires_grad
     assert_close(dict(compiled.named_buffers(prefix="gradient")), dict(eager.named_buffers(prefix="gradient")))
     for model in (compiled, eager):
         model.tied.weight.requires_grad_(False)

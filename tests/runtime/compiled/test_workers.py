@@ -50,39 +50,39 @@ def test_what_has_been_compiled_is_taken_from_the_disk() -> None:
     """Inductor bypasses its cache without a word where something is not as it likes."""
     model, x = seeded(Layers(0.34375)), data(4, 8)  # of no other test: all have one cache
     schedule = schedule_of(model, (x,), recomputes=just_in_time)
-    found, seen = [], [misses()]
+    result, seen = [], [misses()]
     for _ in range(2):
         planned = apply(copy.deepcopy(model), schedule, engine="compiled")
         seen.append(misses())
-        found.append((predicted_peak(planned), step(planned, (x,))))
+        result.append((predicted_peak(planned), step(planned, (x,))))
     assert seen[0] < seen[1] == seen[2]
-    assert found[0][0] == found[1][0]
-    assert_same(found[1][1], found[0][1])
-    assert peak_bytes(lambda: planned(x).backward()) == found[0][0]
+    assert result[0][0] == result[1][0]
+    assert_same(result[1][1], result[0][1])
+    assert peak_bytes(lambda: planned(x).backward()) == result[0][0]
 
 
 @pytest.fixture
 def requested(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Tags of what was to be compiled side by side; "done" has been."""
-    found: list[list[str]] = []
+    results: list[list[str]] = []
 
     def side_by_side(jobs: Sequence[Any], count: int) -> Iterator[str]:
         assert count == min(len(jobs), 8)
-        found.append([job[-1] for job in jobs])
+        results.append([job[-1] for job in jobs])
         yield from ["", *("no luck" for _ in jobs[1:])]
 
     monkeypatch.setattr(workers, "compile_side_by_side", side_by_side)
     monkeypatch.setattr(workers, "processes", lambda: 8)
     monkeypatch.setattr(workers, "has_been_compiled", lambda tag: tag.startswith("done"))
-    return found
+    return results
 
 
 def graph_of(nodes: int) -> SegmentGraph:
     graph = torch.fx.Graph()
-    made = graph.placeholder("arg0")
+    value = graph.placeholder("arg0")
     for _ in range(nodes):
-        made = graph.call_function(torch.ops.aten.neg.default, (made,))
-    graph.output((made,))
+        value = graph.call_function(torch.ops.aten.neg.default, (value,))
+    graph.output((value,))
     return SegmentGraph(torch.fx.GraphModule(nn.Module(), graph), (), (), (), ())
 
 
@@ -127,7 +127,7 @@ def test_processes_compile_what_this_one_then_takes() -> None:
     told = [
         subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True) for _ in range(2)
     ]
-    first, second = (one.stdout for one in told)
+    first, second = (item.stdout for item in told)
     assert "2 functions are compiled in 2 processes\n1 of 2 functions compiled\n2 of 2 functions compiled\n" in first
     assert "are compiled in" not in second
     assert "misses: 0" in first
@@ -144,10 +144,10 @@ def test_what_processes_fail_at_is_compiled_here(
     monkeypatch.setattr(workers, "_WORTHWHILE", 2)
     monkeypatch.setattr(inductor, "_compile_here", divmod)  # refuses what it is given
     with caplog.at_level(logging.INFO, logger="remate_runtime"):
-        found, model = planned(0.625)
+        result, model = planned(0.625)
     assert "2 of 2 functions compiled; not one of them: TypeError" in caplog.text
     assert "is interpreted" not in caplog.text
-    assert_same(step(found, (data(4, 8),)), step(model, (data(4, 8),)), 1e-5)
+    assert_same(step(result, (data(4, 8),)), step(model, (data(4, 8),)), 1e-5)
 
 
 def functions(layers: int) -> int:
@@ -156,7 +156,7 @@ def functions(layers: int) -> int:
     step_ = linked_step(in_blocks(model, args, just_in_time, kwargs))
     rows, left = computations(step_.linked)
     fitted = fit(step_, rows, left, Artefacts())
-    return len({one.function.key for row in fitted.sections for one in row if one.function is not None})
+    return len({segment.function.key for row in fitted.sections for segment in row if segment.function is not None})
 
 
 @pytest.mark.slow

@@ -46,10 +46,10 @@ class _Called(NamedTuple):
     def replay(self) -> None:
         args, kwargs = tree_map(_tensor, (self.args, self.kwargs), is_leaf=_is_static)
         with torch.set_grad_enabled(self.grad_mode), torch._C._ExcludeDispatchKeyGuard(ABOVE_KERNELS):
-            found = self.func(*args, **kwargs)
-        for one, to in zip(tree_flatten(found)[0] if self.made else (), self.made, strict=True):
+            result = self.func(*args, **kwargs)
+        for left, to in zip(tree_flatten(result)[0] if self.made else (), self.made, strict=True):
             if to is not None:
-                _tensor(to).copy_(one)
+                _tensor(to).copy_(left)
 
 
 def bytes_at(address: int, nbytes: int) -> torch.Tensor:
@@ -164,26 +164,26 @@ class _Noting(TorchDispatchMode):
         self._note_dead()
         if func is torch.ops.aten._local_scalar_dense.default:
             raise RuntimeError("operation not permitted when stream is capturing")
-        given = {one.untyped_storage().data_ptr() for one in tree_flatten((args, kwargs))[0] if torch.is_tensor(one)}
+        given = {item.untyped_storage().data_ptr() for item in tree_flatten((args, kwargs))[0] if torch.is_tensor(item)}
         where = _statics(args), _statics(kwargs)
         flat, spec = tree_flatten(func(*args, **kwargs))
         moved: dict[int, torch.Tensor] = {}
         computes = not func._schema.name.startswith(_ALLOCATES)
-        made: list[Static | None] = []
-        for at, one in enumerate(flat):
-            storage = one.untyped_storage() if torch.is_tensor(one) else None
+        collected: list[Static | None] = []
+        for at, item in enumerate(flat):
+            storage = item.untyped_storage() if torch.is_tensor(item) else None
             if storage is None or storage.data_ptr() in given or not storage.nbytes():
-                made.append(None)
+                collected.append(None)
                 continue
             memory = moved.get(storage.data_ptr())
             if memory is None:
                 memory = moved[storage.data_ptr()] = self._block(storage.nbytes())
-            flat[at] = torch.empty(0, dtype=one.dtype).set_(
-                memory.untyped_storage(), one.storage_offset(), one.size(), one.stride()
+            flat[at] = torch.empty(0, dtype=item.dtype).set_(
+                memory.untyped_storage(), item.storage_offset(), item.size(), item.stride()
             )
             if computes:
-                flat[at].copy_(one)
-            made.append(static(flat[at]))
-        if computes and (func._schema.is_mutable or any(one is not None for one in made)):
-            self.events.append(_Called(func, where[0], where[1], made, torch.is_grad_enabled()))
+                flat[at].copy_(item)
+            collected.append(static(flat[at]))
+        if computes and (func._schema.is_mutable or any(item is not None for item in collected)):
+            self.events.append(_Called(func, where[0], where[1], collected, torch.is_grad_enabled()))
         return tree_unflatten(flat, spec)

@@ -29,14 +29,14 @@ pytestmark = pytest.mark.eager
 @pytest.fixture
 def recorders(monkeypatch: pytest.MonkeyPatch) -> list[OnCpu]:
     """Those that models ask for, which record on the CPU."""
-    made: list[OnCpu] = []
+    collected: list[OnCpu] = []
 
     def recorder(device: torch.device) -> OnCpu:
-        made.append(OnCpu(device))
-        return made[-1]
+        collected.append(OnCpu(device))
+        return collected[-1]
 
     monkeypatch.setattr(planned_model, "in_cuda_graphs", partial(in_cuda_graphs, recorder=recorder, device_type="cpu"))
-    return made
+    return collected
 
 
 def both(model: Any, args: tuple[Any, ...], recomputes: Callable[..., Any] = just_in_time) -> tuple[Any, Any]:
@@ -44,19 +44,19 @@ def both(model: Any, args: tuple[Any, ...], recomputes: Callable[..., Any] = jus
     return model, apply(copy.deepcopy(model), in_blocks(model, args, recomputes), cuda_graphs=True)
 
 
-def loss_of(made: Any) -> torch.Tensor:
-    return made if made.ndim == 0 else made.square().mean()
+def loss_of(output: Any) -> torch.Tensor:
+    return output if output.ndim == 0 else output.square().mean()
 
 
 def assert_same_state(model: Any, planned: Any) -> None:
-    for (name, one), (_, other) in zip(model.named_parameters(), planned.named_parameters(), strict=True):
-        assert torch.equal(one, other), name
-        assert (one.grad is None) == (other.grad is None), name
-        if one.grad is not None:
-            assert torch.equal(one.grad, other.grad), name
-            assert one.grad.stride() == other.grad.stride(), name
-    for (name, one), (_, other) in zip(model.named_buffers(), planned.named_buffers(), strict=True):
-        assert torch.equal(one, other), name
+    for (name, left), (_, other) in zip(model.named_parameters(), planned.named_parameters(), strict=True):
+        assert torch.equal(left, other), name
+        assert (left.grad is None) == (other.grad is None), name
+        if left.grad is not None:
+            assert torch.equal(left.grad, other.grad), name
+            assert left.grad.stride() == other.grad.stride(), name
+    for (name, left), (_, other) in zip(model.named_buffers(), planned.named_buffers(), strict=True):
+        assert torch.equal(left, other), name
 
 
 def train(model: Any, batches: list[Any], lr: float = 0.1) -> list[torch.Tensor]:
@@ -86,21 +86,21 @@ def test_a_loop_is_recorded_once_and_replayed(make: Any, recomputes: Any, record
 
 def test_gradients_and_outputs_outlive_the_next_replay(recorders: list[OnCpu]) -> None:
     model, planned = both(seeded(Mlp()), (data(4, 8),))
-    made: dict[str, list[Any]] = {}
-    for name, one in (("eager", model), ("planned", planned)):
-        made[name] = []
+    by_name: dict[str, list[Any]] = {}
+    for name, item in (("eager", model), ("planned", planned)):
+        by_name[name] = []
         for seed in range(3):  # gradients are accumulated
-            y = one(data(4, 8, seed=seed))
+            y = item(data(4, 8, seed=seed))
             loss_of(y).backward()
-            made[name] += [y.detach(), one.a.weight.grad.clone()]
-    assert all(map(torch.equal, made["eager"], made["planned"]))
+            by_name[name] += [y.detach(), item.a.weight.grad.clone()]
+    assert all(map(torch.equal, by_name["eager"], by_name["planned"]))
     assert_same_state(model, planned)
 
 
 def test_calls_that_overlap_run_without_graphs(recorders: list[OnCpu]) -> None:
     model, planned = both(seeded(Mlp()), (data(4, 8),))
-    for one in (model, planned):
-        first, second = loss_of(one(data(4, 8))), loss_of(one(data(4, 8, seed=2)))
+    for module in (model, planned):
+        first, second = loss_of(module(data(4, 8))), loss_of(module(data(4, 8, seed=2)))
         (first + 2 * second).backward()
     assert_same_state(model, planned)
     assert recorders[0].replays == 2
@@ -110,9 +110,9 @@ def test_calls_that_overlap_run_without_graphs(recorders: list[OnCpu]) -> None:
 
 def test_a_forward_without_backward_gives_the_pool_back(recorders: list[OnCpu]) -> None:
     model, planned = both(seeded(Mlp()), (data(4, 8),))
-    for one in (model, planned):
-        one(data(4, 8, seed=3))
-        train(one, [data(4, 8)])
+    for module in (model, planned):
+        module(data(4, 8, seed=3))
+        train(module, [data(4, 8)])
     assert_same_state(model, planned)
     assert recorders[0].replays == 1 + 2
 
@@ -143,12 +143,12 @@ def test_frozen_parameters_and_inputs_with_gradients(recorders: list[OnCpu]) -> 
     x = data(4, 8).requires_grad_()
     model = seeded(Mlp())
     planned = apply(copy.deepcopy(model), schedule_of(model, (x,)), cuda_graphs=True)
-    for one in (model, planned):
-        one.a.weight.requires_grad_(False)
+    for module in (model, planned):
+        module.a.weight.requires_grad_(False)
         for seed in range(3):
             given = data(4, 8, seed=seed).requires_grad_()
-            loss_of(one(given)).backward()
-            one.seen = given.grad
+            loss_of(module(given)).backward()
+            module.seen = given.grad
     assert torch.equal(model.seen, planned.seen)
     assert_same_state(model, planned)
     assert recorders[0].replays == 6
@@ -163,11 +163,11 @@ def test_an_optimizer_in_backward(recorders: list[OnCpu]) -> None:
             parameter.sub_(parameter.grad, alpha=0.1)
         parameter.grad = None
 
-    for one in (model, planned):
-        for parameter in one.parameters():
+    for module in (model, planned):
+        for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(step)
         for seed in range(4):
-            one(data(16, 64, seed=seed)).backward()
+            module(data(16, 64, seed=seed)).backward()
     assert_same_state(model, planned)
 
 
@@ -187,9 +187,9 @@ def test_outputs_keep_their_layout_and_share_memory(recorders: list[OnCpu]) -> N
     model = seeded(Twice())
     x = data(1, 8).expand(4, 8)
     planned = apply(copy.deepcopy(model), schedule_of(model, (x,)), cuda_graphs=True)
-    for one in (model, planned):
+    for module in (model, planned):
         for seed in range(3):
-            y, flat, turned = one(data(1, 8, seed=seed).expand(4, 8))
+            y, flat, turned = module(data(1, 8, seed=seed).expand(4, 8))
             assert y.data_ptr() == flat.data_ptr() == turned.data_ptr()
             assert turned.stride() == (1, 6)
             (y.sum() + flat.square().sum() + turned[0].sum()).backward()
@@ -252,9 +252,9 @@ def test_steps_that_cannot_be_replayed_say_why(
     schedule = schedule_of(model, (x,), recomputes=recomputes)
     with pytest.warns(UserWarning, match=f"without CUDA graphs: .*{reason}"):
         planned = apply(copy.deepcopy(model), schedule, cuda_graphs=True, **options)
-    for one in (planned, model):
+    for module in (planned, model):
         torch.manual_seed(5)
-        y = one(x)
+        y = module(x)
         loss_of(y[0] if isinstance(y, tuple) else y).backward()
     assert_same_state(model, planned)
     assert not recorders
@@ -263,16 +263,16 @@ def test_steps_that_cannot_be_replayed_say_why(
 @pytest.mark.parametrize(("recomputes", "graphs"), [(no_recomputes, 2), (everything, 6)])
 def test_random_operators_draw_eagers_numbers(recomputes: Any, graphs: int, recorders: list[OnCpu]) -> None:
     model, planned = both(seeded(Mlp(0.5)), (data(4, 8),), recomputes)
-    found = []
-    for one in (model, planned):
+    results = []
+    for module in (model, planned):
         torch.manual_seed(3)
         losses = []
         for seed in range(4):
-            losses.append(loss_of(one(data(4, 8, seed=seed))))
+            losses.append(loss_of(module(data(4, 8, seed=seed))))
             torch.rand(seed)  # between forward and backward
             losses[-1].backward()
-        found.append([*losses, torch.get_rng_state()])
-    assert all(map(torch.equal, *found))
+        results.append([*losses, torch.get_rng_state()])
+    assert all(map(torch.equal, *results))
     assert_same_state(model, planned)
     assert recorders[0].replays == 4 * graphs
 

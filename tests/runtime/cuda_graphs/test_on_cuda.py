@@ -20,8 +20,8 @@ pytestmark = pytest.mark.cuda
 def train(model: Any, batches: list[torch.Tensor]) -> list[torch.Tensor]:
     losses = []
     for x in batches:
-        made = model(x)
-        losses.append(made if made.ndim == 0 else made.square().mean())
+        outputs = model(x)
+        losses.append(outputs if outputs.ndim == 0 else outputs.square().mean())
         losses[-1].backward()
         with torch.no_grad():
             for parameter in model.parameters():
@@ -41,13 +41,13 @@ def test_a_loop_is_eagers(make: Any, recomputes: Any, engine: str) -> None:
         warnings.filterwarnings("ignore", message="with CUDA graphs a step")
         planned = apply(copy.deepcopy(model), schedule, engine=engine, cuda_graphs=True)
         batches = [data(*shape, seed=seed).cuda() for seed in range(5)]
-        found = train(planned, batches)
-    for one, other in zip(found, train(model, batches), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    for one, other in zip(planned.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    for one, other in zip(planned.buffers(), model.buffers(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        actual = train(planned, batches)
+    for left, right in zip(actual, train(model, batches), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    for left, right in zip(planned.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+    for left, right in zip(planned.buffers(), model.buffers(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
@@ -55,12 +55,12 @@ def test_a_loop_is_eagers(make: Any, recomputes: Any, engine: str) -> None:
 def test_dropout_draws_eagers_numbers(recomputes: Any, engine: str) -> None:
     model, x = seeded(Mlp(0.5)).cuda(), data(64, 8).cuda()
     planned = apply(copy.deepcopy(model), in_blocks(model, (x,), recomputes), engine=engine, cuda_graphs=True)
-    found = []
-    for one in (planned, model):
+    results = []
+    for module in (planned, model):
         torch.manual_seed(3)
-        found.append([*train(one, [x, 2 * x, 3 * x]), torch.cuda.get_rng_state()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        results.append([*train(module, [x, 2 * x, 3 * x]), torch.cuda.get_rng_state()])
+    for module, other in zip(*results, strict=True):
+        torch.testing.assert_close(module, other, rtol=1e-4, atol=1e-5)
 
 
 def test_the_pool_takes_what_was_predicted() -> None:
@@ -87,5 +87,5 @@ def test_another_stream_waits_for_the_last_replay() -> None:
     torch.cuda.current_stream().wait_stream(stream)
     train(planned, [3 * x])
     train(model, [x, 2 * x, 3 * x])
-    for one, other in zip(planned.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for left, right in zip(planned.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
