@@ -34,7 +34,7 @@ def as_conversion(function: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str,
     return (function, kwargs) if found is None else (_Tensor.to, {**kwargs, **found})
 
 
-class Calls:
+class SeenCalls:
     """Calls of functions of tensors, by run of forward."""
 
     def __init__(self) -> None:
@@ -54,9 +54,9 @@ class Calls:
         self._known = True
         return whole
 
-    def without(self, parts: list[tuple[int, int]]) -> Calls:
+    def without(self, parts: list[tuple[int, int]]) -> SeenCalls:
         """Those of the first run but for some, from one up to another, in order."""
-        made = Calls()
+        made = SeenCalls()
         made._known, at = self._known, 0
         for start, end in [*parts, (len(self._first), len(self._first))]:
             made._first += self._first[at:start]

@@ -12,7 +12,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode
 
 from ..errors import CaptureError
-from .hidden_state import UNSEEN, Calls, as_conversion
+from .hidden_state import UNSEEN, SeenCalls, as_conversion
 from .places import SourcePlace, calling_place
 from .refused_calls import refusal
 
@@ -39,7 +39,7 @@ class AttributeWatch(TorchFunctionMode):
         self._changed = changed
         self.stack: list[str] = []
         self.place = SourcePlace()
-        self._calls = Calls()
+        self._calls = SeenCalls()
         self._outer = SourcePlace()
         self._recorder: CallRecorder | None = None
         self._replay: CallReplay | None = None
@@ -100,7 +100,7 @@ class AttributeWatch(TorchFunctionMode):
 
     def forget(self) -> None:
         """Whatever forward did so far."""
-        self._calls, self._recorder = Calls(), None
+        self._calls, self._recorder = SeenCalls(), None
 
     def finished(self, returned: list[torch.Tensor]) -> None:
         """Forward has returned these tensors."""

@@ -18,7 +18,7 @@ from .streams import unguarded_streams
 from .usage import UsageError
 
 if TYPE_CHECKING:
-    from ..training.trained import Report
+    from ..training.trained import TrainingReport
 
 _EPILOG = f"""The script runs as by `python script.py ARGS`. Options of remate come before its name, its own after it.
 remate plans each module that the script trains: the outermost one that is called in train mode and whose output gets a
@@ -135,7 +135,7 @@ def _first_rank() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def report(reports: Sequence[Report]) -> list[str]:
+def report(reports: Sequence[TrainingReport]) -> list[str]:
     """What became of each module."""
     lines = []
     for one in reports:
@@ -143,7 +143,7 @@ def report(reports: Sequence[Report]) -> list[str]:
     return lines or ["remate: no module was trained: none was called in train mode with parameters that got a gradient"]
 
 
-def _scheduled(one: Report) -> list[str]:
+def _scheduled(one: TrainingReport) -> list[str]:
     solves = [schedule.solve for schedule in one.outcome.schedules]
     beside = one.beside
     predicted = sum(solve.baseline_peak for solve in solves), sum(solve.peak for solve in solves)

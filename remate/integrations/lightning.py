@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from ..training.trained import Report, Trained
+from ..training.trained import Trained, TrainingReport
 from ..training.watch import Watch
 
 
@@ -29,7 +29,7 @@ class RemateCallback(Callback):
         self._watch: Watch | None = None
 
     @property
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[TrainingReport]:
         """Return the outcome for each module."""
         return self._trained.reports
 

@@ -22,7 +22,7 @@ _ITERATIONS = 2  # by the model's own forward: one for its peak, one for its tim
 _BACKWARDS = 4  # after which a script that no optimizer steps in, or seldom (LBFGS), has shown what it does
 
 
-class Report(msgspec.Struct, frozen=True):
+class TrainingReport(msgspec.Struct, frozen=True):
     """What became of one module. refused: why it was left alone, "" if it has schedules. steps: by a schedule."""
 
     name: str
@@ -69,7 +69,7 @@ class Trained(Listener):
         self._alive: dict[int, _Seen] = {}
 
     @property
-    def reports(self) -> list[Report]:
+    def reports(self) -> list[TrainingReport]:
         return [_report(seen) for seen in self._all if seen.backwards or seen.taken or seen.refused]
 
     def called(self, module: nn.Module) -> None:
@@ -173,7 +173,7 @@ class Trained(Listener):
         seen.refused = why
 
 
-def _report(seen: _Seen) -> Report:
+def _report(seen: _Seen) -> TrainingReport:
     state = seen.state
     outcome = seen.outcome if state is None else state.outcome
     refused = seen.refused or outcome.refused
@@ -181,4 +181,4 @@ def _report(seen: _Seen) -> Report:
         refused = f"the script ended within its first {_ITERATIONS} steps, which are the model's own"
     if seen.taken and not refused and not outcome.schedules:
         refused = "no training call came after its first steps"
-    return Report(seen.name, outcome, refused, seen.scheduled, seen.steps.beside(), seen.file)
+    return TrainingReport(seen.name, outcome, refused, seen.scheduled, seen.steps.beside(), seen.file)

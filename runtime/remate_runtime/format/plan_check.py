@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 from .limits import MAX_INTEGER, MAX_NAME
+from .literals import Faults
 from .schedule import Lane, Page, Recompute
 from .suggest import did_you_mean
 from .vocabulary import PAGE_MEMORIES
 
 _VALUE = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
-
-
-class Faults(Protocol):
-    """What collects faults: `SemanticCheck`."""
-
-    def add(self, code: str, message: str, where: str, hint: str = "") -> None: ...
-    def name(self, name: str, where: str) -> None: ...
-    def text(self, text: str, where: str) -> None: ...
-    def number(self, number: int, where: str) -> None: ...
 
 
 def check_recompute(faults: Faults, recompute: Recompute, where: str) -> None:
