@@ -48,8 +48,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(built: Path) -> Path:
-    (path,) = built.glob("*.whl")
-    return path
+    (made,) = built.glob("*.whl")
+    return made
 
 
 def names_in(wheel: Path) -> set[str]:
@@ -59,8 +59,8 @@ def names_in(wheel: Path) -> set[str]:
 
 def tracked(*folders: str) -> set[str]:
     """Files of the repository, without caches."""
-    results = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
-    return {path.relative_to(ROOT).as_posix() for path in results if "__pycache__" not in path.parts}
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file())
+    return {path.relative_to(ROOT).as_posix() for path in found if "__pycache__" not in path.parts}
 
 
 def test_wheel_holds_the_two_packages_and_their_data(wheel: Path) -> None:
@@ -74,8 +74,8 @@ def test_wheel_holds_the_two_packages_and_their_data(wheel: Path) -> None:
 
 
 def test_sdist_holds_what_the_wheel_is_built_from(built: Path) -> None:
-    (path,) = built.glob("*.tar.gz")
-    with tarfile.open(path) as packed:
+    (made,) = built.glob("*.tar.gz")
+    with tarfile.open(made) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
     wanted = tracked("remate", "runtime/remate_runtime", "schema")
     loose = {"pyproject.toml", "tools/hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore", "PKG-INFO"}
@@ -87,8 +87,8 @@ def test_unpacked_wheel_finds_its_data(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path)
     code = "from remate.schedule_tools.schema_file import load_schema, schema_path; load_schema(); print(schema_path())"
-    actual = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
-    assert Path(actual.strip()) == tmp_path / "remate" / "schedule-1.schema.json"
+    found = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    assert Path(found.strip()) == tmp_path / "remate" / "schedule-1.schema.json"
 
 
 def test_the_runtime_alone_knows_its_operators(wheel: Path, tmp_path: Path) -> None:
@@ -96,8 +96,8 @@ def test_the_runtime_alone_knows_its_operators(wheel: Path, tmp_path: Path) -> N
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path, [name for name in packed.namelist() if name.startswith("remate_runtime/")])
     code = "from remate_runtime.operators import tables; import remate_runtime.format; print(tables.path())"
-    actual = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
-    assert Path(actual.strip()) == tmp_path / "remate_runtime" / "operators" / "operators-1.json"
+    found = called(sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    assert Path(found.strip()) == tmp_path / "remate_runtime" / "operators" / "operators-1.json"
 
 
 def test_source_tree_finds_its_schema() -> None:
@@ -123,15 +123,15 @@ class Environment:
 
     def installed(self) -> set[str]:
         listed = json.loads(self.run("-m", "pip", "list", "--format", "json", "--disable-pip-version-check"))
-        return {item["name"].lower() for item in listed}
+        return {one["name"].lower() for one in listed}
 
 
 @pytest.fixture(scope="module")
 def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """`pip install` of the wheel, with its two dependencies from a registry."""
-    environment = Environment(tmp_path_factory.mktemp("base"))
-    environment.install(wheel)
-    return environment
+    made = Environment(tmp_path_factory.mktemp("base"))
+    made.install(wheel)
+    return made
 
 
 @pytest.mark.slow
@@ -160,16 +160,16 @@ def test_base_install_runs_the_commands_on_files(base: Environment, tmp_path: Pa
 def test_runtime_without_the_planner(wheel: Path, tmp_path: Path) -> None:
     """`remate_runtime` reads and checks files without a single file of `remate`, with msgspec alone; with PyTorch
     beside it, it trains."""
-    environment = Environment(tmp_path / "runtime")
-    environment.install("--no-deps", wheel)
-    environment.install("msgspec")
-    shutil.rmtree(environment.packages / "remate")
+    made = Environment(tmp_path / "runtime")
+    made.install("--no-deps", wheel)
+    made.install("msgspec")
+    shutil.rmtree(made.packages / "remate")
     code = f"import remate_runtime as r; s = r.load({str(SCHEDULE)!r}); print(s.peak_bytes, s.name)"
-    assert environment.run("-c", code).split() == [str(load(str(SCHEDULE)).peak_bytes), "mlp"]
-    requested = [environment.python, "-c", "import remate_runtime; remate_runtime.apply"]
+    assert made.run("-c", code).split() == [str(load(str(SCHEDULE)).peak_bytes), "mlp"]
+    requested = [made.python, "-c", "import remate_runtime; remate_runtime.apply"]
     failed = subprocess.run(requested, capture_output=True, text=True, check=False)
     assert "MissingExtraError: remate_runtime.apply needs PyTorch, which is not installed" in failed.stderr
-    _lend(environment, Path(torch.__file__).parents[1])
+    _lend(made, Path(torch.__file__).parents[1])
     layers = "torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))"
     path = tmp_path / "s.json"
     save(schedule_of(eval(layers), (torch.randn(4, 8),)), str(path))
@@ -186,22 +186,22 @@ def test_runtime_without_the_planner(wheel: Path, tmp_path: Path) -> None:
             "print('trained')",
         ]
     )
-    assert environment.run("-c", train).strip() == "trained"
+    assert made.run("-c", train).strip() == "trained"
 
 
-def _lend(output: Environment, lender: Path) -> None:
+def _lend(made: Environment, lender: Path) -> None:
     """Let the environment import PyTorch, and what that needs, from another one: half a gigabyte is not copied."""
     needed = ("torch", "torchgen", "functorch", "sympy", "mpmath", "networkx", "jinja2", "markupsafe", "fsspec")
     needed += ("filelock", "typing_extensions.py", "numpy", "numpy.libs", "torch-*", "nvidia")
     for pattern in needed:
         for path in lender.glob(pattern):
-            (output.packages / path.name).symlink_to(path)
+            (made.packages / path.name).symlink_to(path)
 
 
 @pytest.mark.slow
 def test_wheel_from_the_sdist_is_the_same(built: Path, wheel: Path, tmp_path: Path) -> None:
-    (path,) = built.glob("*.tar.gz")
-    with tarfile.open(path) as packed:
+    (made,) = built.glob("*.tar.gz")
+    with tarfile.open(made) as packed:
         packed.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     code = (

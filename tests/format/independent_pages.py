@@ -22,9 +22,9 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
     first: dict[int, int] = {}
     touched: dict[str, list[tuple[int, bool]]] = {}  # whether it is made there
 
-    def note(values: list[str], output: bool) -> None:
+    def note(values: list[str], made: bool) -> None:
         for value in values:
-            touched.setdefault(root(value), []).append((number, output))
+            touched.setdefault(root(value), []).append((number, made))
 
     for index in range(len(step.ops) + 1):
         if index == step.backward_start:
@@ -36,13 +36,13 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
                 note(step.ops[run].reads, False)
                 note(step.ops[run].writes, True)
                 number += 1
-    by_name: dict[tuple[str, int], Trip] = {}
+    found: dict[tuple[str, int], Trip] = {}
     for value, memory, *points in step.pages:
         out, gone, back = (None if point is None else first[point] for point in points)
         there = touched[value]
         if gone is None:
             gone = 1 + max(at for at, _ in there if at < boundary)
-        before = [at for at, output in there if at < gone and output]
+        before = [at for at, made in there if at < gone and made]
         after = sorted(touch for touch in there if touch[0] >= gone)
         if not before or not after or after[0][1]:
             continue
@@ -50,9 +50,9 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
         back = read if back is None else min(back, read)
         out = min(max(before[-1] + 1, out or 0), gone)
         if gone < back:
-            by_name.setdefault((value, read), (value, memory, out, gone, back, read))
+            found.setdefault((value, read), (value, memory, out, gone, back, read))
     order = sorted(
-        by_name.values(), key=lambda trip: (trip[3], maker[trip[0]], step.ops[maker[trip[0]]].writes.index(trip[0]))
+        found.values(), key=lambda trip: (trip[3], maker[trip[0]], step.ops[maker[trip[0]]].writes.index(trip[0]))
     )
     over: dict[str, int] = {}
     for at, (value, memory, out, gone, back, read) in enumerate(order):

@@ -145,13 +145,13 @@ class Simulation:
                 groups.append([])
                 owners = set()
         groups = [group for group in groups if group]
-        by_name: dict[int, list[str]] = {}
+        found: dict[int, list[str]] = {}
         for number, group in enumerate(groups):
             touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
             behind = max(last.get(value, backward_start) for value in touched)
             at = behind if number + 1 < len(groups) else len(self.order) - 1
-            by_name.setdefault(at, []).extend(group)
-        return by_name
+            found.setdefault(at, []).extend(group)
+        return found
 
     # Storages
 
@@ -197,8 +197,8 @@ class Simulation:
             for source in sources:
                 owner = self.root(self.step.gradients[source])
                 sharing = [s for s in self.of if self.root(self.step.gradients[s]) == owner]
-                result = self.maker.get(owner, -1) >= self.step.backward_start
-                if result and all(s in self.step.model.get("parameters", ()) for s in sharing):
+                made = self.maker.get(owner, -1) >= self.step.backward_start
+                if made and all(s in self.step.model.get("parameters", ()) for s in sharing):
                     self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
                     self._copy(self.step.gradients[source])
@@ -292,9 +292,9 @@ class Simulation:
             modules += prod(int(last) - int(first) + 1 for first, last in runs)
         calls = max(1, modules) * model.get("calls", 1)
         owners = {self.root(g) for s, g in self.step.gradients.items() if s in model.get("parameters", {})}
-        result = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
+        made = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
         others = modules if model.get("calls", 1) > 1 else modules - 1
-        return (calls - 1) * self.kept, max(0, others) * result
+        return (calls - 1) * self.kept, max(0, others) * made
 
     def _new(self, value: str) -> int:
         self.count += 1
@@ -326,11 +326,11 @@ class Simulation:
         return None
 
     def _dies(self, op: Op, value: str, free: list[str]) -> bool:
-        store, produced = self.slots.get(value), op.writes[0]
-        if store is None or store in self.pins or self.types[value] != self.types[produced]:
+        store, made = self.slots.get(value), op.writes[0]
+        if store is None or store in self.pins or self.types[value] != self.types[made]:
             return False
         owner = self.types[self.stores[store][0]]
-        if owner.nbytes != self.types[produced].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
+        if owner.nbytes != self.types[made].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
             return False
         if any(self.slots.get(other) == store for other in op.reads if other != value):
             return False
@@ -358,28 +358,28 @@ class Simulation:
 
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
-    result = Simulation(Step(file), file["solve"].get("gradients", "retained"))
-    kept, produced = result.beside()
+    found = Simulation(Step(file), file["solve"].get("gradients", "retained"))
+    kept, made = found.beside()
 
     def peak(kind: str, memory: str) -> int:
-        return max((held.get(memory, 0) for held in (result.held if kind == "retained" else result.least)), default=0)
+        return max((held.get(memory, 0) for held in (found.held if kind == "retained" else found.least)), default=0)
 
     def of_all(kind: str) -> int:
-        return peak(kind, "device") + (max(kept, produced) if kind == "retained" else kept)
+        return peak(kind, "device") + (max(kept, made) if kind == "retained" else kept)
 
-    host = peak(result.assumed, "host")
+    host = peak(found.assumed, "host")
     return {
-        "peak": of_all(result.assumed),
+        "peak": of_all(found.assumed),
         **({"host_peak": host} if host else {}),
         "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
         **(
             {
-                "paged": {to: result.away[name] for to, name in ACCOUNTS.items() if name in result.away},
-                "stall": result.stall,
+                "paged": {to: found.away[name] for to, name in ACCOUNTS.items() if name in found.away},
+                "stall": found.stall,
             }
-            if result.away
+            if found.away
             else {}
         ),
-        "time": result.time,
-        "events": result.events,
+        "time": found.time,
+        "events": found.events,
     }

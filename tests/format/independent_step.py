@@ -49,17 +49,17 @@ class Name(str):
 
 
 def tensor(text: str) -> Tensor:
-    match = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
-    assert match
-    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in match.group(2, 3)]
-    return Tensor(match[1], numbers[0] or (), numbers[1], match[4] is not None)
+    found = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
+    assert found
+    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in found.group(2, 3)]
+    return Tensor(found[1], numbers[0] or (), numbers[1], found[4] is not None)
 
 
 def number(text: str, size: dict[str, int]) -> int:
     """An expression of named sizes, as Python spells it: `^` is a power, and a division that is exact leaves no
     rest."""
-    value = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
-    return int(value)
+    made = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
+    return int(made)
 
 
 def numbered(node: Any, size: dict[str, int]) -> Any:
@@ -68,16 +68,16 @@ def numbered(node: Any, size: dict[str, int]) -> Any:
         return [numbered(item, size) for item in node]
     if not isinstance(node, dict):
         return (
-            re.sub(r"(?<=[\[{,])[^\[\]{},]+", lambda match: str(number(match[0], size)), node)
+            re.sub(r"(?<=[\[{,])[^\[\]{},]+", lambda found: str(number(found[0], size)), node)
             if is_type(node)
             else node
         )
     if node.keys() == {"size"}:
         return number(node["size"], size)
-    by_name = {key: numbered(item, size) for key, item in node.items()}
-    if isinstance(by_name.get("workspace"), str):
-        by_name["workspace"] = max(0, number(by_name["workspace"], size))
-    return by_name
+    made = {key: numbered(item, size) for key, item in node.items()}
+    if isinstance(made.get("workspace"), str):
+        made["workspace"] = max(0, number(made["workspace"], size))
+    return made
 
 
 def is_type(text: Any) -> bool:

@@ -49,10 +49,10 @@ def operators(model, args, capability=(9, 0)):
     with on_cuda(RecordedCall.of(model, args, {}), capability, "a GPU", 80 * GIB) as call:
         graph = capture(call.model, call.args, call.kwargs).graph
     assert graph.device == "cuda"
-    by_name = {}
+    made = {}
     for op in graph.operations:
-        by_name.setdefault(op.op, []).append([None if w is None else str(graph.values[w].type) for w in op.writes])
-    return by_name
+        made.setdefault(op.op, []).append([None if w is None else str(graph.values[w].type) for w in op.writes])
+    return made
 
 
 def attention(capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0, groups=8, cudnn=92000, torch=(2, 13)):
@@ -81,8 +81,8 @@ def attention(capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0
     ],
 )
 def test_attention_runs_the_kernel_of_the_architecture(options, expected):
-    results = tuple(attention(capability, **options) for capability in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
-    assert results == expected
+    found = tuple(attention(capability, **options) for capability in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
+    assert found == expected
 
 
 def test_newer_versions_choose_otherwise():
@@ -93,30 +93,30 @@ def test_newer_versions_choose_otherwise():
 
 def test_the_operators_are_those_of_cuda():
     model, args = example()
-    names = operators(model, args)
-    assert names["aten._scaled_dot_product_efficient_attention"]
-    assert len(names["aten.native_dropout"]) == 3
-    assert names["aten._fused_rms_norm"] == [["f32[4,16,64]", "f32[4,16,1]"]]
+    found = operators(model, args)
+    assert found["aten._scaled_dot_product_efficient_attention"]
+    assert len(found["aten.native_dropout"]) == 3
+    assert found["aten._fused_rms_norm"] == [["f32[4,16,64]", "f32[4,16,1]"]]
     half, (x, y) = example(dropout=0.0)
-    names = operators(half.bfloat16(), (x.bfloat16(), y))
-    assert names["aten._scaled_dot_product_cudnn_attention"][0][1] == "f32[4,4,16,1]"
-    assert names["aten.native_layer_norm"][0] == ["bf16[4,16,64]", "f32[4,16,1]", "f32[4,16,1]"]
+    found = operators(half.bfloat16(), (x.bfloat16(), y))
+    assert found["aten._scaled_dot_product_cudnn_attention"][0][1] == "f32[4,4,16,1]"
+    assert found["aten.native_layer_norm"][0] == ["bf16[4,16,64]", "f32[4,16,1]", "f32[4,16,1]"]
 
 
 def test_autocast_is_that_of_cuda():
     model, args = example(dropout=0.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        names = operators(model, args)
-    assert names["aten._log_softmax"] == [["bf16[64,50]"]]
-    assert "aten._scaled_dot_product_cudnn_attention" in names
+        found = operators(model, args)
+    assert found["aten._log_softmax"] == [["bf16[64,50]"]]
+    assert "aten._scaled_dot_product_cudnn_attention" in found
     assert not torch.is_autocast_enabled("cuda")
 
 
 def test_convolutions_are_laid_out_as_cudnn_does():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    names = operators(model, (torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
-    assert names["aten.convolution"] == [["f32[2,8,6,6]{288,1,48,8}"]]
+    found = operators(model, (torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
+    assert found["aten.convolution"] == [["f32[2,8,6,6]{288,1,48,8}"]]
 
 
 def test_nothing_of_the_process_is_changed():

@@ -38,12 +38,12 @@ def nodes(node: Node) -> list[Node]:
 
 @pytest.mark.parametrize("graph", [random_graph(3, 200), transformer(14), random_graph(4, 9)])
 def test_a_tree_has_every_operation_once_in_small_parts(graph: Graph) -> None:
-    tree_of_step = tree(StepInstance(graph))
-    spans = leaves(tree_of_step)
+    made = tree(StepInstance(graph))
+    spans = leaves(made)
     forward = [i for span in spans for i in range(*span.forward)]
     backward = [i for span in reversed(spans) for i in range(*span.backward)]
     assert [*forward, *backward] == list(range(len(graph.operations)))
-    assert all(len(node.parts) <= trees.MOST for node in nodes(tree_of_step))
+    assert all(len(node.parts) <= trees.MOST for node in nodes(made))
     assert all(span.forward[1] - span.forward[0] <= 3 * trees.SHORT for span in spans)
 
 
@@ -92,12 +92,12 @@ def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(trees, "SHORT", 8)
     instance = StepInstance(random_graph(5, 90))
     assert tree(instance).levels() > 2
-    solution = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
-    assert solution.gap <= 0.03
+    found = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
+    assert found.gap <= 0.03
     blocks = leaves(tree(instance))
-    chosen = solve(StepInstance(instance.graph, blocks), Request(solution.peak, effort=QUICK), policy("hierarchical"))
-    assert solution.time <= chosen.time, "a choice of one plan for each leaf is among what it tries"
-    assert (solution.strategy, solution.solver.split()[0]) == ("hiremate", "highs")
+    chosen = solve(StepInstance(instance.graph, blocks), Request(found.peak, effort=QUICK), policy("hierarchical"))
+    assert found.time <= chosen.time, "a choice of one plan for each leaf is among what it tries"
+    assert (found.strategy, found.solver.split()[0]) == ("hiremate", "highs")
 
 
 def keep_or_not(
@@ -119,20 +119,20 @@ def test_another_solver_of_the_leaves() -> None:
 def test_a_deadline_ends_it_with_what_there_is() -> None:
     instance = StepInstance(random_graph(8, 60))
     with Deadline(0.0) as deadline:
-        tree_of_step = module.levels(instance, QUICK, deadline)
-    assert all(len(part.options) == 1 for part in tree_of_step.root.parts)
+        made = module.levels(instance, QUICK, deadline)
+    assert all(len(part.options) == 1 for part in made.root.parts)
     assert ("levels", QUICK) not in instance.kept, "what the clock has cut short is not kept"
-    assert isinstance(tree_of_step.root, LevelModel)
+    assert isinstance(made.root, LevelModel)
 
 
 @pytest.mark.parametrize("seed", [21, 23])
 def test_a_step_no_larger_than_a_leaf_is_planned_as_by_checkmate(seed: int) -> None:
     graph = random_graph(seed, 10)
     budget = int(0.75 * StepInstance(graph).baseline.peak)
-    results = [
+    found = [
         solve(StepInstance(graph), Request(budget, effort=QUICK), policy(name)) for name in ("hiremate", "checkmate")
     ]
-    assert results[0].time <= results[1].time
+    assert found[0].time <= found[1].time
 
 
 def test_nodes_offer_what_has_the_least_peak() -> None:

@@ -149,10 +149,10 @@ def files() -> Iterator[tuple[str, Schedule]]:
     )  # fmt: skip
     for name, hidden, rows in (("hidden", 64, 4), ("weights", 4, 1), ("overflow", 1 << 31, 4)):
         layer = ("%s", "%wi", "%wi", "%b", "%b", "%h", "%h", False, [], 2, hidden, 1, True, False, False, True)
-        result = ("f32[5,2,4]", "f32[2,4]", "f32[2,4]", "u8[28672]")
+        made = ("f32[5,2,4]", "f32[2,4]", "f32[2,4]", "u8[28672]")
         yield f"lstm {name}", edited(
             zeros("s", 5, 2, 4), zeros("wi", 4 * rows, 4), zeros("b", 16), zeros("h", 2, 4),
-            line("aten.mkldnn_rnn_layer", *layer, out=result),
+            line("aten.mkldnn_rnn_layer", *layer, out=made),
         )  # fmt: skip
     back = ("%s", "%wi", "%wi", "%b", "%b", "%h", "%h", "%s", "%h", "%h", "%s", None, None)
     yield "lstm backward of nothing", edited(

@@ -52,15 +52,15 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRecompute]]:
         random = kind == "aten.native_dropout"
         args = tuple(Ref(r) for r in reads)
         ops.append(Op(f"op{index}", kind, args, {}, tuple(dict.fromkeys(reads)), writes, random, view, random, 10))
-    items = [i for i, v in enumerate(values) if 0 <= v.producer < backward_start]
+    made = [i for i, v in enumerate(values) if 0 <= v.producer < backward_start]
     late = [i for i, v in enumerate(values) if v.producer >= backward_start]
-    outputs = tuple(draw(st.lists(st.sampled_from(items), min_size=1, max_size=2, unique=True)))
+    outputs = tuple(draw(st.lists(st.sampled_from(made), min_size=1, max_size=2, unique=True)))
     gradients = ((0, draw(st.sampled_from(late))), (2, draw(st.sampled_from(late))))
     root = list(range(len(values)))
     for op in ops:
         if op.view:
             root[op.writes[0] or 0] = root[op.reads[0]]
-    news = [i for i in items if root[i] != 1]  # a reader refuses an update that lies in an updated buffer
+    news = [i for i in made if root[i] != 1]  # a reader refuses an update that lies in an updated buffer
     updates = ((1, draw(st.sampled_from(news))),) if news and draw(st.booleans()) else ()
     graph = Graph(tuple(values), tuple(ops), backward_start, outputs, gradients, updates, tuple(root))
     able = [i for i in range(backward_start) if not ops[i].view]
@@ -119,10 +119,10 @@ class Machine:
             case Run() | RecomputeRun():
                 self.compute(event)
             case View(op=op):
-                (base,), (produced,) = graph.operations[op].reads, graph.operations[op].writes
-                assert produced is not None
+                (base,), (made,) = graph.operations[op].reads, graph.operations[op].writes
+                assert made is not None
                 storage, path = self.slots[base]
-                self.slots[produced] = (storage, (*path, graph.operations[op].id))
+                self.slots[made] = (storage, (*path, graph.operations[op].id))
             case Free(values=values):
                 self.empty(values)
             case Update(buffer=buffer, value=value, preserves=preserves):
@@ -294,8 +294,8 @@ def updating(backward: tuple[int, ...]) -> Graph:
     )
     values += (Value("grad.c", kind, "tangent"), Value("g", kind, "op", 2))
     ops = tuple(
-        Op(f"op{i}", "aten.cos", tuple(map(Ref, r)), {}, r, (produced,), False, False, False, 5)
-        for i, (r, produced) in enumerate(zip(((0,), (2,), backward), (2, 3, 5), strict=True))
+        Op(f"op{i}", "aten.cos", tuple(map(Ref, r)), {}, r, (made,), False, False, False, 5)
+        for i, (r, made) in enumerate(zip(((0,), (2,), backward), (2, 3, 5), strict=True))
     )
     return Graph(values, ops, 2, (3,), ((0, 5),), ((1, 2),), tuple(range(6)))
 

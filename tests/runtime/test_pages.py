@@ -65,7 +65,7 @@ def edits(draw: st.DrawFn) -> Schedule:
             max_size=12,
         )
     )
-    schedule = with_recomputes(_CAPTURED, lambda _: sorted(recomputes, key=lambda recompute: recompute.before))
+    schedule = with_recomputes(_CAPTURED, lambda _: sorted(recomputes, key=lambda one: one.before))
     written = expand(schedule).graph  # its values have the names of the file
     pages = []
     for value in draw(st.lists(st.sampled_from(able(written)), min_size=1, max_size=12)):
@@ -303,8 +303,8 @@ def test_the_engine_auto_interprets():
 def test_a_frozen_parameter_keeps_the_pages():
     schedule = everything_paged(with_recomputes(_CAPTURED, no_recomputes))
     model, eager = dropping(), dropping()
-    for module in (model, eager):
-        next(module.parameters()).requires_grad_(False)
+    for one in (model, eager):
+        next(one.parameters()).requires_grad_(False)
     assert_same(step(apply(model, schedule), (_X,)), step(eager, (_X,)))
 
 

@@ -209,11 +209,11 @@ def _equal(rank: int) -> None:
             model, planned = seeded(Blocks()), seeded(Blocks())
             loop(model, rank)
             loop(apply(planned, schedule), rank)
-            for (name, actual), wanted in zip(planned.named_parameters(), model.parameters(), strict=True):
+            for (name, found), wanted in zip(planned.named_parameters(), model.parameters(), strict=True):
                 where = loop.__name__, name
-                assert torch.equal(actual.to_local(), wanted.to_local()), where
-                assert (actual.grad is None) == (wanted.grad is None), where
-                assert actual.grad is None or torch.equal(actual.grad.to_local(), wanted.grad.to_local()), where
+                assert torch.equal(found.to_local(), wanted.to_local()), where
+                assert (found.grad is None) == (wanted.grad is None), where
+                assert found.grad is None or torch.equal(found.grad.to_local(), wanted.grad.to_local()), where
 
 
 @contextlib.contextmanager
@@ -240,15 +240,15 @@ def gathering() -> Iterator[list[tuple[str, str | None]]]:
 def _gathered(rank: int) -> None:
     """Each block is gathered twice a step, on its own, and freed again, as without a schedule."""
     schedule = schedule_of(seeded(Blocks()), (data(4, 8),))
-    results = []
+    found = []
     for model in (fully_sharded(seeded(Blocks()), True), fully_sharded(apply(seeded(Blocks()), schedule), True)):
         called(model)
         with gathering() as seen:
             called(model)
-        results.append(seen)
-    assert [name for name, _ in results[0]] == ["_to_unsharded", "_to_sharded"] * 4
-    assert sorted(results[1]) == sorted(results[0])
-    assert results[1][:4] == results[0][:4]
+        found.append(seen)
+    assert [name for name, _ in found[0]] == ["_to_unsharded", "_to_sharded"] * 4
+    assert sorted(found[1]) == sorted(found[0])
+    assert found[1][:4] == found[0][:4]
 
 
 def _freed(rank: int) -> None:
@@ -300,8 +300,8 @@ def _resumed(rank: int, folder: str) -> None:
     set_state_dict(*back, model_state_dict=weights, optim_state_dict=moments)
     for model, optimizer in (wanted, back):
         train(model, optimizer, 5)
-    for actual, expected in zip(back[0].parameters(), wanted[0].parameters(), strict=True):
-        assert torch.equal(actual.to_local(), expected.to_local())
+    for found, expected in zip(back[0].parameters(), wanted[0].parameters(), strict=True):
+        assert torch.equal(found.to_local(), expected.to_local())
 
 
 def _rank(rank: int, world: int, folder: str) -> None:

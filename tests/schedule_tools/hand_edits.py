@@ -36,8 +36,8 @@ def rearranged(forward: list[str], points: list[str], entries: list[Statement], 
     chosen = tuple(draw.choice(forward) for _ in range(draw.randint(1, 3)))
     action = draw.choice(["insert", "delete", "move", "shuffle"])
     if action == "insert" or not entries:
-        result = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
-        entries.insert(draw.randint(0, len(entries)), result)
+        made = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
+        entries.insert(draw.randint(0, len(entries)), made)
     elif action == "delete":
         entries.pop(draw.randrange(len(entries)))
     elif action == "move":
