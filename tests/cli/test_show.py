@@ -121,7 +121,9 @@ def test_the_tree_of_parts_has_the_solver_and_the_recomputed_time_of_each(remate
     options = ("--budget", "70%", "--cost", "cpu", "--effort", "quick", "--strategy", "hiremate")
     solvers = ("--solver", "leaf=greedy", "tree=graph")
     assert remate("plan", "models.py:build", *options, *solvers, "-o", "h.json").status == 0
-    assert load("h.json").solve.settings.strategy == "hiremate[leaf=greedy,tree=graph]", "replan asks for the same"
+    settings = load("h.json").solve.settings
+    assert settings is not None
+    assert settings.strategy == "hiremate[leaf=greedy,tree=graph]", "replan asks for the same"
     text = remate("show", "h.json").out
     head = text.index("part ")
     assert "whole step" in text[head:]

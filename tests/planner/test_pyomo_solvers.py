@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from shutil import which
+from typing import Any
 
 import numpy as np
 import pyomo.environ as pyo
@@ -49,8 +50,8 @@ def test_a_strategy_by_another_solver(name: str, solver: str) -> None:
     assert (theirs.strategy, theirs.solver) == (name, f"{solver} through Pyomo")
 
 
-def knapsack() -> pyo.ConcreteModel:
-    m = pyo.ConcreteModel()
+def knapsack() -> Any:
+    m: Any = pyo.ConcreteModel()
     m.x = pyo.Var(range(3), domain=pyo.Binary)
     m.weight = pyo.Constraint(expr=5 * m.x[0] + 4 * m.x[1] + 3 * m.x[2] <= 8)
     m.cost = pyo.Objective(expr=-(10 * m.x[0] + 7 * m.x[1] + 4 * m.x[2]) + 21)
