@@ -115,7 +115,8 @@ def plan(
         measure_again: Whether to measure stored costs again, and replace them.
         time_limit: Seconds for the search, as a safety net. A schedule that it cut short says so in the file.
         gap: Stop when the schedule is proven to be this close to the fastest one, as a share of the baseline's time.
-        strategy: `"auto"`, or a name that `remate strategies` lists.
+        strategy: `"auto"`, or a name that `remate strategies` lists. Some leave their solvers to you:
+            `"hiremate[leaf=checkmate,milp=scip]"`.
         effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
             arguments give the same schedule on every machine.
         differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
@@ -326,6 +327,7 @@ def schedule_of(
             gap=None if solution.pages else solution.gap,
             compiled=compiled,
             settings=settings,
+            parts=solution.parts,
         ),
         blocks=folded.blocks,
         program=folded.program,

@@ -18,6 +18,7 @@ from . import exit_codes, output
 from .output import say
 from .plan import DEVICE, DIMS
 from .plan_options import add_costs, add_search, add_target, options_from
+from .strategy_option import strategy_text
 from .usage import UsageError
 
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
@@ -80,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
     options = options_from(args)
     settings = settings_of(options)
-    search: dict[str, Any] = {"policy": policy(args.strategy), "effort": effort_named(args.effort)}
+    search: dict[str, Any] = {"policy": policy(strategy_text(args)), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         largest = not any(budget.strip().endswith("%") for budget in budgets)
         sizes = OpenSizes(dims_of(args.dims), largest)

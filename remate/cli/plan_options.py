@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from remate_runtime.format import GRADIENTS
 from remate_runtime.support.files import check_writable
 
+from .strategy_option import add_strategy, strategy_text
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -61,9 +62,7 @@ def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured")
 def add_search(parser: argparse.ArgumentParser, time_limit: str | None = None) -> None:
     """Options of the search, of the captured step and of the files written. time_limit: what it limits; None where
     there is none."""
-    parser.add_argument(
-        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
-    )
+    add_strategy(parser)
     parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
     )
@@ -113,6 +112,8 @@ def options_from(args: argparse.Namespace) -> PlanOptions:
     if args.profile is not None:
         _check_profile(Path(args.profile))
     given = {name: getattr(args, name) for name in _SAME if hasattr(args, name)}
+    if "strategy" in given:
+        given["strategy"] = strategy_text(args)
     return PlanOptions(**given, cache=not args.no_cache, device=getattr(args, "gpu", None))
 
 

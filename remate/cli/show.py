@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     for part in (
         _head(opened, limit),
         figures(opened),
+        *([_solved(opened, limit)] if opened.schedule.solve.parts else []),
         _blocks(opened),
         _kept(opened, limit),
         _recompute(opened, limit),
@@ -174,6 +175,20 @@ def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
     text = table(rows, right=(1, 2))
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}, {solve.cost} costs{gap}"
     return f"{text}\n{plain(solved)}"
+
+
+def _solved(opened: Analysis, limit: int | None) -> str:
+    """The tree of parts that a hierarchical strategy planned."""
+    parts = opened.schedule.solve.parts
+    rows = [("part", "", "operations", "plans", "recomputed", "solver")]
+    for part in parts if limit is None else parts[: 2 * limit]:
+        name = f"{'  ' * min(part.level, 8)}{part.part or 'whole step'}"
+        plans = f"{part.plans}" if part.level else ""
+        times = f"{part.count} x" if part.count > 1 else ""
+        rows.append((plain(name), times, f"{part.operations:,}", plans, duration(part.time), plain(part.solver)))
+    more = len(parts) - len(rows) + 1
+    text = table(rows, right=(1, 2, 3, 4))
+    return f"{text}\n… and {more} more (--all)" if more else text
 
 
 def _over(packed: int, peak: int) -> str:

@@ -17,6 +17,7 @@ from . import exit_codes
 from .output import RESULT, add_force, check_output, say, write_output, written
 from .plan import budget_text
 from .plan_options import positive
+from .strategy_option import add_strategy, strategy_text
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def configure(commands: Any) -> None:
         "--check", metavar="RESULT.json", help="hold a result file against the graph instead of solving"
     )
     parser.add_argument("-o", "--output", metavar="RESULT.json", help="the result file to write; - for standard output")
-    parser.add_argument(
-        "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
-    )
+    add_strategy(parser)
     parser.add_argument(
         "--keep-order",
         action="store_true",
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         found = bare.solve(
             instance,
             args.budget,
-            args.strategy,
+            strategy_text(args),
             keep_order=args.keep_order,
             effort=args.effort,
             gap=args.gap or 0.0,

@@ -32,6 +32,9 @@ def run(args: argparse.Namespace) -> int:
     head = ("name", "what it does", "solver", "needs", "paper")
     tried = dict.fromkeys(step.name for step in (*AUTO.steps, *AUTO.smallest) if step.name in registry.strategy_names())
     print(table([head, *(_row(registry.strategy(name)) for name in registry.strategy_names())]))
+    users = {n: registry.strategy(n).options for n in registry.strategy_names() if registry.strategy(n).options}
+    chosen = "; ".join(f"{name}: {', '.join(sorted(options))}" for name, options in users.items())
+    print(f"\nsolvers to choose (--solver OPTION=NAME), by strategy: {chosen}")
     print(f"\nauto tries {', '.join(tried)}, as far as they are needed\n")
     print(table([("bound", *head[1:]), *(_row(registry.bound(name)) for name in registry.bound_names())]))
     return exit_codes.FINE

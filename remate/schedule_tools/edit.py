@@ -51,6 +51,7 @@ class Editor:
         solve = replace(
             self.schedule.solve,
             stopped_by=_EDITED,
+            parts=(),  # of the plan as it was
             gap=gap(found),
             **computed(found),
         )

@@ -21,7 +21,7 @@ from remate_runtime.format import Schedule, check_fingerprint, decode, encode, f
 from .figures import FIGURES, refreshed
 from .merge_tree import Path, Side, TreeMerge
 
-_MAKER = ("strategy", "solver", "stopped_by", "cost")  # of one side, as a whole
+_MAKER = ("strategy", "solver", "stopped_by", "cost", "parts")  # of one side, as a whole
 _DERIVED = (*FIGURES, *_MAKER, "lower_bound", "gap", "profile")
 
 
@@ -114,7 +114,7 @@ def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge,
     sides = base, ours, theirs
     requested = [{k: v for k, v in side.items() if k not in _DERIVED} for side in sides]
     merged = merging.merged(requested[0], requested[1], requested[2], ("solve",))
-    makers = [{k: side[k] for k in _MAKER} for side in sides]
+    makers = [{k: side[k] for k in _MAKER if k in side} for side in sides]
     merged = {
         **(makers[2] if makers[1] == makers[0] else makers[1]),
         **merged,
@@ -123,7 +123,7 @@ def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge,
     }
     if mixed and merged.get("compiled"):
         merged["compiled"] = {"budget": merged["compiled"]["budget"]}  # nobody has compiled this plan
-    return {**merged, "stopped_by": "edited"} if mixed else merged
+    return {**merged, "stopped_by": "edited", "parts": []} if mixed else merged
 
 
 def _bounded(merged: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:

@@ -15,6 +15,7 @@ from .instance import StepInstance
 from .pool import CandidatePool, made_by
 from .portfolio import AUTO, Policy, Step, alone, policy
 from .solve import Solution, candidates, lacking, solve
+from .solver_choice import Solvers, with_solvers
 
 __all__ = [
     "AUTO",
@@ -34,6 +35,7 @@ __all__ = [
     "Proposals",
     "Request",
     "Solution",
+    "Solvers",
     "Step",
     "StepInstance",
     "Strategy",
@@ -45,4 +47,5 @@ __all__ = [
     "policy",
     "shared_effort",
     "solve",
+    "with_solvers",
 ]

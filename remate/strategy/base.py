@@ -16,12 +16,15 @@ from remate_runtime.flat_step import FlatRecompute
 
 from .deadline import Deadline
 from .effort import NORMAL, Effort
+from .solver_choice import DEFAULT, Option, Solvers
 
 if TYPE_CHECKING:
     from .instance import StepInstance
 
 BASELINE = "baseline"  # strategy of the schedule without recomputation
 NO_SOLVER = "none"
+# With a strategy, effort and solvers: a function from recomputations to the tree of parts that they came from.
+PARTS = "parts"
 MENU = "menu"  # with the effort, where an instance keeps plans of repeated blocks that a file may offer
 Need = Literal["backward", "forward", "hierarchy", "chain", "order"]
 Returned = TypeVar("Returned")
@@ -29,11 +32,12 @@ Returned = TypeVar("Returned")
 
 class Request(msgspec.Struct, frozen=True):
     """budget: bytes. gap: accepted difference, as (time - proven bound) / time of the baseline. effort: how hard to
-    search."""
+    search. solvers: for strategies that leave the choice to the user."""
 
     budget: int
     gap: float = 0.002
     effort: Effort = NORMAL
+    solvers: Solvers = DEFAULT
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -85,7 +89,8 @@ class Strategy(msgspec.Struct, frozen=True):
     name: as it is requested and written down. summary: what it does, in one line. reference: the paper, or "". solver:
     "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, or
     "forward" ones alone, a "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed.
-    reorders: it changes the order, so bounds for the step's own order do not hold for its results. propose: yields
+    reorders: it changes the order, so bounds for the step's own order do not hold for its results. options: solvers
+    that a user can choose, `Request.solvers`. propose: yields
     proposals; those over the budget count for the smallest peak that the strategy reaches. The same instance, request
     and best known schedule must give the same proposals.
     """
@@ -97,6 +102,7 @@ class Strategy(msgspec.Struct, frozen=True):
     solver: str = NO_SOLVER
     needs: frozenset[Need] = frozenset()
     reorders: bool = False
+    options: frozenset[Option] = frozenset()
 
 
 class Bound(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ from ..partition.canonical import form
 from . import registry
 from .base import BASELINE, Bound, Context, Request, Strategy
 from .instance import StepInstance
+from .solver_choice import DEFAULT, Solvers, named_solvers
 
 TINY = 24  # forward operations up to which all states of a step can often be looked at
 MODELLED = 60  # forward operations up to which models of many stages take a few seconds
@@ -24,6 +25,7 @@ SMALL = 320  # forward operations up to which greedy search takes no longer than
 LARGE = 1000  # forward operations of a step that walks over states take tens of seconds on
 CHAINED = 0.12  # of the step's time: what the programme of a chain leaves open that such walks have not improved on
 PORTFOLIO = "portfolio"  # the policy of all strategies
+TREES = ("modules", "graph")  # of parts
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
 FAR = 0.01  # of the step's time: a gap that further models are worth trying for
 REPEATED = 3  # instances of one block from which on it pays to choose among plans of blocks
@@ -45,7 +47,7 @@ class Policy(msgspec.Struct, frozen=True):
     steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
     improve on the result. names: strategies whose schedules count; None: all. reorders: some change the order of first
     executions, so no bound for the step's own order is tried. each: strategies that run first, each in a search of its
-    own; those among them that reorder are run by `standalone_graphs` alone.
+    own; those among them that reorder are run by `standalone_graphs` alone. solvers: those that were chosen.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Policy(msgspec.Struct, frozen=True):
     names: frozenset[str] | None = None
     reorders: bool = False
     each: tuple[str, ...] = ()
+    solvers: Solvers = DEFAULT
 
 
 def tiny(instance: StepInstance, request: Request, context: Context) -> bool:
@@ -158,23 +161,49 @@ def portfolio() -> Policy:
     return msgspec.structs.replace(AUTO, name=PORTFOLIO, each=each)
 
 
-def policy(name: str) -> Policy:
-    """The policy of this name: "auto", "portfolio", or a single strategy after the bound of one cut.
+def policy(text: str) -> Policy:
+    """The policy of this name: "auto", "portfolio", or a single strategy after the bound of one cut, with its solvers:
+    "hiremate[leaf=checkmate]".
 
     Raises UnknownNameError.
     """
-    if name == AUTO.name:
-        return AUTO
-    if name == PORTFOLIO:
-        return portfolio()
+    name, solvers = named_solvers(text)
+    if name in (AUTO.name, PORTFOLIO) and not solvers.changed:
+        return AUTO if name == AUTO.name else portfolio()
+    if name in (AUTO.name, PORTFOLIO):
+        raise UnknownNameError(f"{name} chooses its solvers itself\n  hint: {_with_options()}")
     names = registry.strategy_names()
     if name not in names:
         raise UnknownNameError(
             f"there is no strategy {name[:80]!r}\n  hint: one of {', '.join((AUTO.name, PORTFOLIO, *names))}"
         )
-    if registry.strategy(name).reorders:  # of another package, it may not load
-        return msgspec.structs.replace(alone(name), reorders=True)
-    return alone(name, "cut")
+    found = registry.strategy(name)  # of another package, it may not load
+    _check_solvers(found, solvers)
+    chosen = msgspec.structs.replace(alone(name), reorders=True) if found.reorders else alone(name, "cut")
+    return msgspec.structs.replace(chosen, solvers=solvers)
+
+
+def _check_solvers(found: Strategy, solvers: Solvers) -> None:
+    """Raise UnknownNameError for solvers that a strategy does not use, and for those that there are not."""
+    for option, value in solvers.changed.items():
+        if option not in found.options:
+            raise UnknownNameError(
+                f"the strategy {found.name!r} has no solver to choose for {option!r}\n  hint: {_with_options()}"
+            )
+        if option in ("leaf", "inner"):
+            registry.strategy(value)
+        if option == "tree" and value not in TREES:
+            raise UnknownNameError(f"there is no tree {value!r}\n  hint: one of {', '.join(TREES)}")
+        if option == "milp":
+            from .milp.pyomo_model import available
+
+            available(value)
+
+
+def _with_options() -> str:
+    users = {name: registry.strategy(name).options for name in registry.STRATEGIES}
+    texts = (f"{name} ({', '.join(sorted(options))})" for name, options in users.items() if options)
+    return f"solvers can be chosen of {', '.join(texts)}"
 
 
 def alone(name: str, *bounds: str) -> Policy:

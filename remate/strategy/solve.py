@@ -13,11 +13,11 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import FlatPage, FlatRecompute
-from remate_runtime.format import StoppedBy
+from remate_runtime.format import SolvedPart, StoppedBy
 from remate_runtime.support.quantities import size
 
 from ..errors import InfeasibleError, NotApplicableError
-from .base import MENU, NO_SOLVER, Candidate, Context, Need, Proposal, Request, Strategy
+from .base import MENU, NO_SOLVER, PARTS, Candidate, Context, Need, Proposal, Request, Strategy
 from .deadline import Deadline
 from .effort import part_of
 from .instance import StepInstance
@@ -40,7 +40,8 @@ LACKS: dict[Need, str] = {
 class Solution(msgspec.Struct, frozen=True):
     """What a search found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
     (time - lower_bound) / baseline_time. strategy, solver: as those of a candidate. menu: further plans of repeated
-    blocks, each over one instance. order: as that of a candidate. pages: then the bound says nothing of it."""
+    blocks, each over one instance. order: as that of a candidate. pages: then the bound says nothing of it. parts: the
+    tree of a hierarchical strategy."""
 
     recomputes: tuple[FlatRecompute, ...]
     peak: int
@@ -55,6 +56,7 @@ class Solution(msgspec.Struct, frozen=True):
     menu: tuple[tuple[FlatRecompute, ...], ...] = ()
     order: tuple[int, ...] | None = None
     pages: tuple[FlatPage, ...] = ()
+    parts: tuple[SolvedPart, ...] = ()
 
 
 def solve(
@@ -109,6 +111,7 @@ class _Search:
     def __init__(
         self, instance: StepInstance, request: Request, policy: Policy, pool: CandidatePool, deadline: Deadline
     ) -> None:
+        request = replace(request, solvers=policy.solvers)
         self.instance, self.request, self.policy, self.pool, self.deadline = instance, request, policy, pool, deadline
         self.base = instance.baseline
         pool.keep(self.base)
@@ -145,6 +148,7 @@ class _Search:
             best.solver,
             self._menu(),
             best.order,
+            parts=self._parts(best),
         )
 
     def _each(self) -> None:
@@ -267,7 +271,7 @@ class _Search:
         least peak is met, and so is every larger one."""
         instance, cache = self.instance, self.instance.kept
         hopeless = self.request.budget < self.floor
-        key = ("smallest", self.policy.name, self.request.effort, hopeless)
+        key = ("smallest", self.policy.name, self.policy.solvers, self.request.effort, hopeless)
         if key in cache:
             return cache[key]
         request = replace(self.request, budget=self.floor)
@@ -293,6 +297,12 @@ class _Search:
         """Plans of repeated blocks, if a strategy has left some with the instance."""
         return self.instance.kept.get((MENU, self.request.effort), ())
 
+    def _parts(self, best: Candidate) -> tuple[SolvedPart, ...]:
+        """The tree of parts that a schedule came from, if its strategy has left one with the instance."""
+        key = (PARTS, best.strategy.split("+")[0], self.request.effort, self.request.solvers)
+        known = self.instance.kept.get(key)
+        return () if known is None else known(best.recomputes)
+
 
 def _shared(request: Request, step: Step) -> Request:
     return request if step.share == 1.0 else replace(request, effort=part_of(request.effort, step.share))
@@ -300,6 +310,8 @@ def _shared(request: Request, step: Step) -> Request:
 
 def candidates(strategy: Strategy, instance: StepInstance, request: Request, context: Context) -> Iterator[Candidate]:
     """What a strategy proposes on its own, judged; it hears of each candidate when the next one is requested."""
+    if "milp" in strategy.options:
+        strategy = replace(strategy, solver=request.solvers.milp_text(strategy.solver))
     proposals = strategy.propose(instance, request, context)
     try:
         proposal = next(proposals)

@@ -115,3 +115,19 @@ def test_what_the_file_reads_sets_and_pads() -> None:
         "attributes that forward sets: moe.aux_loss",
     ]
     assert next(iter(assumption_lines(model, None))).count("planned at") == 3
+
+
+def test_the_tree_of_parts_has_the_solver_and_the_recomputed_time_of_each(remate: Remate) -> None:
+    options = ("--budget", "70%", "--cost", "cpu", "--effort", "quick", "--strategy", "hiremate")
+    solvers = ("--solver", "leaf=greedy", "tree=graph")
+    assert remate("plan", "models.py:build", *options, *solvers, "-o", "h.json").status == 0
+    settings = load("h.json").solve.settings
+    assert settings is not None
+    assert settings.strategy == "hiremate[leaf=greedy,tree=graph]", "replan asks for the same"
+    text = remate("show", "h.json").out
+    head = text.index("part ")
+    assert "whole step" in text[head:]
+    assert "greedy" in text[head:]
+    refused = remate("plan", "models.py:build", *options, "--solver", "leaf=oak", "-o", "i.json")
+    assert refused.status != 0
+    assert "there is no strategy 'oak'" in str(refused)

@@ -21,6 +21,7 @@ from remate_runtime.format.schedule import (
     Schedule,
     Settings,
     Solve,
+    SolvedPart,
 )
 from remate_runtime.format.vocabulary import CHOICES, DEVICES, DTYPE_NAMES, STOPPED_BY
 
@@ -196,6 +197,16 @@ settings = st.builds(
     live=_tuples(texts),
     threads=st.integers(0, 4096),
 )
+solved_parts = st.builds(
+    SolvedPart,
+    part=texts,
+    level=_counts,
+    count=_counts,
+    operations=_counts,
+    plans=_counts,
+    solver=texts,
+    time=_counts,
+)
 solves = st.builds(
     Solve,
     strategy=texts,
@@ -211,6 +222,7 @@ solves = st.builds(
     gap=st.one_of(st.none(), st.floats(-1, 1)),
     profile=st.sampled_from(["", "0123456789abcdef"]),
     settings=st.none() | settings,
+    parts=_tuples(solved_parts),
     note=texts,
 )
 _sizes = {

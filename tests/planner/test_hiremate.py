@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-
 import pytest
 
 from remate.partition.hierarchy import BlockSpan
-from remate.partition.leaf_graph import LeafGraph, leaf_graph
+from remate.partition.leaf_graph import leaf_graph
 from remate.partition.partitioning import partition
-from remate.strategy import QUICK, Deadline, Request, StepInstance, policy, solve
-from remate.strategy.blocks.block_plan import BlockPlan, simulated_plan
+from remate.strategy import QUICK, Deadline, Request, Solvers, StepInstance, policy, solve, with_solvers
+from remate.strategy.blocks.block_plan import simulated_plan
 from remate.strategy.chain.chain import segment_blocks
-from remate.strategy.effort import Effort
+from remate.strategy.levels import h_partition as h_partitions
 from remate.strategy.levels import hiremate as module
 from remate.strategy.levels import tree as trees
-from remate.strategy.levels.hiremate import Levels, Solvers, levelled, whole_again
+from remate.strategy.levels.h_partition import h_partition
+from remate.strategy.levels.hiremate import Levels
 from remate.strategy.levels.level_model import LevelModel
-from remate.strategy.levels.options import LevelPart
+from remate.strategy.levels.node_solvers import smaller
 from remate.strategy.levels.tree import Node, tree
 from remate.strategy.problem import Problem
 from remate_runtime.flat_step import Graph
@@ -100,20 +99,71 @@ def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     assert (found.strategy, found.solver.split()[0]) == ("hiremate", "highs")
 
 
-def keep_or_not(
-    leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
-) -> list[BlockPlan]:
-    return [simulated_plan(leaf, ()), *whole_again(leaf, once)]
+@pytest.mark.parametrize(
+    ("solvers", "said"),
+    [
+        (Solvers(leaf="greedy"), {"greedy", "level program, highs"}),
+        (Solvers(leaf="checkmate", inner="rotor"), {"checkmate, highs", "rotor"}),
+        (Solvers(milp="appsi_highs"), {"retention model, appsi_highs", "level program, appsi_highs"}),
+        (
+            Solvers(tree="graph", inner="flat", milp="appsi_highs"),
+            {"retention model, appsi_highs", "flat, appsi_highs"},
+        ),
+    ],
+    ids=lambda given: ",".join(given.changed) if isinstance(given, Solvers) else "",
+)
+def test_each_level_is_planned_by_the_solver_that_is_named(solvers: Solvers, said: set[str]) -> None:
+    step = partition(layers(16))
+    instance = StepInstance(step.captured.graph, step.parts)
+    request = Request(int(0.8 * instance.baseline.peak), effort=QUICK)
+    found = solve(instance, request, policy(with_solvers("hiremate", solvers)))
+    assert found.peak <= request.budget
+    used = {part.solver for part in found.parts if part.level}
+    assert all(any(solver.startswith(start) for solver in used) for start in said), used
+    assert found.solver.startswith("highs" if solvers.milp == "highs" else "appsi_highs through Pyomo")
 
 
-def test_another_solver_of_the_leaves() -> None:
+def test_leaves_that_offer_little_make_slower_plans() -> None:
     instance = StepInstance(random_graph(6, 60))
     budget = 0.7 * instance.baseline.peak
-    fine = Levels(instance, Deadline(), QUICK).root
-    coarse = Levels(instance, Deadline(), QUICK, Solvers(keep_or_not, levelled)).root
+    fine, coarse = (Levels(instance, Deadline(), QUICK, Solvers(leaf=leaf)).root for leaf in ("retention", "baseline"))
     assert all(len(part.options) <= 2 for part in coarse.parts)
-    a, b = (root.solve(Deadline(), budget, QUICK).objective for root in (fine, coarse))
-    assert a < b
+    assert fine.solve(Deadline(), budget, QUICK).objective < coarse.solve(Deadline(), budget, QUICK).objective
+
+
+def test_the_tree_of_parts_accounts_for_all_recomputations() -> None:
+    step = partition(layers(16))
+    instance = StepInstance(step.captured.graph, step.parts)
+    found = solve(instance, Request(int(0.7 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
+    whole, *below = found.parts
+    assert whole.time == found.time - found.baseline_time > 0
+    assert sum(part.time for part in below if part.level == 1) == whole.time
+    assert sum(part.count * part.operations for part in below if part.level == 1) == whole.operations
+    assert max(part.level for part in below) == 2
+
+
+@pytest.mark.parametrize("graph", [random_graph(3, 200), transformer(14), random_graph(4, 9), chain(300)])
+def test_the_h_partition_has_every_operation_once_in_parts_of_limited_size(graph: Graph) -> None:
+    instance = StepInstance(graph)
+    made = h_partition(instance)
+    spans = leaves(made)
+    forward = [i for span in spans for i in range(*span.forward)]
+    backward = [i for span in reversed(spans) for i in range(*span.backward)]
+    assert [*forward, *backward] == list(range(len(graph.operations)))
+    assert all(len(node.parts) <= h_partitions.PARTS for node in nodes(made))
+    assert all(span.forward[1] - span.forward[0] <= h_partitions.LEAF for span in spans)
+    assert made.levels() > 2 or len(spans) <= h_partitions.PARTS
+
+
+def test_the_h_partition_cuts_where_few_values_cross() -> None:
+    """Layers of 18 operations, between which one value passes."""
+    instance = StepInstance(transformer(12))
+    problem, crossing = instance.problem, []
+    for span in leaves(h_partition(instance))[1:]:
+        begin = span.forward[0]
+        early = (s for s in problem.storages if problem.producer[s] < begin <= problem.last_forward_read(s))
+        crossing.append(sum(1 for _ in early))
+    assert sum(crossing) / len(crossing) <= 2
 
 
 def test_a_deadline_ends_it_with_what_there_is() -> None:
@@ -121,7 +171,7 @@ def test_a_deadline_ends_it_with_what_there_is() -> None:
     with Deadline(0.0) as deadline:
         made = module.levels(instance, QUICK, deadline)
     assert all(len(part.options) == 1 for part in made.root.parts)
-    assert ("levels", QUICK) not in instance.kept, "what the clock has cut short is not kept"
+    assert ("levels", QUICK, Solvers()) not in instance.kept, "what the clock has cut short is not kept"
     assert isinstance(made.root, LevelModel)
 
 
@@ -142,6 +192,6 @@ def test_nodes_offer_what_has_the_least_peak() -> None:
     inner = next(node for node in about.tree.parts if node.parts)
     leaf = leaf_graph(about.instance.graph, inner.span, about.readers)
     parts = about._parts(inner, Problem(leaf.graph))
-    least = list(module.smaller(LevelModel(Problem(leaf.graph), parts), Deadline(), QUICK))[-1]
+    least = list(smaller(LevelModel(Problem(leaf.graph), parts), Deadline(), QUICK))[-1]
     peak = simulated_plan(leaf, least)
-    assert min(plan.backward_peak for plan in about._plans(inner)) <= peak.backward_peak
+    assert min(plan.backward_peak for plan in about.offer(inner).plans) <= peak.backward_peak

@@ -19,17 +19,20 @@ from ..milp.place import place
 from ..milp.windows import recompute_windows
 from ..pareto import undominated
 from ..problem import Problem
+from ..solver_choice import HIGHS
 from .block_plan import BlockPlan, simulated_plan
 
 MOST = 10  # plans of a block
 LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak without recomputation
 
 
-def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Collection[int] = ()) -> list[BlockPlan]:
+def block_frontier(
+    leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Collection[int] = (), solver: str = HIGHS
+) -> list[BlockPlan]:
     """Plans of a block that no other dominates, least retained first; the plan without recomputation is always
     included.
 
-    once: operations of the block that may not run again.
+    once: operations of the block that may not run again. solver: the name of what solves integer programs.
     """
     keep = simulated_plan(leaf, ())
     plans = {keep.recomputes: keep}
@@ -40,7 +43,7 @@ def block_frontier(leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Co
             problem, [0] * (len(problem.real) - problem.backward_start), {f: {0} for f in allowed}
         )
         peak = max(keep.forward_peak, keep.backward_peak)
-        formulation = Formulation(problem, windows, peak)
+        formulation = Formulation(problem, windows, peak, solver)
         for limit in LIMITS:
             for plan in trade_off(
                 _Prices(leaf, formulation, limit * peak, deadline, effort).solve, effort.prices, deadline

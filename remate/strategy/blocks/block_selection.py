@@ -33,7 +33,7 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..feedback import Answer
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import HighsModel
+from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
 from .block_frontier import block_frontier
 from .block_plan import BlockPlan
@@ -41,7 +41,7 @@ from .block_plan import BlockPlan
 
 class BlockSelection:
     """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order. plans: of a
-    leaf, where they are known."""
+    leaf, where they are known. solver: the name of what solves integer programs."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class BlockSelection:
         deadline: Deadline,
         effort: Effort,
         plans: Callable[[BlockSpan], list[BlockPlan]] | None = None,
+        solver: str = HIGHS,
     ) -> None:
         self.problem, self.leaves = problem, leaves
         graph, readers = problem.graph, readers_of(problem.graph)
@@ -73,7 +74,7 @@ class BlockSelection:
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = HighsModel(self.model)
+            self.engine = solver_model(self.model, solver)
 
     def plans(self, p: int) -> list[BlockPlan]:
         return self.frontiers[self.template[p]]

@@ -2,33 +2,37 @@
 node.
 
 J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML 2025. The
-tree is `tree`, what a plan of a part means to the node above it `options`, the program of a node `level_model` (their
-H-ILP). A level may have a different solver (`Solvers`): it receives the step of a node, and what the node's parts
-offer, and returns plans. Differences to the paper: the leaves are solved by the retention model (theirs: Checkmate's,
-as Rockmate's), equal nodes are solved once, prices of retained bytes take the place of a grid of budgets, the simulator
-corrects the root, and in a tree of more than two levels a choice of one plan for each leaf (`block_selection`) is
-tried, too: a node in between offers only a few of all the combinations of plans below it.
+tree is `tree` or `h_partition`, what a plan of a part means to the node above it `options`, the program of a node
+`level_model` (their H-ILP), and how a node is planned `node_solvers`. As in the paper, a level may have a different
+solver, which a user names: `hiremate[leaf=checkmate,inner=rotor,milp=scip,tree=graph]`. Differences to the paper: the
+leaves are solved by the retention model unless another solver is named (theirs: Checkmate's, as Rockmate's), equal
+nodes are solved once, prices of retained bytes take the place of a grid of budgets in these two models, the tree is
+that of the modules unless the H-Partition is named, the simulator corrects the root, and in a tree of more than two
+levels a choice of one plan for each leaf (`block_selection`) is tried, too: a node in between offers only a few of all
+the combinations of plans below it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import msgspec
 
 from remate_runtime.flat_step import FlatRecompute
+from remate_runtime.format import SolvedPart
 
 from ...errors import NotApplicableError
 from ...partition.canonical import exports, form, readers_of, storages
 from ...partition.hierarchy import BlockSpan
-from ...partition.leaf_graph import LeafGraph, leaf_graph
-from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
-from ..blocks.block_frontier import block_frontier, trade_off, worth_having
-from ..blocks.block_plan import BlockPlan, simulated_plan
+from ...partition.leaf_graph import leaf_graph
+from ..base import PARTS, Candidate, Context, Proposal, Proposals, Request, Strategy
+from ..blocks.block_plan import simulated_plan
 from ..blocks.block_selection import BlockSelection
 from ..deadline import Deadline
-from ..effort import Effort, shared_effort
+from ..effort import Effort
 from ..feedback import Answer, feedback
 from ..instance import StepInstance
 from ..local.polish import polish
@@ -37,97 +41,44 @@ from ..milp.highs import SOLVER
 from ..milp.retention import TIGHT
 from ..pool import better
 from ..problem import Problem
+from ..solver_choice import DEFAULT, Solvers
+from .h_partition import h_partition
 from .level_model import LevelModel
+from .node_solvers import Offer, node_solvers, smaller
 from .options import LevelPart, part
 from .tree import LARGEST, Node, tree
-
-LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without recomputation
-FEWER = 4  # part of the solves that a leaf gets for each limit
-SHARED = 10  # solves of a node between leaf and root that together may take as long as one solve of the root
-LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
-
-Frontier = Callable[[LeafGraph, Collection[int], Sequence[LevelPart], Deadline, Effort], list[BlockPlan]]
-
-
-class Solvers(msgspec.Struct, frozen=True):
-    """How a leaf, and a node between the leaves and the root, are planned: the node's step, its operations that may not
-    run again, and its parts with what they offer -> plans that are worth having, with the plan without
-    recomputation."""
-
-    leaf: Frontier
-    inner: Frontier
-
-
-def retained(
-    leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
-) -> list[BlockPlan]:
-    """A leaf, by the retention model, and running all of it again."""
-    plans = block_frontier(leaf, deadline, effort, once)
-    return [*plans, *whole_again(leaf, once)]
-
-
-def levelled(
-    leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
-) -> list[BlockPlan]:
-    """A node by the integer program over its parts, under several limits on its own peak."""
-    keep = simulated_plan(leaf, ())
-    problem = Problem(leaf.graph, once)
-    model, each = LevelModel(problem, parts), shared_effort(effort, SHARED)
-    plans = {keep.recomputes: keep}
-    for limit in LIMITS:
-        bytes_ = limit * model.baseline
-
-        def solve(price: float, bytes_: float = bytes_) -> BlockPlan | None:
-            result = model.solve(deadline, bytes_, each, price=price, gap=TIGHT, stage="level")
-            return None if result.x is None else simulated_plan(leaf, tuple(model.recomputes(result)))
-
-        for plan in trade_off(solve, max(2, effort.prices // FEWER), deadline):
-            plans.setdefault(plan.recomputes, plan)
-    for recomputes in smaller(model, deadline, each):
-        plans.setdefault(recomputes, simulated_plan(leaf, recomputes))
-    return [*worth_having(plans.values(), keep), *whole_again(leaf, once)]
-
-
-SOLVERS = Solvers(retained, levelled)
-
-
-def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
-    """Everything that backward reads is computed again at its beginning, where that is allowed."""
-    problem, backward_start = Problem(leaf.graph, once), leaf.graph.backward_start
-    operations = [f for f in problem.forward if any(s not in problem.pinned for s in problem.writes[f])]
-    if backward_start == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
-        return []
-    return [simulated_plan(leaf, tuple(FlatRecompute(f, backward_start) for f in operations))]
 
 
 class Levels:
     """The tree of a step with the plans of all its nodes but the root, computed once. deadline: ends it early; then
     some nodes have no plan but that without recomputation."""
 
-    def __init__(self, instance: StepInstance, deadline: Deadline, effort: Effort, solvers: Solvers = SOLVERS) -> None:
+    def __init__(self, instance: StepInstance, deadline: Deadline, effort: Effort, solvers: Solvers = DEFAULT) -> None:
         self.instance, self.deadline, self.effort, self.solvers = instance, deadline, effort, solvers
+        self.by = node_solvers(solvers)
         self.readers = readers_of(instance.graph)
-        self.tree = tree(instance)
-        self.known: dict[Any, list[BlockPlan]] = {}
+        self.tree = tree(instance) if solvers.tree == "modules" else h_partition(instance)
+        self.known: dict[Any, Offer] = {}
         if not self.tree.parts:
             raise NotApplicableError(
                 "the strategy 'hiremate' needs a step of several parts: this one is a single one\n"
                 "  hint: ask for another one, or for auto"
             )
-        self.root = LevelModel(instance.problem, self._parts(self.tree, instance.problem))
+        self.root = LevelModel(instance.problem, self._parts(self.tree, instance.problem), solvers.milp)
         self.leaves: BlockSelection | None = None
         if self.tree.levels() > 2 and not deadline.stopped():
             spans = [leaf.span for leaf in _leaves(self.tree)]
             self.leaves = BlockSelection(
-                instance.problem, spans, deadline, effort, lambda span: self._plans(Node(span))
+                instance.problem, spans, deadline, effort, lambda span: self.offer(Node(span)).plans, solvers.milp
             )
 
     def _parts(self, node: Node, problem: Problem) -> list[LevelPart]:
         """problem: of the node's operations alone."""
-        offered = [(_within(child.span, node.span), self._plans(child)) for child in node.parts]
+        offered = [(_within(child.span, node.span), self.offer(child).plans) for child in node.parts]
         return [part(problem, span, plans) for span, plans in offered]
 
-    def _plans(self, node: Node) -> list[BlockPlan]:
+    def offer(self, node: Node) -> Offer:
+        """What a node offers, computed once for all that are equal."""
         graph, span = self.instance.graph, node.span
         shape = form(graph, span)
         begin, end = span.forward
@@ -136,11 +87,52 @@ class Levels:
         if key not in self.known:
             leaf = leaf_graph(graph, span, self.readers)
             if self.deadline.stopped():
-                return [simulated_plan(leaf, ())]
+                return Offer([simulated_plan(leaf, ())], "none: the time was up")
             parts = self._parts(node, Problem(leaf.graph, once)) if node.parts else []
-            solver = self.solvers.inner if node.parts else self.solvers.leaf
-            self.known[key] = solver(leaf, once, parts, self.deadline, self.effort)
+            begun, solver = time.process_time(), self.by.inner if node.parts else self.by.leaf
+            self.known[key] = found = solver(leaf, once, parts, self.deadline, self.effort)
+            spent = time.process_time() - begun
+            self.deadline.say(f"part {span.id}: {len(found.plans)} plans by {found.solver}, {spent:.1f} s")
         return self.known[key]
+
+    def solved(self, recomputes: Sequence[FlatRecompute]) -> tuple[SolvedPart, ...]:
+        """The tree with what solved each node, and the time of these recomputations in it. Neighbours that are equal
+        are one entry."""
+        program = f"level program, {self.solvers.milp_text(SOLVER)}"
+        entries = [self._entry(self.tree, 0, "", Offer([], program), recomputes)]
+        self._below(self.tree, 1, recomputes, entries)
+        return tuple(entries)
+
+    def _below(self, node: Node, level: int, recomputes: Sequence[FlatRecompute], entries: list[SolvedPart]) -> None:
+        for row in _rows(node.parts, lambda child: id(self.offer(child))):
+            begin, end = row[0].span.forward[0], row[-1].span.forward[1]
+            whole = Node(msgspec.structs.replace(row[0].span, forward=(begin, end)), row[0].parts)
+            entry = self._entry(whole, level, _row_name(row), self.offer(row[0]), recomputes)
+            size = sum(not self.instance.graph.operations[i].view for i in range(*row[0].span.forward))
+            entries.append(msgspec.structs.replace(entry, count=len(row), operations=size))
+            self._below(row[0], level + 1, recomputes, entries)
+
+    def _entry(
+        self, node: Node, level: int, name: str, offer: Offer, recomputes: Sequence[FlatRecompute]
+    ) -> SolvedPart:
+        problem, (begin, end) = self.instance.problem, node.span.forward
+        spent = sum(problem.time[r.op] for r in recomputes if begin <= r.op < end)
+        operations = sum(begin <= i < end for i in problem.forward)
+        return SolvedPart(name, level, 1, operations, len(offer.plans), offer.solver, spent)
+
+
+def _rows(nodes: Sequence[Node], key: Callable[[Node], int]) -> Iterator[list[Node]]:
+    """Neighbours that have the same key."""
+    for _, row in groupby(nodes, key):
+        yield list(row)
+
+
+def _row_name(row: Sequence[Node]) -> str:
+    """What a row of neighbours spans: its first and its last module or segment."""
+    first, last = row[0].span.id, row[-1]
+    while last.parts and last.parts[0].span.id == last.span.id:  # it has no name of its own
+        last = last.parts[-1]
+    return first if first == last.span.id else f"{first} to {last.span.id}"
 
 
 def _leaves(node: Node) -> Iterator[Node]:
@@ -161,12 +153,13 @@ def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
     )
 
 
-def levels(instance: StepInstance, effort: Effort, deadline: Deadline) -> Levels:
-    """The levels of an instance, computed once for each effort; once more if the deadline cut that short."""
-    key = ("levels", effort)
+def levels(instance: StepInstance, effort: Effort, deadline: Deadline, solvers: Solvers = DEFAULT) -> Levels:
+    """The levels of an instance, computed once for each effort and choice of solvers; once more if the deadline cut
+    that short."""
+    key = ("levels", effort, solvers)
     if key in instance.kept:
         return instance.kept[key]
-    computed = Levels(instance, deadline, effort)
+    computed = Levels(instance, deadline, effort, solvers)
     if not deadline.stopped():
         instance.kept[key] = computed
     return computed
@@ -175,9 +168,11 @@ def levels(instance: StepInstance, effort: Effort, deadline: Deadline) -> Levels
 def hiremate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The root's program under the budget, corrected by the simulator; the best result is polished. A step that is no
     larger than a leaf is solved as one, as in the paper by Checkmate's program, if it is small enough for that, too."""
-    if len(instance.problem.forward) <= LARGEST and checkmate_fits(instance, request):
+    leaf = request.solvers.leaf in (DEFAULT.leaf, "checkmate") and len(instance.problem.forward) <= LARGEST
+    if leaf and checkmate_fits(instance, request):
         yield from checkmate(instance, request, context)
-    planned = levels(instance, request.effort, context.deadline)
+    planned = levels(instance, request.effort, context.deadline, request.solvers)
+    instance.kept[PARTS, "hiremate", request.effort, request.solvers] = planned.solved
     root, leaves, deadline = planned.root, planned.leaves, context.deadline
 
     def ask(budget: float) -> Answer[None] | None:
@@ -197,19 +192,6 @@ def hiremate(instance: StepInstance, request: Request, context: Context) -> Prop
         yield from polish(instance.problem, best, request.budget, context.deadline)
 
 
-def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[tuple[FlatRecompute, ...]]:
-    """What the program of a node answers nearer and nearer to the least limit under which it has a solution."""
-    low, high = 0.0, float(model.baseline)
-    while high - low > LEAST * high and not deadline.stopped():
-        middle = (low + high) / 2
-        result = model.solve(deadline, middle, effort, gap=TIGHT, stage="least")
-        if result.x is None:
-            low = middle
-        else:
-            high = middle
-            yield tuple(model.recomputes(result))
-
-
 def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
     """The schedule of least peak. Returns the best that fits, if any."""
     best: Candidate | None = None
@@ -227,4 +209,5 @@ HIREMATE = Strategy(
     reference="J. Gusak et al., HiRemate, ICML 2025",
     solver=SOLVER,
     needs=frozenset({"backward"}),
+    options=frozenset({"leaf", "inner", "milp", "tree"}),
 )

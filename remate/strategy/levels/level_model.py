@@ -40,16 +40,17 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS
-from ..milp.highs import HighsModel, Result, binaries
+from ..milp.highs import Result, binaries
+from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
 from .options import LevelPart, mapped
 
 
 class LevelModel:
-    """The program of one node. problem: of the node's operations. parts: in forward order. baseline: bytes, the node's
-    peak without recomputation."""
+    """The program of one node. problem: of the node's operations. parts: in forward order. solver: the name of what
+    solves it. baseline: bytes, the node's peak without recomputation."""
 
-    def __init__(self, problem: Problem, parts: Sequence[LevelPart]) -> None:
+    def __init__(self, problem: Problem, parts: Sequence[LevelPart], solver: str = HIGHS) -> None:
         self.problem, self.parts = problem, tuple(parts)
         self.stages = [c for c in range(len(parts) - 1, -1, -1) if parts[c].backward[0] < parts[c].backward[1]]
         self.maker = {s: j for j, part in enumerate(parts) for s in part.shared}
@@ -59,7 +60,7 @@ class LevelModel:
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = HighsModel(self.model)
+            self.engine = solver_model(self.model, solver)
         self._limit = self.engine.columns([self.model.limit])
         self._time = self.engine.cost.copy()
         self._held = self.engine.columns([self.model.held])

@@ -47,7 +47,7 @@ def tree(instance: StepInstance) -> Node:
     if len(nodes) == 1:
         return nodes[0] if nodes[0].parts else _cut(graph, nodes[0].span, readers) or nodes[0]
     nodes = _grouped(nodes)
-    return Node(_around([node.span for node in nodes]), tuple(nodes))
+    return Node(around([node.span for node in nodes]), tuple(nodes))
 
 
 def _node(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node:
@@ -102,10 +102,10 @@ def _evenly(row: Sequence[Node], most: int) -> list[Node]:
     """Neighbours put together: about `most` nodes, or more of MOST parts each."""
     width = min(MOST, -(-len(row) // most))
     chunks = [row[n : n + width] for n in range(0, len(row), width)]
-    return [c[0] if len(c) == 1 else Node(_around([node.span for node in c]), tuple(c)) for c in chunks]
+    return [c[0] if len(c) == 1 else Node(around([node.span for node in c]), tuple(c)) for c in chunks]
 
 
-def _around(spans: Sequence[BlockSpan]) -> BlockSpan:
+def around(spans: Sequence[BlockSpan]) -> BlockSpan:
     """The span of neighbours."""
     first, last = spans[0], spans[-1]
     forward, backward = (first.forward[0], last.forward[1]), (last.backward[0], first.backward[1])

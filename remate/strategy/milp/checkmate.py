@@ -89,7 +89,7 @@ def _model(instance: StepInstance, request: Request) -> EveryStage:
             f"checkmate: its model of this step has about {size:,} variables, and {request.effort.name} effort goes up "
             f"to {most:,}\n  hint: ask for more effort, for another strategy, or for auto"
         )
-    return instance.view(EveryStage)
+    return instance.view(EveryStage, request.solvers.milp)
 
 
 def _smallest(instance: StepInstance, request: Request, context: Context, model: EveryStage) -> Proposals[None]:
@@ -151,6 +151,7 @@ CHECKMATE = Strategy(
     checkmate,
     reference=PAPER,
     solver=SOLVER,
+    options=frozenset({"milp"}),
 )
 CHECKMATE_APPROX = replace(
     CHECKMATE, name="checkmate-approx", summary="Checkmate's relaxation, rounded", propose=rounded

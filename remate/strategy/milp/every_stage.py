@@ -36,7 +36,8 @@ from remate_runtime.support.gc_pause import gc_paused
 
 from ..instance import StepInstance
 from .formulation import PARTS, linear
-from .highs import HighsModel, binaries
+from .highs import binaries
+from .solver_model import HIGHS, solver_model
 
 
 class Horizon(msgspec.Struct, frozen=True):
@@ -92,9 +93,10 @@ class _Variables(NamedTuple):
 
 
 class EveryStage:
-    """The model, solved for many budgets. Memory is counted in thousandths of the baseline's peak, time in % of its."""
+    """The model, solved for many budgets. Memory is counted in thousandths of the baseline's peak, time in % of its.
+    solver: the name of what solves it."""
 
-    def __init__(self, instance: StepInstance) -> None:
+    def __init__(self, instance: StepInstance, solver: str = HIGHS) -> None:
         self.problem, self.about = instance.problem, instance.view(horizon)
         self.number = {i: n for n, i in enumerate(self.about.operations)}
         self.unit = max(instance.baseline.peak, 1) / PARTS
@@ -102,7 +104,7 @@ class EveryStage:
         self.maker = {s: n for n, i in enumerate(self.about.operations) for s in self.problem.writes[i]}
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = HighsModel(self.model)
+            self.engine = solver_model(self.model, solver)
         self.runs = list(self.model.run)
         self.holds = list(self.model.hold)
         self.run_columns = self.engine.columns(self.model.run.values())

@@ -16,6 +16,7 @@ from ..segments import Segments, segments
 from .formulation import Formulation
 from .highs import SOLVER
 from .retention import formulation, retention, smallest
+from .solver_model import HIGHS
 from .windows import RecomputeWindows, recompute_windows
 
 LENGTHS = (24, 12, 40)  # operations in a segment: about one attention or feed-forward layer with its norms
@@ -28,11 +29,11 @@ def flat(instance: StepInstance, request: Request, context: Context) -> Proposal
     """Models with segments of several lengths."""
     for length in lengths(instance):
         if not context.deadline.stopped():
-            model = instance.view(flat_model, length)
+            model = instance.view(flat_model, length, request.solvers.milp)
             yield from retention(instance, request, context, model, f"flat {length}")
     if "flat" not in context.fitted and not context.deadline.stopped():
         for length in lengths(instance):
-            yield from smallest(instance, request, context, instance.view(flat_model, length))
+            yield from smallest(instance, request, context, instance.view(flat_model, length, request.solvers.milp))
 
 
 def lengths(instance: StepInstance) -> tuple[int, ...]:
@@ -40,9 +41,9 @@ def lengths(instance: StepInstance) -> tuple[int, ...]:
     return LENGTHS if instance.graph.calls == 1 else (WHOLE, *LENGTHS)
 
 
-def flat_model(instance: StepInstance, length: int) -> Formulation:
-    """The model with segments of about `length` operations."""
-    return formulation(instance, flat_windows(instance.problem, length))
+def flat_model(instance: StepInstance, length: int, solver: str = HIGHS) -> Formulation:
+    """The model with segments of about `length` operations. solver: the name of what solves it."""
+    return formulation(instance, flat_windows(instance.problem, length), solver)
 
 
 def flat_windows(problem: Problem, length: int) -> RecomputeWindows:
@@ -81,5 +82,6 @@ FLAT = Strategy(
     "integer program: keep a value from forward to backward, or make it again there",
     flat,
     solver=SOLVER,
+    options=frozenset({"milp"}),
     needs=frozenset({"backward"}),
 )

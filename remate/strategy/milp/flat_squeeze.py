@@ -13,7 +13,9 @@ from .retention import smallest
 def flat_squeeze(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """The smallest schedule of each flat model, squeezed into the budget."""
     for length in lengths(instance):
-        candidate = yield from smallest(instance, request, context, instance.view(flat_model, length))
+        candidate = yield from smallest(
+            instance, request, context, instance.view(flat_model, length, request.solvers.milp)
+        )
         if candidate is None or candidate.peak <= request.budget or context.deadline.stopped():
             return
         yield Proposal(

@@ -34,7 +34,8 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
-from .highs import HighsModel, Result, binaries
+from .highs import Result, binaries
+from .solver_model import HIGHS, solver_model
 from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
@@ -48,15 +49,16 @@ def linear(variables: list[Any], coefficients: Sequence[float] | None = None) ->
 
 
 class Formulation:
-    """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak)."""
+    """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak).
+    solver: the name of what solves it."""
 
-    def __init__(self, problem: Problem, windows: RecomputeWindows, reference: int) -> None:
+    def __init__(self, problem: Problem, windows: RecomputeWindows, reference: int, solver: str = HIGHS) -> None:
         self.problem, self.windows = problem, windows
         self.unit = max(reference, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
             self.model: Any = self._build()
-            self.engine = HighsModel(self.model)
+            self.engine = solver_model(self.model, solver)
         self.keys: list[Key] = [("hold", *key) for key in self.model.hold] + [
             ("recompute", *key) for key in self.model.recompute
         ]

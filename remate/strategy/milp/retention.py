@@ -13,6 +13,7 @@ from ..instance import StepInstance
 from .formulation import Formulation
 from .place import place
 from .refinement import refined
+from .solver_model import HIGHS
 from .warm_start import warm_start
 from .windows import Key, RecomputeWindows
 
@@ -21,9 +22,9 @@ TIGHT = 0.0005  # gap that one solve aims at: finer than what is asked of the wh
 Chosen = Mapping[Key, bool]
 
 
-def formulation(instance: StepInstance, windows: RecomputeWindows) -> Formulation:
-    """The retention model of a step over these windows."""
-    return Formulation(instance.problem, windows, instance.baseline.peak)
+def formulation(instance: StepInstance, windows: RecomputeWindows, solver: str = HIGHS) -> Formulation:
+    """The retention model of a step over these windows. solver: the name of what solves it."""
+    return Formulation(instance.problem, windows, instance.baseline.peak, solver)
 
 
 def retention(
@@ -34,7 +35,8 @@ def retention(
     known = None if context.best is None else warm_start(instance.problem, model.windows, context.best.recomputes)
     heard = yield from corrected(request, context, model, known, stage)
     if heard.about is not None and heard.best is context.best:
-        around = formulation(instance, refined(instance.problem, model.windows, heard.about))
+        windows = refined(instance.problem, model.windows, heard.about)
+        around = formulation(instance, windows, request.solvers.milp)
         yield from corrected(request, context, around, heard.about, stage)
 
 

@@ -35,6 +35,7 @@ from .schedule import (
     Schedule,
     Settings,
     Solve,
+    SolvedPart,
     Statement,
     named,
 )
@@ -101,6 +102,7 @@ __all__ = [
     "Size",
     "SizedType",
     "Solve",
+    "SolvedPart",
     "Statement",
     "StoppedBy",
     "TensorType",

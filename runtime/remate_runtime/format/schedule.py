@@ -233,6 +233,23 @@ class Compiled(_Object, frozen=True):
     peak: int | None = None  # as it was predicted; None: unknown since the plan was changed
 
 
+class SolvedPart(_Object, frozen=True):
+    """A node of the tree of parts that a hierarchical strategy planned.
+
+    part: its name, or the first and the last of equal neighbours; "" for the whole step. level: 0 for the whole step.
+    count: of equal neighbours. operations: of the forward of one. plans: that it offers to the node above. solver: what
+    made them. time: ns that recomputations of its operations take, all neighbours together.
+    """
+
+    part: str
+    level: int
+    count: int
+    operations: int
+    plans: int
+    solver: str
+    time: int
+
+
 class Solve(_Object, frozen=True, kw_only=True):
     """What the planner promised. Derived figures; `check` computes them again and never trusts them."""
 
@@ -251,6 +268,7 @@ class Solve(_Object, frozen=True, kw_only=True):
     gap: float | None = None  # (time - lower_bound) / baseline_time
     compiled: Compiled | None = None
     settings: Settings | None = None
+    parts: tuple[SolvedPart, ...] = ()  # of a hierarchical strategy: each node before the nodes below it
     note: str = ""
 
 

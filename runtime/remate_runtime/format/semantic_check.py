@@ -53,7 +53,7 @@ from .schedule import (
     Solve,
     Statement,
 )
-from .settings_check import check_settings
+from .settings_check import check_settings, check_solved
 from .signature import escape, unescape
 from .size_check import SizeCheck, dimension_fault, unsolved
 from .suggest import did_you_mean
@@ -220,6 +220,7 @@ class SemanticCheck:
             self.number(getattr(solve, field) or 0, f"{where}/{field}")
         if solve.profile and not _HASH.fullmatch(solve.profile):
             self.add("R014", "not a hash", f"{where}/profile", "16 hexadecimal digits; `remate plan` writes them")
+        check_solved(self, solve.parts, f"{where}/parts")
         if solve.gap is not None and not -1e9 < solve.gap < 1e9:
             self.add("R013", "not a share", f"{where}/gap", "0.01 means one per cent of the baseline time")
 

@@ -66,7 +66,8 @@ def _schedule(schedule: Schedule) -> Iterable[str]:
         if name == "model":
             lines[name] = _object({k: _model_field(k, v, 4) for k, v in _fields(value).items()}, 2)
         elif name == "solve":
-            lines[name] = _object({k: [_line(v)] for k, v in _fields(value).items()}, 2)
+            solve = {k: _array(v, 4) if k == "parts" else [_line(v)] for k, v in _fields(value).items()}
+            lines[name] = _object(solve, 2)
         elif name == "digest":
             lines[name] = _object({k: _entries(v, 4) for k, v in _fields(value).items()}, 2)
         elif name == "blocks":

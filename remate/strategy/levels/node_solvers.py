@@ -1,0 +1,152 @@
+"""How the nodes of a tree of parts are planned: by the solvers of HiRemate, or by any strategy that a user names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.flat_step import FlatRecompute
+
+from ...errors import NotApplicableError
+from ...partition.leaf_graph import LeafGraph
+from ..base import NO_SOLVER, Context, Request, Strategy
+from ..blocks.block_frontier import block_frontier, trade_off, worth_having
+from ..blocks.block_plan import BlockPlan, simulated_plan
+from ..deadline import Deadline
+from ..effort import Effort, shared_effort
+from ..instance import StepInstance
+from ..milp.highs import SOLVER
+from ..milp.retention import TIGHT
+from ..problem import Problem
+from ..registry import strategy
+from ..solve import candidates, lacking
+from ..solver_choice import DEFAULT, Solvers
+from .level_model import LevelModel
+from .options import LevelPart
+
+LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without recomputation
+GRID = (0.7, 0.4, 0.15, 0.0)  # budgets of a node that a strategy plans, between its floor and its peak
+ROUNDS = 2  # of the feedback between a model and the simulator, for each of them
+FEWER = 4  # part of the solves that a leaf gets for each limit
+SHARED = 10  # solves of a node between leaf and root that together may take as long as one solve of the root
+LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """What a node offers to the one above. plans: worth having, with that without recomputation. solver: what made
+    them, in words."""
+
+    plans: list[BlockPlan]
+    solver: str
+
+
+Frontier = Callable[[LeafGraph, Collection[int], Sequence[LevelPart], Deadline, Effort], Offer]
+
+
+class NodeSolvers(msgspec.Struct, frozen=True):
+    """How a leaf, and a node between the leaves and the root, are planned: the node's step, its operations that may not
+    run again, and its parts with what they offer -> what it offers."""
+
+    leaf: Frontier
+    inner: Frontier
+
+
+def node_solvers(solvers: Solvers) -> NodeSolvers:
+    """Those that a user has chosen."""
+    leaf = retained(solvers) if solvers.leaf == DEFAULT.leaf else by_strategy(solvers.leaf, solvers, retained(solvers))
+    inner = levelled(solvers)
+    return NodeSolvers(leaf, inner if solvers.inner == DEFAULT.inner else by_strategy(solvers.inner, solvers, inner))
+
+
+def retained(solvers: Solvers) -> Frontier:
+    """A leaf, by the retention model, and running all of it again."""
+
+    def solve(
+        leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
+    ) -> Offer:
+        plans = block_frontier(leaf, deadline, effort, once, solvers.milp)
+        return Offer([*plans, *whole_again(leaf, once)], f"retention model, {solvers.milp_text(SOLVER)}")
+
+    return solve
+
+
+def levelled(solvers: Solvers) -> Frontier:
+    """A node by the integer program over its parts, under several limits on its own peak."""
+
+    def solve(
+        leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
+    ) -> Offer:
+        keep = simulated_plan(leaf, ())
+        model = LevelModel(Problem(leaf.graph, once), parts, solvers.milp)
+        each, plans = shared_effort(effort, SHARED), {keep.recomputes: keep}
+        for limit in LIMITS:
+
+            def priced(price: float, bytes_: float = limit * model.baseline) -> BlockPlan | None:
+                result = model.solve(deadline, bytes_, each, price=price, gap=TIGHT, stage="level")
+                return None if result.x is None else simulated_plan(leaf, tuple(model.recomputes(result)))
+
+            for plan in trade_off(priced, max(2, effort.prices // FEWER), deadline):
+                plans.setdefault(plan.recomputes, plan)
+        for recomputes in smaller(model, deadline, each):
+            plans.setdefault(recomputes, simulated_plan(leaf, recomputes))
+        offered = [*worth_having(plans.values(), keep), *whole_again(leaf, once)]
+        return Offer(offered, f"level program, {solvers.milp_text(SOLVER)}")
+
+    return solve
+
+
+def by_strategy(name: str, solvers: Solvers, otherwise: Frontier) -> Frontier:
+    """A node by any strategy, alone, under budgets between the node's floor and its peak without recomputation: a grid
+    as in the paper. otherwise: plans the nodes that the strategy cannot work on."""
+    chosen = strategy(name)
+
+    def solve(
+        leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
+    ) -> Offer:
+        keep, about = simulated_plan(leaf, ()), StepInstance(leaf.graph, (), once)
+        plans, low, high = {keep.recomputes: keep}, about.floor, about.baseline.peak
+        try:
+            if lacking(about, chosen.needs) is not None:
+                raise NotApplicableError("")
+            each = replace(shared_effort(effort, len(GRID)), nodes=effort.nodes, rounds=ROUNDS)
+            for share in GRID:
+                request = Request(low + int(share * (high - low)), 0.0, each, solvers)
+                context = Context(deadline, about.baseline.time)
+                for found in candidates(chosen, about, request, context):
+                    if found.peak <= high and found.order is None:
+                        plans.setdefault(found.recomputes, simulated_plan(leaf, found.recomputes))
+        except NotApplicableError:
+            other = otherwise(leaf, once, parts, deadline, effort)
+            return Offer(other.plans, f"{other.solver} ({name} does not apply)")
+        made = name if chosen.solver == NO_SOLVER else f"{name}, {_text(chosen, solvers)}"
+        return Offer([*worth_having(plans.values(), keep), *whole_again(leaf, once)], made)
+
+    return solve
+
+
+def _text(chosen: Strategy, solvers: Solvers) -> str:
+    return solvers.milp_text(chosen.solver) if "milp" in chosen.options else chosen.solver
+
+
+def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
+    """Everything that backward reads is computed again at its beginning, where that is allowed."""
+    problem, backward_start = Problem(leaf.graph, once), leaf.graph.backward_start
+    operations = [f for f in problem.forward if any(s not in problem.pinned for s in problem.writes[f])]
+    if backward_start == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
+        return []
+    return [simulated_plan(leaf, tuple(FlatRecompute(f, backward_start) for f in operations))]
+
+
+def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[tuple[FlatRecompute, ...]]:
+    """What the program of a node answers nearer and nearer to the least limit under which it has a solution."""
+    low, high = 0.0, float(model.baseline)
+    while high - low > LEAST * high and not deadline.stopped():
+        middle = (low + high) / 2
+        result = model.solve(deadline, middle, effort, gap=TIGHT, stage="least")
+        if result.x is None:
+            low = middle
+        else:
+            high = middle
+            yield tuple(model.recomputes(result))
