@@ -44,9 +44,9 @@ class TracedModule(torch.nn.Module):
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn`
     the generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed,
-    `lost` where it left tensors that are no outputs; `recorded` its calls, if they were recorded. lent: attributes that stand among the buffers. has_live:
-    attributes of it are live. sizes: what forward decides by sizes goes there. stepwise: as of `capture`. same: as of
-    `Signature`.
+    `lost` where it left tensors that are no outputs; `recorded` its calls, if they were recorded. lent: attributes that
+    stand among the buffers. has_live: attributes of it are live. sizes: what forward decides by sizes goes there.
+    stepwise: as of `capture`. same: as of `Signature`.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
