@@ -18,6 +18,7 @@ from .captured import Captured
 from .outside import remembered
 
 _SHOWN = 5
+_PLAIN = (bool, int, float, str, type(None))
 
 
 class Caches:
@@ -29,14 +30,14 @@ class Caches:
         self.remembered = False  # a function that remembers results (lru_cache) holds some that it did not
 
     def may_be(self, captured: Captured) -> bool:
-        """Whether the step sets attributes that were no tensors before, or reads some that it changes."""
+        """Whether the step sets attributes that were no tensors before, or reads some that it changes, flags and
+        numbers apart: what is captured is the same step before and after these changed."""
         tree = captured.model.outputs
         set_ = tree.get("attributes", {}) if isinstance(tree, dict) and "returns" in tree else {}
         groups = (*captured.digest.modules, *captured.digest.objects) if captured.digest is not None else ()
-        either = any(
-            isinstance(value, dict) and "either" in value for group in groups for value in group.reads.values()
-        )
-        return bool(set_) or either
+        read = (value for group in groups for value in group.reads.values())
+        changed = [value["either"] for value in read if isinstance(value, dict) and "either" in value]
+        return bool(set_) or not all(isinstance(each, _PLAIN) for both in changed for each in both)
 
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Make them, and say so. Returns whether there are any. Raises CaptureError where they would be made of data:

@@ -38,6 +38,7 @@ from .override_attributes import overridden_attributes
 from .reads import values_read
 from .refused_layers import refuse_layers
 from .refused_writes import refuse_differentiated, refuse_writes
+from .repeats.second_call import next_call_is_same
 from .repeats.tracing import traced
 from .signature import Signature
 from .simplify import simplify
@@ -165,14 +166,25 @@ def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], sig
     if not changes or first.left is None:
         return True
     with changes.made(), first.left.again():
-        again, _, later = _attempt(TracedModule(*call), signature)
-    if later.graph != captured.graph:
-        changes.refuse()
+        again = TracedModule(*call)
+        if not _asks_the_same(first, captured, again, signature):
+            again, _, later = _attempt(TracedModule(*call), signature)
+            if later.graph != captured.graph:
+                changes.refuse()
     unsettled = again.reads.changes()
     if unsettled:
         refuse_used(unsettled.numbers(), functools.partial(make_caches, *call[:3]))
         unsettled.warn()
     return not unsettled
+
+
+def _asks_the_same(first: TracedModule, captured: Captured, again: TracedModule, signature: Signature) -> bool:
+    """Whether forward's next call is seen to be the same without a trace of the whole step. A step that updates buffers
+    is traced: what is assigned to a buffer is no call that is recorded."""
+    if first.recorded is None or captured.graph.updates:
+        return False
+    with surroundings.checkpoints_run_once(again.note_checkpoint), Hooks(again.model).followed():
+        return next_call_is_same(first.recorded, again, signature.tensors)
 
 
 def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Traced:

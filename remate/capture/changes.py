@@ -62,6 +62,10 @@ class TraceChanges:
         found = self._by_path.values()
         return [c for c in found if not isinstance(c.thing, nn.Module) and hasattr(c.thing, "__dict__")]
 
+    def of_modules(self) -> bool:
+        """Whether attributes of modules are among them, and not of configs alone."""
+        return any(isinstance(change.thing, nn.Module) for change in self._by_path.values())
+
     def refuse(self) -> None:
         """The step is another one once they have changed."""
         path, change = next(iter(self._by_path.items()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -24,6 +24,9 @@ from .sizes import SizeLog
 from .stored import Arguments, lost, stored_trees
 from .watch import AttributeWatch
 
+if TYPE_CHECKING:
+    from .repeats.second_call import RecordedForward
+
 
 class TracedOutput(msgspec.Struct, frozen=True):
     """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and
@@ -41,9 +44,9 @@ class TracedModule(torch.nn.Module):
     Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
     nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn`
     the generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed,
-    `lost` where it left tensors that are no outputs. lent: attributes that stand among the buffers. has_live:
-    attributes of it are live. sizes: what forward decides by sizes goes there. stepwise: as of `capture`. same: as of
-    `Signature`.
+    `lost` where it left tensors that are no outputs; `recorded` its calls, if they were recorded. lent: attributes that
+    stand among the buffers. has_live: attributes of it are live. sizes: what forward decides by sizes goes there.
+    stepwise: as of `capture`. same: as of `Signature`.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
@@ -80,6 +83,7 @@ class TracedModule(torch.nn.Module):
         self._seeds = generators.Seeds(self._refuse_seeds)
         self.checkpoints: list[str] = []
         self.left: surroundings.LeftBehind | None = None
+        self.recorded: RecordedForward | None = None
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
         """Each once, whatever is requested: the tracer would make two parameters of a tied one."""

@@ -12,6 +12,7 @@ from torch import nn
 from ..step import TracedModule
 from .alike import CallBlock, blocks
 from .recording import CallRecorder, CallReplay, recording, replaced_forwards
+from .second_call import forward_recorded, recorded_forward
 
 
 class Repeats(Exception):  # noqa: N818
@@ -33,10 +34,9 @@ def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None
         if not is_first:
             return usual(*leaves)
         is_first = False
-        recorder = CallRecorder()
-        noted = step.reads.noting(recorder.wrote), step.watch.followed_by(recorder)
-        with noted[0], noted[1], replaced_forwards(modules, recording(recorder)):
+        with forward_recorded(step, leaves) as recorder, replaced_forwards(modules, recording(recorder)):
             made = usual(*leaves)
+        step.recorded = recorded_forward(step, recorder, leaves, made)
         kinds = _kinds(step, recorder)
         if kinds:
             _again(step, usual, recorder, leaves)
@@ -51,7 +51,7 @@ def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None
 
 
 def _kinds(step: TracedModule, recorder: CallRecorder) -> list[list[CallBlock]]:
-    if recorder.failed or step.lost or step.reads.changes():
+    if recorder.failed or step.lost or step.reads.changes().of_modules():
         return []
     differ = [output.grad for output in step.outputs]
     return blocks(recorder, [number for number, grad in zip(recorder.final, differ, strict=False) if grad])

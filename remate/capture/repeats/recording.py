@@ -81,6 +81,11 @@ class CallRecorder:
         self._numbers: dict[int, int] = {}
         self._kept: list[torch.Tensor] = []
 
+    def met(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Give these tensors the next numbers, in their order."""
+        for tensor in tensors:
+            self._number(tensor)
+
     def called(self, function: Any, args: Any, kwargs: Any, made: Any, module: str, place: SourcePlace) -> None:
         """Call where no mode sees what is asked of tensors here."""
         if self.failed:

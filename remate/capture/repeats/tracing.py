@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 def traced(step: TracedModule, leaves: list[torch.Tensor], branches: Branches) -> Traced:
     """The joint graph of `step(*leaves)`. May raise anything that torch does."""
+    step.recorded = None
     mode = torch_api.mode_of(step, leaves)
     with torch_api.tracing(mode, branches, step.has_live, step.stepwise):
         fakes = [torch_api.fake(leaf, mode) for leaf in leaves]

@@ -1,0 +1,68 @@
+"""What capture costs for each operation: CPU seconds, of models whose modules repeat and of some whose modules do not.
+
+    python -m tools.bench.capture -o tools/bench/results/capture.txt
+
+Models of the size people train, without storage, in the step of the CPU. Each model is captured once before, so that
+nothing is imported meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from remate.capture.capture_step import capture
+from tests.models.case import Built
+
+from .low_budget_models import MODELS
+from .models import on_meta
+from .overhead import Sequence
+from .text import environment, table
+
+NAMES = ("gpt2", "llama", "vit", "convnext", "swin", "t5", "lstm", "mamba", "gru")
+
+
+def _gru() -> Built:
+    return Sequence(nn.GRU, 256, 256), (torch.zeros(32, 64, 256),), {}
+
+
+SUBJECTS: dict[str, tuple[str, Callable[[], Built]]] = {
+    **MODELS,
+    "gru": ("GRU of 256, 32 sequences of 64 steps", on_meta(_gru)),
+}
+
+
+def seconds(name: str) -> tuple[float, int]:
+    """CPU seconds of a capture, and the operations of the step, views included."""
+    model, args, kwargs = SUBJECTS[name][1]()
+    capture(model, args, kwargs)
+    start = time.process_time()
+    captured = capture(model, args, kwargs)
+    return time.process_time() - start, len(captured.graph.operations)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("--models", nargs="+", choices=sorted(SUBJECTS), default=NAMES)
+    chosen = parser.parse_args()
+    warnings.simplefilter("ignore")
+    rows: list[tuple[str, ...]] = [("", "operations", "CPU s", "ms per operation")]
+    for name in chosen.models:
+        spent, operations = seconds(name)
+        rows.append((SUBJECTS[name][0], str(operations), f"{spent:.1f}", f"{1000 * spent / operations:.2f}"))
+        print(rows[-1], flush=True)
+    text = f"python -m tools.bench.capture; {environment()}\n\n{table(rows)}\n"
+    print(text)
+    if chosen.output:
+        chosen.output.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
