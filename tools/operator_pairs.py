@@ -19,7 +19,7 @@ PERMISSION = {
         _INDICES,
     ),
     **dict.fromkeys(
-        """aten.batch_norm_backward aten.cudnn_batch_norm_backward aten._flash_attention_forward
+        """aten.cudnn_batch_norm_backward aten._flash_attention_forward
         aten._flash_attention_forward.quantized aten._flash_attention_backward aten._efficient_attention_forward
         aten._efficient_attention_backward aten._cudnn_attention_forward aten._cudnn_attention_backward
         aten._scaled_dot_product_flash_attention.quantized aten._cudnn_rnn aten._cudnn_rnn_backward
@@ -87,6 +87,13 @@ PAIRS: dict[str, dict[str, Any]] = {
         "grad:0",
         also=_NORMED,
         renamed={"train": "training"},
+    ),
+    "aten.batch_norm_backward": _pair(
+        "",
+        "save_mean:1 save_var:2 reserve:3",
+        "input weight running_mean running_var eps",
+        "grad:0",
+        also={"aten._batch_norm_with_update_functional": {"update": True}},
     ),
     "aten.mkldnn_rnn_layer_backward": _pair(
         "mkldnn_rnn_layer",

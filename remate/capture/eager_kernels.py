@@ -19,6 +19,7 @@ from remate_runtime.operator_calls import workspace_as_told
 from ..errors import CaptureError
 
 _WHOLE = ("upsample_", "_upsample_")
+_WITHOUT_CUDNN = "call this layer within torch.backends.cudnn.flags(enabled=False)"
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _KEY: Any = torch._C.DispatchKey
 _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
@@ -33,15 +34,16 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several
     operators, as eager makes it, where the fused one rounds otherwise. Recurrent layers are those that eager runs, on
     the CPU: an LSTM's layer and direction is one operator there, unless `stepwise` asks for time steps, and others are
-    time steps. On CUDA, where cuDNN hides its workspace, all are. rates_vary: those of dropout may follow from live
-    attributes, so that one form has to serve all rates.
+    time steps. On CUDA they are refused. Batch norm that cuDNN runs stays one operator. rates_vary: those of dropout may
+    follow from live attributes, so that one form has to serve all rates.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
     dropout: Any = torch.ops.aten.dropout.default
     kernels: dict[Any, Callable[..., Any] | None] = dict.fromkeys(whole)
-    kernels |= {op: _recurrent(op, op.py_kernels.get(_KEY.Autograd), stepwise) for op in recurrent}
+    kernels |= {op: _recurrent(op, stepwise) for op in recurrent}
     kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd), rates_vary)
+    kernels[torch.ops.aten.cudnn_batch_norm.default] = _cudnn_batch_norm
     saved = {op: dict(op.py_kernels) for op in (*kernels, *_DRAWS, *_ASSERTIONS)}
     try:
         for op, kernel in kernels.items():
@@ -77,6 +79,21 @@ def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
         return usual(a, p, train)
 
     return dropout
+
+
+def _cudnn_batch_norm(
+    source: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    """Batch norm that torch chose cuDNN for, which it decomposes while tracing. `_batch_norm_with_update` chooses again,
+    by the same function, when it runs, and states what it writes (`_batch_norm_with_update_cuda` in
+    `aten/src/ATen/native/cuda/Normalization.cu`); it needs running statistics, and trains."""
+    if not training or mean is None:
+        what = "without running statistics" if training else "in evaluation mode"
+        raise RefusedOperatorError(
+            f"forward runs batch norm {what} by cuDNN, which no schedule can run",
+            hint=_WITHOUT_CUDNN,
+        )
+    return torch.ops.aten._batch_norm_with_update.default(source, weight, bias, mean, variance, momentum, eps)
 
 
 def _in_memory_order(strides: Sequence[int], like: torch.Tensor, p: Any) -> torch.Tensor:
@@ -154,15 +171,19 @@ def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
     return varies or bool(numpy.float32(1) / numpy.float32(1 - p) != numpy.float32(1 / (1 - p)))
 
 
-def _recurrent(op: Any, usual: Any, stepwise: bool) -> Callable[..., Any]:
-    """Recurrent layers by torch's own code, which calls what eager calls and keeps the dropout between layers. On CUDA
-    that has operators that cannot be traced, so there `usual` unrolls where nothing is dropped, which it would lose."""
-    at = [argument.name for argument in op._schema.arguments].index("num_layers")
+def _recurrent(op: Any, stepwise: bool) -> Callable[..., Any]:
+    """Recurrent layers by torch's own code, which calls what eager calls and keeps the dropout between layers."""
+
+    name = op.name().partition("::")[2].partition(".")[0]
+    plain = name.startswith("rnn_")  # of operators that every device has, where cuDNN does not run them
 
     def layers(*args: Any, **kwargs: Any) -> Any:
-        drops = args[at] > 1 and args[at + 1] > 0 and args[at + 2]
-        if args[0].device.type == "cuda" and not drops:
-            return usual(*args, **kwargs)
+        if args[0].device.type == "cuda" and (torch._C._get_cudnn_enabled() or not plain):
+            raise RefusedOperatorError(
+                f"forward runs {name} on CUDA, by kernels that no schedule can run",
+                hint=_WITHOUT_CUDNN if plain else "plan the parts without it: at='encoder.*'; or write its time steps "
+                "with nn.Linear and torch.sigmoid",
+            )
         saved = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()
         torch._C._set_mkldnn_enabled(saved[0] and not stepwise and _workspace_known(args[0].dtype))
         torch._C._set_cudnn_enabled(False)

@@ -40,6 +40,8 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN._native_batch_norm_legit_functional.default: lambda source, *_: _suggested(source),
     _ATEN.native_group_norm.default: lambda source, *_: _suggested(source),
     _ATEN.native_batch_norm_backward.default: lambda grad, source, *_: _suggested(source),
+    _ATEN._batch_norm_with_update_functional.default: lambda source, *_: _suggested(source),
+    _ATEN.batch_norm_backward.default: lambda grad, source, *_: _suggested(source),
     _ATEN.native_layer_norm_backward.default: lambda grad, source, *_: _contiguous(source),
     _ATEN._softmax_backward_data.default: lambda grad, *_: _contiguous(grad),
     _ATEN._log_softmax_backward_data.default: lambda grad, *_: _contiguous(grad),

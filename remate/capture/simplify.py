@@ -130,11 +130,14 @@ def _drop_copies(graph: Graph, results: list[Node], replace: Replace) -> None:
             replace(node, source)
 
 
+_BATCH_NORM_BACKWARD = ("aten.native_batch_norm_backward", "aten.batch_norm_backward")
+
+
 def _forget_running_statistics(graph: Graph) -> None:
     """Batch norm's backward takes the running statistics, but in training reads those of the batch alone. Without this
     a copy of the old statistics would live until backward, since the step updates them."""
     for node in graph.nodes:
-        if isinstance(node.target, OpOverload) and facts.name(node.target) == "aten.native_batch_norm_backward":
+        if isinstance(node.target, OpOverload) and facts.name(node.target) in _BATCH_NORM_BACKWARD:
             training = node.args[7]
             if training is True:
                 node.args = (*node.args[:3], None, None, *node.args[5:])

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import remate
 import remate_runtime
@@ -18,7 +19,7 @@ from remate.capture.recorded import RecordedCall
 from remate.cli import main
 from remate.errors import CaptureError, ProfileError
 from remate.profile.devices import DEVICES, named_gpu
-from remate_runtime.errors import BindError
+from remate_runtime.errors import BindError, ExecutionError
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="steps of named GPUs are captured where there is none"
@@ -117,6 +118,89 @@ def test_convolutions_are_laid_out_as_cudnn_does():
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     found = operators(model, (torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
     assert found["aten.convolution"] == [["f32[2,8,6,6]{288,1,48,8}"]]
+
+
+class Convolutions(nn.Sequential):
+    def __init__(self, *layers, **options):
+        pairs = ((nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8, **options), nn.ReLU()) for _ in range(3))
+        super().__init__(*(layers or (layer for pair in pairs for layer in pair)))
+
+    def forward(self, x):
+        return super().forward(x).float().sum()
+
+
+class WithoutCudnn(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        with torch.backends.cudnn.flags(enabled=False):
+            made = self.layer(x)
+        return made if isinstance(made, torch.Tensor) else made[0]
+
+
+class FirstOf(WithoutCudnn):
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+IMAGES = torch.randn(4, 8, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "dtype", "autocast", "by_cudnn"),
+    [
+        ({}, torch.float32, False, True),
+        ({}, torch.float32, True, True),
+        ({}, torch.float16, False, False),
+        ({}, torch.bfloat16, False, False),
+        ({"affine": False}, torch.float32, False, False),
+    ],
+)
+def test_batch_norm_is_the_one_that_torch_chooses(options, dtype, autocast, by_cudnn):
+    with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
+        found = operators(Convolutions(**options).to(dtype), (IMAGES.to(dtype),))
+    names = {name for name in found if "batch_norm" in name}
+    cudnn = {"aten._batch_norm_with_update_functional", "aten.batch_norm_backward"}
+    native = {"aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward"}
+    assert names == (cudnn if by_cudnn else native)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said", "without"),
+    [
+        (lambda: nn.BatchNorm2d(8, track_running_stats=False), "without running statistics by cuDNN", True),
+        (lambda: nn.InstanceNorm2d(8, affine=True), "without running statistics by cuDNN", True),
+        (lambda: nn.BatchNorm2d(8).eval(), "in evaluation mode by cuDNN", True),
+        (lambda: FirstOf(nn.RNN(6, 6)), "runs rnn_tanh on CUDA", True),
+        (lambda: FirstOf(nn.LSTM(6, 6)), "runs lstm on CUDA", False),
+        (lambda: FirstOf(nn.GRU(6, 6)), "runs gru on CUDA", False),
+        (lambda: nn.GRUCell(6, 6), "gru_cell", False),
+    ],
+)
+def test_kernels_that_no_schedule_can_run_are_refused(layer, said, without):
+    source = IMAGES if "Norm" in type(layer()).__name__ else IMAGES[0] if "Cell" not in said else IMAGES[0, 0]
+    source = source[0] if said == "gru_cell" else source
+    with pytest.raises(CaptureError, match=said) as caught:
+        operators(Convolutions(nn.Identity(), layer()), (source.clone().requires_grad_(),))
+    assert ("enabled=False" in (caught.value.hint or "")) == without
+    off = layer().layer if isinstance(layer(), FirstOf) else layer()
+    if without:  # the hint works when followed
+        assert operators(Convolutions(WithoutCudnn(off)), (source.clone().requires_grad_(),))
+
+
+def test_a_reserve_of_cudnn_that_is_no_zero_bytes_is_noticed(monkeypatch):
+    schedule = remate.plan(Convolutions(), (IMAGES,), budget="80%", device="cuda:h100", progress=None)
+    call = RecordedCall.of(Convolutions(), (IMAGES,), {})
+    with on_device_of(schedule, call) as there:
+        ran = dry_run(there, schedule)
+        assert ran.peak == ran.predicted
+        monkeypatch.setattr(torch._C, "_get_cudnn_batch_norm_reserve_space_size", lambda source, training: 128)
+        FakeTensorMode.cache_clear()
+        with pytest.raises(ExecutionError, match=r"u8\[0\]"):
+            dry_run(there, schedule)
+        FakeTensorMode.cache_clear()
 
 
 def test_nothing_of_the_process_is_changed():

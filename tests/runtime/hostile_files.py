@@ -89,6 +89,11 @@ def files() -> Iterator[tuple[str, Schedule]]:
         line("aten.native_batch_norm_backward", "%nothing", "%x0", "%one", "%one", "%one", "%one", "%one", True, 1e-5,
              [True] * 3, out=("f32[3,1]", "f32[1]", "f32[1]")),
     )  # fmt: skip
+    yield "batch_norm", edited(
+        zeros("x0", 3, 4, 2, 2), zeros("one", 4), zeros("few", 1), zeros("nothing", 0, dtype="u8"),
+        line("aten.batch_norm_backward", "%x0", "%x0", "%one", None, None, "%few", "%few", True, 1e-5, [True] * 3,
+             "%nothing", out=("f32[3,4,2,2]", "f32[4]", "f32[4]")),
+    )  # fmt: skip
     yield "adaptive_avg_pool", edited(
         zeros("g", 1, 4, 1, 2), zeros("x0", 0, 8, 1, 8),
         line("aten._adaptive_avg_pool2d_backward", "%g", "%x0", out="f32[0,8,1,8]"),

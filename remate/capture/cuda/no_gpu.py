@@ -105,13 +105,18 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
     usual = {key: getattr(torch.cuda, key) for key in answers}
     lifted: Any = FakeTensorMode.avoid_device_init
     fake_mode: Any = FakeTensorMode
+    binding: Any = torch._C
+    reserve = binding._get_cudnn_batch_norm_reserve_space_size
     try:
         for key, answer in answers.items():
             setattr(torch.cuda, key, answer)
         fake_mode.avoid_device_init = property(lambda mode: True)  # torch.tensor(0, device="cuda") begins on the CPU
+        # Known to cuDNN on a GPU only. Another size there is noticed at the first step.
+        binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
         yield
     finally:
         fake_mode.avoid_device_init = lifted
+        binding._get_cudnn_batch_norm_reserve_space_size = reserve
         for key, function in usual.items():
             setattr(torch.cuda, key, function)
 

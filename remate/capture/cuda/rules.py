@@ -6,8 +6,10 @@
 2.14 |
 | those of `WHOLE` | stay one operator | `native_functions.yaml`: `CUDA:` beside `CompositeImplicitAutograd:`, 2.13 and
 2.14 |
-| those of `REFUSED` | refused: the GPU itself is asked whether cuDNN's kernel runs |
-`aten/src/ATen/native/LossCTC.cpp`, 2.13 and 2.14 |
+| `ctc_loss` | refused: the GPU itself is asked whether cuDNN's kernel runs | `aten/src/ATen/native/LossCTC.cpp`, 2.13
+and 2.14 |
+| `gru_cell` | refused: its fused kernel's results have no types but those of a run | `aten/src/ATen/native/RNN.cpp`,
+2.13 |
 """
 
 from __future__ import annotations
@@ -24,7 +26,11 @@ from ..eager_kernels import RefusedOperatorError
 
 # Operators with a kernel for CUDA that builds for the CPU lack, and decompose instead.
 WHOLE = ("_fused_rms_norm", "silu_backward", "mish_backward")
-REFUSED: tuple[Any, ...] = (torch.ops.aten.ctc_loss.IntList, torch.ops.aten.ctc_loss.Tensor)
+REFUSED: tuple[Any, ...] = (
+    torch.ops.aten.ctc_loss.IntList,
+    torch.ops.aten.ctc_loss.Tensor,
+    torch.ops.aten.gru_cell.default,
+)
 _KEY: Any = torch._C.DispatchKey
 _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
@@ -52,7 +58,7 @@ def rules() -> Iterator[None]:
 
 def _refuse(operator: Any, *args: Any, **kwargs: Any) -> Any:
     raise RefusedOperatorError(
-        f"which kernel {operator} runs on CUDA is known on a GPU only", hint="plan this model on a machine with a GPU"
+        f"what {operator} runs on CUDA is known on a GPU only", hint="plan this model on a machine with a GPU"
     )
 
 

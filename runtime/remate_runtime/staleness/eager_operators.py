@@ -95,4 +95,5 @@ def _refs(arguments: Any) -> Iterator[int]:
 def _name(name: str) -> str:
     """Return one name for an operator, its in-place form, and the batch normalization kernels of all devices."""
     plain = name.rstrip("_") if not name.endswith("__") else name
-    return "batch_norm" if plain.endswith(("batch_norm", "batch_norm_legit_functional")) else plain
+    norms = ("batch_norm", "batch_norm_legit_functional", "batch_norm_with_update_functional")
+    return "batch_norm" if plain.endswith(norms) else plain
