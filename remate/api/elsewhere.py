@@ -48,12 +48,6 @@ def cost_for(gpu: Device | None, cost: str | None) -> str:
     return cost or gpu.name
 
 
-def refuse_other_device(gpu: Device | None, what: str) -> None:
-    """Raise CaptureError if a GPU was named for what cannot be planned without it."""
-    if gpu is not None:
-        raise CaptureError(f"{what} cannot be planned for a GPU that is not here", hint='leave out device="cuda:..."')
-
-
 def on_device(gpu: Device | None, call: RecordedCall) -> contextlib.AbstractContextManager[RecordedCall]:
     """Meanwhile the call is one on that GPU; without one it stays as it is. Raises CaptureError on entry."""
     if gpu is None or gpu.gpu is None:

@@ -15,7 +15,7 @@ from ..capture.recorded import called
 from ..dims.requested_sizes import AUTO, read
 from ..errors import DimsError
 from ..schedule_tools.device_memory import check_known
-from .elsewhere import warn_of_costs
+from .elsewhere import cost_for, gpu_elsewhere, warn_of_costs
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
 from .options import SearchKeywords, options_of, takes
@@ -50,7 +50,8 @@ def fit(
     *,
     device_memory: str | int,
     optimizer: str,
-    cost: str = "measured",
+    cost: str | None = None,
+    device: str | None = None,
     cuda_context: int | None = None,
     **options: Unpack[SearchKeywords],
 ) -> Fit:
@@ -67,6 +68,7 @@ def fit(
         device_memory: All memory of the device, in bytes (`"80GiB"`).
         optimizer: Optimizer whose state is on the device, for example `"adamw"`, `"sgd"` or `"sgd-momentum"`.
         cost: As for `remate.plan`. The search itself estimates workspaces where costs are measured.
+        device: As for `remate.plan`.
         cuda_context: Bytes of the CUDA context. Default: an estimate.
         profile: As for `remate.plan`.
         cache: As for `remate.plan`.
@@ -97,10 +99,11 @@ def fit(
     memory = parse_budget(device_memory).size
     if memory is None:
         raise BudgetError(f"the memory of a device is {device_memory!r}\n  hint: write 80GiB")
-    chosen = options_of("fit", SearchKeywords, options)
-    settings, call = settings_of(chosen), called(model, args, kwargs)
+    chosen = options_of("fit", SearchKeywords, options, device=device)
+    gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
+    cost, settings = cost_for(gpu, cost), settings_of(chosen)
     check_meant(call)
-    warn_of_costs(cost, None, call)
+    warn_of_costs(cost, gpu, call)
     with call.in_effect():
         asking = read(options.get("dims", AUTO), call.model, call.args, call.kwargs)
     if asking is None:
@@ -110,7 +113,7 @@ def fit(
     with telling(chosen.progress) as progress:
         say = progress or (lambda text: None)
         limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients))
-        search = Search(call, asking, limits, cost, settings, chosen, say)
+        search = Search(call, asking, limits, cost, settings, chosen, gpu, say)
         schedule = search.planned(chosen.name or type(call.model).__name__, chosen.note)
         most, solved = schedule.model.dims[search.dim].max, schedule.solve
         smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)

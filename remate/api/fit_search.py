@@ -17,6 +17,7 @@ from ..dims.requested_sizes import Asking
 from ..errors import DoesNotFitError, InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costed
+from ..profile.devices import Device
 from ..schedule_tools.device_memory import residents
 from ..strategy import QUICK, Effort, Request, Solution, StepInstance, effort_named, policy, solve
 from .options import PlanOptions
@@ -73,7 +74,7 @@ class DeviceLimits(msgspec.Struct, frozen=True):
 
 class Search:
     """call: the example. asking: its sizes, of which the first is varied. settings: of plans, without a budget.
-    options: as of `prepare`. Raises what `prepare` raises."""
+    options, gpu: as of `prepare`. Raises what `prepare` raises."""
 
     def __init__(
         self,
@@ -83,12 +84,13 @@ class Search:
         cost: str,
         settings: Settings,
         options: PlanOptions,
+        gpu: Device | None,
         progress: Progress,
     ) -> None:
         first = asking.sizes[0]
         self.dim, self._most = first.name, first.max or max(_MOST, first.planned)
         self._call, self._asking, self._device, self._cost = call, asking, device, cost
-        self._settings, self._options, self._say = settings, options, progress
+        self._settings, self._options, self._gpu, self._say = settings, options, gpu, progress
         step = self._prepared(self._upto(self._most), largest=False, cost=_fake_module(call, cost))
         self._parts = step.parts
         nothing = without_recomputes(step.captured.graph, step.parts)
@@ -148,7 +150,8 @@ class Search:
 
     def _prepared(self, asking: Asking, largest: bool, cost: str) -> Hierarchy:
         sizes = OpenSizes(asking, largest)
-        return prepare(self._call, cost=cost, options=self._options, open_sizes=sizes, progress=self._say)
+        options = self._options
+        return prepare(self._call, cost=cost, options=options, open_sizes=sizes, gpu=self._gpu, progress=self._say)
 
     def _at(self, size: int) -> tuple[StepInstance, int]:
         """The step at a size, with costs of the search, and what the device leaves for it."""

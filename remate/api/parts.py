@@ -28,7 +28,9 @@ from ..capture.parts import PartCalls, part_calls
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, InfeasibleError
 from ..partition.hierarchy import Hierarchy
+from ..profile.devices import Device
 from ..strategy import Solution, effort_named, policy, shared_effort
+from .elsewhere import gpu_of_file, on_device
 from .frontier import Sweep
 from .options import PlanOptions
 from .plan import DEFAULTS, Progress, prepare, schedule_of
@@ -75,23 +77,25 @@ def prepare_parts(
     at: str | Sequence[str],
     cost: str,
     options: PlanOptions = DEFAULTS,
+    gpu: Device | None = None,
     progress: Progress | None = None,
 ) -> list[PartKind]:
-    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. options: as of
+    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. options, gpu: as of
     `prepare`. Raises CaptureError."""
     say = progress or (lambda text: None)
     options = replace(options, differentiate=options.differentiate or OF_A_PART)
     say("running forward, to see how it calls its parts")
     found: list[PartKind] = []
-    for calls in part_calls(call, at):
-        pending = list(calls.paths)
-        while pending:
-            digests, step = _first(call.model, calls, pending[0], cost, options, progress)
-            for path in pending[1:]:
-                if (digest := _same(call.model, calls, path, step, digests[pending[0]], options)) is not None:
-                    digests[path] = digest
-            pending = [path for path in pending if path not in digests]
-            found.append(_part(step, digests, calls.calls))
+    with on_device(gpu, call) as there:
+        for calls in part_calls(there, at):
+            pending = list(calls.paths)
+            while pending:
+                digests, step = _first(there.model, calls, pending[0], cost, options, progress)
+                for path in pending[1:]:
+                    if (digest := _same(there.model, calls, path, step, digests[pending[0]], options)) is not None:
+                        digests[path] = digest
+                pending = [path for path in pending if path not in digests]
+                found.append(_part(step, digests, calls.calls))
     return found
 
 
@@ -100,7 +104,8 @@ def prepare_part_again(
 ) -> Hierarchy:
     """The step of the parts that a schedule is for, as the model calls them now. options: as of `prepare`. Raises
     CaptureError where they do several different steps now."""
-    parts = prepare_parts(call, list(unfold_paths(schedule.model.at)), cost, options, progress)
+    paths = list(unfold_paths(schedule.model.at))
+    parts = prepare_parts(call, paths, cost, options, gpu_of_file(schedule), progress)
     if len(parts) > 1:  # of modules that are called in several ways, the way that was planned
         same = [p for p in parts if p.step.captured.model.inputs == schedule.model.inputs]
         same = [p for p in same if p.step.captured.model.at == schedule.model.at]
@@ -173,14 +178,15 @@ def plan_at(
     cost: str,
     options: PlanOptions,
     *,
+    gpu: Device | None = None,
     or_smallest: bool = False,
     progress: Progress | None = None,
 ) -> Schedule | PartSchedules:
     """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several.
 
-    or_smallest: plan for the smallest peak where nothing fits the budget, which nobody asked for.
+    gpu: as of `prepare`. or_smallest: plan for the smallest peak where nothing fits the budget, which nobody asked for.
     """
-    parts = prepare_parts(call, at, cost, options, progress)
+    parts = prepare_parts(call, at, cost, options, gpu, progress)
     names: dict[str, Any] = {"name": options.name, "note": options.note, "progress": progress}
     planned = plan_parts(parts, settings, cost, or_smallest=or_smallest, **names)
     return planned[0] if len(planned) == 1 else planned

@@ -40,7 +40,7 @@ from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator
 from ..profile.devices import Device, is_estimated
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
-from .elsewhere import cost_for, gpu_elsewhere, on_device, refuse_other_device, warn_of_costs
+from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_costs
 from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .progress import Progress, aloud, telling
@@ -191,9 +191,8 @@ def _planned(
         from .parts import plan_at
 
         refuse_for_parts(options)
-        refuse_other_device(gpu, "parts of a model")
         with telling(options.progress) as say:
-            return plan_at(call, at, settings, cost, options, or_smallest=default, progress=say)
+            return plan_at(call, at, settings, cost, options, gpu=gpu, or_smallest=default, progress=say)
     in_bytes = not goal and parse_budget(settings.budget).share is None
     with telling(options.progress) as say:
         sizes = OpenSizes(options.dims, in_bytes)

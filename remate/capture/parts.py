@@ -1,7 +1,8 @@
 """Calls of a model's parts, as the model makes them in one step: what `remate.plan(model, args, at="h.*")` plans.
 
 Forward is run once on the example inputs, for real, since what lies around the parts may depend on data. What autograd
-would save is dropped at once, and buffers, attributes and generators are put back.
+would save is dropped at once, and buffers, attributes and generators are put back. For a GPU that is not here it is run
+on tensors without memory, so nothing around the parts may depend on data.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from remate_runtime.format import did_you_mean, unfold_paths
 from remate_runtime.staleness import collected_within, qualified
@@ -50,7 +53,8 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     leads to no module, to a list of them, or into another part; where a module is not called with gradients; where
     forward fails.
     """
-    with call.in_effect():
+    mode: Any = detect_fake_mode([*call.model.parameters(), *call.model.buffers(), call.args, call.kwargs])
+    with call.in_effect(), mode or contextlib.nullcontext():
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
         takers = {path: _Taker(module, path) for path, module in parts.items()}
         with _recorded(takers), _left_as_it_was(call.model), _saving_nothing():
@@ -58,6 +62,11 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
                 call.model(*call.args, **call.kwargs)
             except CaptureError:
                 raise
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                raise CaptureError(
+                    "forward reads values of tensors around its parts, and for a GPU that is not here there are none",
+                    hint="plan the parts on a machine with a GPU",
+                ) from None
             except Exception as error:
                 raise CaptureError(
                     f"forward fails on the example inputs: {type(error).__name__}: {error}",

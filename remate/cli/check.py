@@ -246,9 +246,11 @@ class _Model:
         recorded = opened.schedule.model
         used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
         if recorded.at:
+            from ..api.elsewhere import on_device
             from ..schedule_tools.part_staleness import part_differences
 
-            found = part_differences(opened, self._target().call, used)
+            with on_device(gpu_of_file(opened.schedule), self._target().call) as call:
+                found = part_differences(opened, call, used)
             return found or (self._beside(opened) if self.step and sound else [])
         gpu = gpu_of_file(opened.schedule)
         key = used, tuple(recorded.live), bool(recorded.dims), gpu and gpu.name

@@ -12,7 +12,7 @@ from ..present.text import PEAK_NOTE, overhead, percent, size, table
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer
 from .output import PLOT, SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
-from .plan import DIMS
+from .plan import DEVICE, DIMS
 from .plan_options import add_costs, add_search, add_target, options_from
 from .usage import UsageError
 
@@ -35,9 +35,10 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("--plot", metavar="F.svg", help="draw samples in a second over the size of the batch")
     add_costs(parser)
+    parser.set_defaults(cost=None, gpu=None)
     add_search(parser)
     add_target(
-        parser, "move the model there first: cpu, cuda, cuda:1", "name of the schedule; default: that of the file"
+        parser, DEVICE, "name of the schedule; default: that of the file"
     )
     add_force(parser)
     parser.set_defaults(run=run)
@@ -54,10 +55,11 @@ def run(args: argparse.Namespace) -> int:
     check_optimizer(args)
     from remate_runtime.format import checked_text
 
-    from .device import check_trains, loaded
+    from .device import check_trains, loaded, split_device
     from .dims import dims_of
     from .progress import Reporter
 
+    split_device(args)
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from msgspec.structs import replace
@@ -67,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
     name = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
     device = {key: getattr(args, key) for key in ("device_memory", "optimizer", "cuda_context", "cost")}
+    device["device"] = args.gpu
     with Reporter(args.quiet) as report:
         options = replace(options_from(args), dims=dims_of(args.dims), name=name, progress=report)
         found = fit(target.call, **device, **{key: getattr(options, key) for key in SearchKeywords.__annotations__})

@@ -149,7 +149,6 @@ def run(args: argparse.Namespace) -> int:
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     tell_costs(args, gpu, target)
-    from ..api.elsewhere import refuse_other_device
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
     from ..api.settings import refuse_paging, settings_of
@@ -164,8 +163,7 @@ def run(args: argparse.Namespace) -> int:
     if args.at or goal or args.cost == COMPILED:
         refuse_paging(settings, "parts of a model, --cost compiled and plans without a budget page nothing")
     if args.at:
-        refuse_other_device(gpu, "parts of a model")
-        plan_parts(args, target, settings, options, or_smallest=default)
+        plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:

@@ -17,16 +17,23 @@ if TYPE_CHECKING:
 
     from ..api.options import PlanOptions
     from ..api.parts import PartKind
+    from ..profile.devices import Device
     from .build_file import Target
 
 _SHOWN = 6  # paths of one kind
 
 
 def plan_parts(
-    args: argparse.Namespace, target: Target, settings: Settings, options: PlanOptions, *, or_smallest: bool
+    args: argparse.Namespace,
+    target: Target,
+    settings: Settings,
+    options: PlanOptions,
+    gpu: Device | None,
+    *,
+    or_smallest: bool,
 ) -> None:
-    """Plan and write what `--at` names. or_smallest: as of `api.parts.plan_parts`. Raises UsageError where there are
-    several kinds, and no folder to write to."""
+    """Plan and write what `--at` names. gpu, or_smallest: as of `api.parts`. Raises UsageError where there are several
+    kinds, and no folder to write to."""
     if args.device_memory:
         raise UsageError(
             "--device-memory is for whole models: what the rest of this one holds beside its parts is not known"
@@ -42,7 +49,7 @@ def plan_parts(
 
     refuse_for_parts(replace(options, dims=None if args.dims == ["none"] else args.dims, fill=args.fill))
     with Reporter(args.quiet) as report:
-        parts = prepare_parts(target.call, args.at, args.cost, options, report)
+        parts = prepare_parts(target.call, args.at, args.cost, options, gpu, report)
         paths = _outputs(args, parts)
         with Finishing():
             named = args.name or (Path(paths[0]).stem if len(paths) == 1 and paths[0] != STDOUT else "")
