@@ -181,7 +181,9 @@ def _recurrent(op: Any, stepwise: bool) -> Callable[..., Any]:
         if args[0].device.type == "cuda" and (torch._C._get_cudnn_enabled() or not plain):
             raise RefusedOperatorError(
                 f"forward runs {name} on CUDA, by kernels that no schedule can run",
-                hint=_WITHOUT_CUDNN if plain else "plan the parts without it: at='encoder.*'; or write its time steps "
+                hint=_WITHOUT_CUDNN
+                if plain
+                else "plan the parts without it: at='encoder.*'; or write its time steps "
                 "with nn.Linear and torch.sigmoid",
             )
         saved = torch._C._get_mkldnn_enabled(), torch._C._get_cudnn_enabled()

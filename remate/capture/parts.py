@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
@@ -54,7 +55,7 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     forward fails.
     """
     mode: Any = detect_fake_mode([*call.model.parameters(), *call.model.buffers(), call.args, call.kwargs])
-    with call.in_effect(), mode or contextlib.nullcontext():
+    with call.in_effect(), _without_memory(mode):
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
         takers = {path: _Taker(module, path) for path, module in parts.items()}
         with _recorded(takers), _left_as_it_was(call.model), _saving_nothing():
@@ -74,6 +75,17 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
                 ) from error
     _refuse_uncalled(takers)
     return _alike(takers)
+
+
+@contextlib.contextmanager
+def _without_memory(mode: Any) -> Iterator[None]:
+    """Operators that have no kernel for tensors of `mode`, as cuDNN's recurrent layers, are decomposed; without a mode
+    nothing."""
+    if mode is None:
+        yield
+        return
+    with mode, enable_python_dispatcher():
+        yield
 
 
 def matched(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:

@@ -37,9 +37,7 @@ def configure(commands: Any) -> None:
     add_costs(parser)
     parser.set_defaults(cost=None, gpu=None)
     add_search(parser)
-    add_target(
-        parser, DEVICE, "name of the schedule; default: that of the file"
-    )
+    add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     add_force(parser)
     parser.set_defaults(run=run)
 

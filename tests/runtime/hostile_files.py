@@ -90,7 +90,7 @@ def files() -> Iterator[tuple[str, Schedule]]:
              [True] * 3, out=("f32[3,1]", "f32[1]", "f32[1]")),
     )  # fmt: skip
     yield "batch_norm", edited(
-        zeros("x0", 3, 4, 2, 2), zeros("one", 4), zeros("few", 1), zeros("nothing", 0, dtype="u8"),
+        zeros("x0", 3, 4, 2, 2), zeros("one", 4), zeros("few", 1), zeros("nothing", 0),
         line("aten.batch_norm_backward", "%x0", "%x0", "%one", None, None, "%few", "%few", True, 1e-5, [True] * 3,
              "%nothing", out=("f32[3,4,2,2]", "f32[4]", "f32[4]")),
     )  # fmt: skip
