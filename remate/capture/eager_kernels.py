@@ -34,8 +34,8 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several
     operators, as eager makes it, where the fused one rounds otherwise. Recurrent layers are those that eager runs, on
     the CPU: an LSTM's layer and direction is one operator there, unless `stepwise` asks for time steps, and others are
-    time steps. On CUDA they are refused. Batch norm that cuDNN runs stays one operator. rates_vary: those of dropout may
-    follow from live attributes, so that one form has to serve all rates.
+    time steps. On CUDA they are refused. Batch norm that cuDNN runs stays one operator. rates_vary: rates of dropout
+    may follow from live attributes, so that one form has to serve all rates.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
@@ -84,7 +84,7 @@ def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
 def _cudnn_batch_norm(
     source: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """Batch norm that torch chose cuDNN for, which it decomposes while tracing. `_batch_norm_with_update` chooses again,
+    """Batch norm for which torch chose cuDNN: tracing decomposes it. `_batch_norm_with_update` chooses again,
     by the same function, when it runs, and states what it writes (`_batch_norm_with_update_cuda` in
     `aten/src/ATen/native/cuda/Normalization.cu`); it needs running statistics, and trains."""
     if not training or mean is None:

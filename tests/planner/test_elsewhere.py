@@ -357,7 +357,7 @@ def test_the_commands_plan_parts_and_batches(tmp_path: Path, capsys):
     assert main(["replan", file, "--model", target, "-o", again, "--quiet"]) == 0
     assert Path(file).read_bytes() == Path(again).read_bytes()
     capsys.readouterr()
-    asked = ["--device-memory", "4MiB", "--cuda-context", "0", "--optimizer", "sgd", "--device", "cuda:t4"]
+    asked = ["--device-memory", "4MiB", "--cuda-context", "1B", "--optimizer", "sgd", "--device", "cuda:t4"]
     assert main(["fit", target, *asked, "-o", file, "--force", "--quiet"]) == 0
     assert main(["show", file]) == 0
     assert "cuda (sm_75, captured by rules)" in capsys.readouterr().out
