@@ -12,8 +12,11 @@ from remate_runtime.support.quantities import size
 class CaptureError(RemateError):
     """A model, or a call of it, that cannot be captured as a training step.
 
-    message: what is wrong. module: path of the module that ran (`encoder.layer.0`), "" for the root or if unknown.
-    source: `file.py:line` of the user's code, "" if unknown. hint: what to do.
+    Attributes:
+        message: What is wrong.
+        module: Path of the module that ran (`encoder.layer.0`), "" for the root or if unknown.
+        source: `file.py:line` of the user's code, "" if unknown.
+        hint: What to do.
     """
 
     def __init__(self, message: str, module: str = "", source: str = "", hint: str = "") -> None:
@@ -23,10 +26,13 @@ class CaptureError(RemateError):
 
 
 class DimsError(RemateError):
-    """Sizes that a schedule cannot leave open: a model whose step differs with them, or a request that does not fit the
-    call.
+    """Sizes that a schedule cannot leave open.
 
-    message: what is wrong. hint: what to do.
+    The model's step differs with them, or the request does not fit the call.
+
+    Attributes:
+        message: What is wrong.
+        hint: What to do.
     """
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -43,16 +49,21 @@ class ProfileCacheWarning(UserWarning):
 
 
 class InfeasibleError(RemateError):
-    """No schedule within the budget was found. All in bytes; budget and peaks count what the step holds beyond
-    parameters, buffers, inputs and optimizer state.
+    """No schedule within the budget was found.
 
-    budget: what was asked. smallest: least peak that the strategies reach; they meet it, and every larger budget.
-    floor: no schedule whatever has a smaller peak. strategy: what was requested the schedule, "auto" or a name.
-    delivered: the floor, if it is lower, where gradients are not held to the end of the step, which was requested.
-    baseline: the baseline peak, of which a share is requested; None where there is no such step. sizes: those that it
-    was to be planned at, where the schedule
-    was to name sizes: `b=64, t=128`. struck: the time limit had ended the search. holder: the operation that
-    takes the floor. estimated: workspaces are estimates, so that the floor is proven for these alone.
+    All figures are bytes. Budget and peaks are beside parameters, buffers, inputs and optimizer state.
+
+    Attributes:
+        budget: The requested budget.
+        smallest: The least peak that the strategies reach. They fit within it, and within every larger budget.
+        floor: A proven lower limit of the peak, for all schedules.
+        strategy: The requested strategy, "auto" or a name.
+        delivered: The floor if gradients need not be retained to the end of the step, if that is lower.
+        baseline: The baseline peak; None if there is no such step.
+        sizes: The sizes to plan at, if the schedule was to name sizes: `b=64, t=128`.
+        struck: The time limit ended the search.
+        holder: The operation that needs the floor.
+        estimated: Workspaces are estimates, so that the floor holds for the estimates only.
     """
 
     def __init__(
@@ -84,9 +95,8 @@ class InfeasibleError(RemateError):
         other = ", a longer time limit" * late + ", another strategy" * named
         if delivered is not None and delivered < floor:
             other += (
-                f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes "
-                f"({size(delivered)}) if they may be "
-                "accumulated in a .grad that exists, or consumed by an optimizer in backward"
+                f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) "
+                "if they may be accumulated in a .grad that exists, or consumed by an optimizer in backward"
             )
         if estimated:
             other += (
@@ -107,15 +117,22 @@ class InfeasibleError(RemateError):
         )
 
     def at(self, sizes: str, estimated: bool = False) -> InfeasibleError:
-        """The same, of a step that was to be planned at `sizes`, with costs that are estimates."""
+        """Return the error for a step that was to be planned at `sizes`, with costs that are estimates if
+        `estimated`."""
         told = self.strategy, self._delivered, self._baseline
         rest: dict[str, Any] = {"struck": self.struck, "holder": self.holder, "estimated": estimated}
         return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes, **rest)
 
 
 class DoesNotFitError(InfeasibleError):
-    """Training does not fit a device even at the smallest size. memory: of the device. held: what stays on it, by name.
-    floor: of the step. sizes: the smallest ones, as text. All in bytes."""
+    """Training does not fit a device even at the smallest size. All figures are bytes.
+
+    Attributes:
+        memory: Memory of the device.
+        held: What stays on the device, by name.
+        floor: Floor of the step.
+        sizes: The smallest sizes, as text.
+    """
 
     def __init__(self, memory: int, held: Mapping[str, int], floor: int, sizes: str) -> None:
         stays = sum(held.values())
@@ -123,10 +140,9 @@ class DoesNotFitError(InfeasibleError):
         told = ", ".join(f"{what} {size(nbytes)}" for what, nbytes in held.items() if nbytes)
         full = "is full before the step begins" if stays >= memory else f"has {size(memory - stays)} left for the step"
         self.args = (
-            f"training does not fit {size(memory)} device memory even at {sizes}: the device {full}\n"
-            f"  on it stay: {told}; the step takes at least {size(floor)} there\n"
-            f"  hint: a device of at least {stays + floor} bytes ({size(stays + floor)}), a smaller model, or an "
-            "optimizer with less state",
+            f"training does not fit {size(memory)} device memory even at {sizes}: the device {full}\n  on it stay: "
+            f"{told}; the step takes at least {size(floor)} there\n  hint: a device of at least {stays + floor} bytes "
+            f"({size(stays + floor)}), a smaller model, or an optimizer with less state",
         )
 
 
@@ -139,4 +155,4 @@ class InstanceError(RemateError):
 
 
 class UnknownNameError(RemateError):
-    """A name that stands for nothing: in a schedule, or of a strategy. The text says what may have been meant."""
+    """An unknown name in a schedule, or of a strategy. The text suggests similar names."""

@@ -23,9 +23,9 @@ def assigned_at(module: nn.Module, name: str) -> str:
         except (OSError, TypeError, SyntaxError):  # made without a file
             continue
         methods = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__")
-        for found in (node for method in methods for node in ast.walk(method)):
-            if isinstance(found, ast.Attribute) and _sets(found, name):
-                return f"{file}:{first + found.lineno - 1}"
+        for node_of_method in (node for method in methods for node in ast.walk(method)):
+            if isinstance(node_of_method, ast.Attribute) and _sets(node_of_method, name):
+                return f"{file}:{first + node_of_method.lineno - 1}"
     return ""
 
 

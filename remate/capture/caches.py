@@ -48,9 +48,8 @@ class Caches:
         if first.by_data:
             path = first.by_data[0]
             raise CaptureError(
-                f"the first call of forward makes {self._listed(first.by_data)} from data or random numbers, and "
-                "later calls "
-                "are another step",
+                f"the first call of forward makes {self._listed(first.by_data)} from data or random numbers, and later "
+                "calls are another step",
                 path.rpartition(".")[0],
                 self._line(path),
                 "call the model once on a batch before planning, and in training before remate_runtime.apply",
@@ -63,15 +62,13 @@ class Caches:
                 path.rpartition(".")[0],
                 self._line(path),
                 f"let it be there from the beginning: self.register_buffer({path.rpartition('.')[2]!r}, "
-                "torch.zeros(...)) in "
-                "__init__, of the shape that forward gives it",
+                "torch.zeros(...)) in __init__, of the shape that forward gives it",
             )
         self.paths = first.caches
         if self.paths:
             warnings.warn(
-                f"forward makes {self._listed(self.paths)} at its first call and keeps it: made before planning, "
-                "so that the "
-                "plan is that of all later calls",
+                f"forward makes {self._listed(self.paths)} at its first call and keeps it: made before planning, so "
+                "that the plan is that of all later calls",
                 UserWarning,
                 stacklevel=6,
             )

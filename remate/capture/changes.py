@@ -59,8 +59,8 @@ class TraceChanges:
                 _put(attributes, change.name, before)
 
     def _configs(self) -> list[Change]:
-        found = self._by_path.values()
-        return [c for c in found if not isinstance(c.thing, nn.Module) and hasattr(c.thing, "__dict__")]
+        configs = self._by_path.values()
+        return [c for c in configs if not isinstance(c.thing, nn.Module) and hasattr(c.thing, "__dict__")]
 
     def of_modules(self) -> bool:
         """Whether attributes of modules are among them, and not of configs alone."""

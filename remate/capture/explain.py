@@ -20,23 +20,20 @@ _BRANCH = (
     "schedules are for static graphs"
 )
 _PADDED = (
-    "give the layer the padded batch, and mask what lies behind each length: what a packed sequence holds at each "
-    "time step "
-    "depends on its lengths"
+    "give the layer the padded batch, and mask what lies behind each length: what a packed sequence holds at each time "
+    "step depends on its lengths"
 )
 _INSTEAD = {  # by operator: a way that is known to work
     "aten._ctc_loss": (
-        "let the module return the log-probabilities, plan that, and call ctc_loss on what the planned model "
-        "returns: it is "
-        "the same step"
+        "let the module return the log-probabilities, plan that, and call ctc_loss on what the planned model returns: "
+        "it is the same step"
     ),
     "aten._pack_padded_sequence": _PADDED,
 }
 _YES_OR_NO = ("aten.equal", "aten.allclose", "aten.is_nonzero")
 _CAUSAL = (
-    "say is_causal=True (or False) in the call, of nn.Transformer src_is_causal= and tgt_is_causal=: without, it "
-    "looks at "
-    "the mask's values to find out"
+    "say is_causal=True (or False) in the call, of nn.Transformer src_is_causal= and tgt_is_causal=: without, it looks "
+    "at the mask's values to find out"
 )
 _WRITES_ELSEWHERE = (
     "forward writes in place to a tensor that is neither an input, a parameter nor a buffer",

@@ -23,20 +23,20 @@ def fake_module(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     """The same model and call with fake CPU tensors in place of meta tensors. `model` is left as it was."""
-    mode, made = FakeTensorMode(allow_non_fake_inputs=True), {}
+    mode, replacements = FakeTensorMode(allow_non_fake_inputs=True), {}
 
     def fake(tensor: Any) -> Any:
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != "meta":
             return tensor
-        if id(tensor) not in made:
+        if id(tensor) not in replacements:
             with mode:
                 empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
                 parameter = isinstance(tensor, torch.nn.Parameter)
                 needs = tensor.requires_grad
-                made[id(tensor)] = (
+                replacements[id(tensor)] = (
                     torch.nn.Parameter(empty, requires_grad=needs) if parameter else empty.requires_grad_(needs)
                 )
-        return made[id(tensor)]
+        return replacements[id(tensor)]
 
     copied = copy.deepcopy(model)  # no memory is behind it
     for module in copied.modules():

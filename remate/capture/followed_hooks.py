@@ -64,9 +64,9 @@ class Hooks:
 
     def _follow(self, name: tuple[str, str, int], hook: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            found = hook(*args, **kwargs)
-            self._answered[name] = self._answered.get(name, False) or found is not None
-            return found
+            result = hook(*args, **kwargs)
+            self._answered[name] = self._answered.get(name, False) or result is not None
+            return result
 
         return run
 

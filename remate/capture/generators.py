@@ -57,8 +57,8 @@ class Seeds(TorchFunctionMode):
             generator.manual_seed(self._seed)
 
     def _generators(self) -> list[torch.Generator]:
-        found = [torch.default_generator]
-        return [*found, *torch.cuda.default_generators] if torch.cuda.is_initialized() else found
+        generators = [torch.default_generator]
+        return [*generators, *torch.cuda.default_generators] if torch.cuda.is_initialized() else generators
 
 
 @contextmanager
@@ -96,8 +96,8 @@ def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any]
                 yield f"{what!r}", value.get_state, value.set_state
 
 
-def _equal(one: Any, other: Any) -> bool:
-    return _plain(one) == _plain(other)
+def _equal(left: Any, right: Any) -> bool:
+    return _plain(left) == _plain(right)
 
 
 def _plain(state: Any) -> Any:

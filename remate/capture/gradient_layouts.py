@@ -29,8 +29,8 @@ def lay_out_gradients(graph: Graph, results: list[Node], parameters: Mapping[int
             continue
         strides = _kept(parameter)
         if not _lies(node.meta["val"], strides):
-            made = copies.get((node, strides)) or _copy(graph, node, strides)
-            copies[node, strides] = results[at] = made
+            copied = copies.get((node, strides)) or _copy(graph, node, strides)
+            copies[node, strides] = results[at] = copied
 
 
 def _kept(parameter: torch.Tensor) -> tuple[int, ...]:
@@ -40,7 +40,8 @@ def _kept(parameter: torch.Tensor) -> tuple[int, ...]:
 
 def _lies(gradient: torch.Tensor, strides: tuple[int, ...]) -> bool:
     return all(
-        size == 1 or one == other for size, one, other in zip(gradient.shape, gradient.stride(), strides, strict=True)
+        size == 1 or stride == wanted
+        for size, stride, wanted in zip(gradient.shape, gradient.stride(), strides, strict=True)
     )
 
 
@@ -56,6 +57,6 @@ def _copy(graph: Graph, node: Node, strides: tuple[int, ...]) -> Node:
 
 def _call(graph: Graph, behind: Node, operator: Any, source: Node, *args: Any, **kwargs: Any) -> Node:
     with graph.inserting_after(behind):
-        made = graph.call_function(operator, (source, *args), kwargs)
-    made.meta.update(source.meta, val=operator(source.meta["val"], *args, **kwargs))
-    return made
+        node = graph.call_function(operator, (source, *args), kwargs)
+    node.meta.update(source.meta, val=operator(source.meta["val"], *args, **kwargs))
+    return node

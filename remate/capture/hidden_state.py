@@ -30,8 +30,8 @@ _CONVERSIONS: dict[Any, dict[str, Any]] = {
 
 def as_conversion(function: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """`x.float()` is `x.to(dtype=torch.float32)`, as functional tensors call it."""
-    found = _CONVERSIONS.get(function)
-    return (function, kwargs) if found is None else (_Tensor.to, {**kwargs, **found})
+    conversion = _CONVERSIONS.get(function)
+    return (function, kwargs) if conversion is None else (_Tensor.to, {**kwargs, **conversion})
 
 
 class SeenCalls:
@@ -56,12 +56,12 @@ class SeenCalls:
 
     def without(self, parts: list[tuple[int, int]]) -> SeenCalls:
         """Those of the first run but for some, from one up to another, in order."""
-        made = SeenCalls()
-        made._known, at = self._known, 0
+        remaining = SeenCalls()
+        remaining._known, at = self._known, 0
         for start, end in [*parts, (len(self._first), len(self._first))]:
-            made._first += self._first[at:start]
+            remaining._first += self._first[at:start]
             at = end
-        return made
+        return remaining
 
     def differs(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """What this call was in the first run and what it is now; nothing if they are the same."""

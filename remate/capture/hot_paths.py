@@ -99,7 +99,7 @@ class _Trees:
     def _is_leaf(self, kind: type, node: Any) -> bool:
         """As the registry says when a type is met first. What gets registered while a model is traced was no node
         before."""
-        found = self._leaves.get(kind)
-        if found is None:
-            found = self._leaves[kind] = _pytree.tree_is_leaf(node)
-        return found
+        is_leaf = self._leaves.get(kind)
+        if is_leaf is None:
+            is_leaf = self._leaves[kind] = _pytree.tree_is_leaf(node)
+        return is_leaf

@@ -40,9 +40,9 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
         if func in _ROWS and len(args) > _ROWS[func]:
             _check_rows(args[0], real(args[_ROWS[func]]))
         if func._schema.is_mutable:
-            made = usual(func, types, args, kwargs)
+            outputs = usual(func, types, args, kwargs)
             known.clear()  # what it writes into may be an alias of any of them
-            return made
+            return outputs
         if any(type(each) is FakeTensor and each not in known for each in args):  # nearly always
             return usual(func, types, args, kwargs)
         flat, spec = _pytree.tree_flatten((args, kwargs or {}))
@@ -51,13 +51,13 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
             return usual(func, types, args, kwargs)
         if _READS in func.tags and tensors:
             return _computed(func, [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat], spec)
-        made = usual(func, types, args, kwargs)
-        if _computable(func, made):
+        outputs = usual(func, types, args, kwargs)
+        if _computable(func, outputs):
             values = [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
             with contextlib.suppress(RuntimeError, NotImplementedError):  # then its value is not known
-                for fake, value in zip(_tensors(made), _tensors(_computed(func, values, spec)), strict=True):
+                for fake, value in zip(_tensors(outputs), _tensors(_computed(func, values, spec)), strict=True):
                     known[fake] = value
-        return made
+        return outputs
 
     mode.dispatch = dispatch  # type: ignore[method-assign]
     try:
@@ -72,16 +72,16 @@ def _check_rows(table: torch.Tensor, positions: torch.Tensor | None) -> None:
         raise IndexError(f"position {int(positions.max())} of an embedding that has {table.shape[0]} rows")
 
 
-def _computable(func: OpOverload, made: Any) -> bool:
-    found = _tensors(made)
+def _computable(func: OpOverload, outputs: Any) -> bool:
+    tensors = _tensors(outputs)
     name = func._schema.name.split("::")[-1]
     return (
-        bool(found)
+        bool(tensors)
         and func.namespace in ("aten", "prims")
         and _RANDOM not in func.tags
         and not name.startswith(_UNINITIALISED)
-        and all(isinstance(t, FakeTensor) and t.numel() <= MAX_ELEMENTS for t in found)
-        and all(t.device.type != "meta" for t in found)
+        and all(isinstance(t, FakeTensor) and t.numel() <= MAX_ELEMENTS for t in tensors)
+        and all(t.device.type != "meta" for t in tensors)
     )
 
 
@@ -101,5 +101,5 @@ def _on_cpu(leaf: Any) -> Any:
     return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _tensors(made: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(made) if isinstance(leaf, torch.Tensor)]
+def _tensors(outputs: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]

@@ -16,36 +16,36 @@ class Origin(msgspec.Struct, frozen=True):
 
 def origins(graph: Graph) -> dict[Node, Origin]:
     """Call before simplifying: a node that autograd numbered may be dropped, and its number with it."""
-    found: dict[Node, Origin] = {}
+    known_origins: dict[Node, Origin] = {}
     numbered: dict[int, Origin] = {}  # the first forward node of a number is the one that autograd gave it to
     for node in graph.nodes:
         mark = torch_api.marked(node)
         if torch_api.is_backward(node) or mark is None:
             continue
-        found[node] = Origin(*mark)
+        known_origins[node] = Origin(*mark)
         number = torch_api.sequence(node)
         if number is not None:
-            numbered.setdefault(number, found[node])
+            numbered.setdefault(number, known_origins[node])
     for node in graph.nodes:
         number = torch_api.sequence(node)
         if torch_api.is_backward(node) and number in numbered:
-            found[node] = numbered[number]
-    return found
+            known_origins[node] = numbered[number]
+    return known_origins
 
 
-def complete(graph: Graph, found: dict[Node, Origin]) -> dict[Node, Origin]:
+def complete(graph: Graph, known_origins: dict[Node, Origin]) -> dict[Node, Origin]:
     """Sums of gradients and the like get the origin of the last operation whose result they read.
 
     So the gradient of a value is summed up where it was read first: a block hands one gradient to the block before it.
     """
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.nodes:
-        if node.op != "call_function" or node in found:
+        if node.op != "call_function" or node in known_origins:
             continue
-        known = sorted((n for n in node.all_input_nodes if n in found), key=order.__getitem__)
+        known = sorted((n for n in node.all_input_nodes if n in known_origins), key=order.__getitem__)
         if known:
-            found[node] = found[known[-1]]
+            known_origins[node] = known_origins[known[-1]]
     for node in reversed(graph.nodes):
-        if node.op == "call_function" and node not in found:
-            found[node] = next((found[n] for n in node.users if n in found), Origin())
-    return found
+        if node.op == "call_function" and node not in known_origins:
+            known_origins[node] = next((known_origins[n] for n in node.users if n in known_origins), Origin())
+    return known_origins

@@ -99,10 +99,14 @@ class Outside:
             self._named.append((label, cell, {"cell_contents": held}))
             self._waiting.append((label, held))
         names = list(dict.fromkeys(_names(function.__code__)))
-        self._note("", function.__globals__, [one for one in names if not hasattr(builtins, one)])
-        for module in (function.__globals__.get(one) for one in names):
+        self._note("", function.__globals__, [word for word in names if not hasattr(builtins, word)])
+        for module in (function.__globals__.get(word) for word in names):
             if isinstance(module, types.ModuleType) and is_own(module.__name__):
-                self._note(f"{module.__name__}.", vars(module), [one for one in names if one in vars(module)])
+                self._note(
+                    f"{module.__name__}.",
+                    vars(module),
+                    [word for word in names if word in vars(module)],
+                )
 
     def _class(self, kind: type) -> None:
         for base in kind.__mro__:
@@ -126,7 +130,7 @@ class Outside:
 
     def changed(self) -> list[Changed]:
         """What is something else now."""
-        found = [
+        changes = [
             Changed(label, holder, name, _get(holder, name))
             for label, holder, held in self._named
             for name, was in held.items()
@@ -134,21 +138,23 @@ class Outside:
         ]
         for base, names in self._classes:
             new = [name for name in vars(base) if name not in names and not name.startswith("__")]
-            found += [Changed(f"attribute {base.__qualname__}.{name}", base, name, vars(base)[name]) for name in new]
+            changes += [Changed(f"attribute {base.__qualname__}.{name}", base, name, vars(base)[name]) for name in new]
         for label, container, contents in self._contents:
             if isinstance(container, dict) and contents.keys() <= container.keys():
                 keys = [key for key in container if not _equal(container[key], contents.get(key, _ABSENT))]
-                found += [Changed(label, container, key, container[key]) for key in keys]
+                changes += [Changed(label, container, key, container[key]) for key in keys]
             elif isinstance(container, list) and len(container) == len(contents):
-                found += [
+                changes += [
                     Changed(label, container, at, item)
                     for at, (item, was) in enumerate(zip(container, contents, strict=True))
                     if not _equal(item, was)
                 ]
             elif _differ(container, contents):
-                found.append(Changed(label, container, None))
-        found = [one._replace(tensors=_keeps_tensors(one)) for one in found]
-        return found + [Changed(label, one, None) for label, one, state in self._states if state_of(one) != state]
+                changes.append(Changed(label, container, None))
+        changes = [change._replace(tensors=_keeps_tensors(change)) for change in changes]
+        return changes + [
+            Changed(label, change, None) for label, change, state in self._states if state_of(change) != state
+        ]
 
     def restore(self, constants: bool = False) -> None:
         """Put back what can be: all but iterators and arrays. constants: containers keep tensors that they have got, as
@@ -198,11 +204,11 @@ def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
     Raises:
         CaptureError: If a later call is another step, or may be.
     """
-    numbers = [one for one in changed if one.name is not None and type(one.now) in (int, float)]
-    others = [one for one in changed if not one.tensors and not any(one is number for number in numbers)]
-    refuse_used(numbers, run, [one.label for one in others])
+    numbers = [change for change in changed if change.name is not None and type(change.now) in (int, float)]
+    others = [change for change in changed if not change.tensors and not any(change is number for number in numbers)]
+    refuse_used(numbers, run, [change.label for change in others])
     if changed:
-        some = ", ".join(dict.fromkeys(one.label for one in changed[:4]))
+        some = ", ".join(dict.fromkeys(change.label for change in changed[:4]))
         warnings.warn(
             f"forward changes {some}, and computes nothing with it: a scheduled step leaves it as it is; do that "
             "in the loop",
@@ -214,13 +220,12 @@ def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
 def refuse_used(numbers: Sequence[Changed], run: Callable[[], object], others: Sequence[str] = ()) -> None:
     """Raise CaptureError for numbers that forward changes and does more with than counting, and for whatever `others`
     names. run: as of `judge`."""
-    used = [one.label for one in numbers if _is_used(one, run)]
+    used = [change.label for change in numbers if _is_used(change, run)]
     labels = list(dict.fromkeys([*others, *used]))
     if labels:
         raise CaptureError(
             f"forward changes what it computes with from call to call ({', '.join(labels[:4])}): a schedule would "
-            "compute with it "
-            "as it was when planned",
+            "compute with it as it was when planned",
             hint="count in the training loop, outside of forward, and let forward read a buffer or tensor that the "
             "loop writes",
         )
@@ -241,9 +246,9 @@ def _counting(kind: Any) -> None:
 
     def kept(name: str) -> Any:
         def run(self: Any, other: Any) -> Any:
-            made = kind(getattr(base, name)(self, other))
-            made.uses = self.uses
-            return made
+            result = kind(getattr(base, name)(self, other))
+            result.uses = self.uses
+            return result
 
         return run
 
@@ -277,25 +282,25 @@ _counting(_Counted)
 _counting(_CountedFloat)
 
 
-def _is_used(one: Changed, run: Callable[[], object]) -> bool:
-    was = _get(one.holder, one.name)
-    number = one.now if was is _ABSENT else was
-    inherited = hasattr(one.holder, "__dict__") and one.name not in vars(one.holder)
+def _is_used(change: Changed, run: Callable[[], object]) -> bool:
+    was = _get(change.holder, change.name)
+    number = change.now if was is _ABSENT else was
+    inherited = hasattr(change.holder, "__dict__") and change.name not in vars(change.holder)
     overridden_attributes: Any = (_Counted if type(number) is int else _CountedFloat)(number)
     overridden_attributes.uses = []
-    _put(one.holder, one.name, overridden_attributes)
+    _put(change.holder, change.name, overridden_attributes)
     try:
         run()
     finally:
-        _put(one.holder, one.name, was)
-        if inherited and one.name in vars(one.holder):
-            delattr(one.holder, one.name)
+        _put(change.holder, change.name, was)
+        if inherited and change.name in vars(change.holder):
+            delattr(change.holder, change.name)
     return bool(overridden_attributes.uses)
 
 
-def _keeps_tensors(one: Changed) -> bool:
+def _keeps_tensors(change: Changed) -> bool:
     """Whether it is a container, or a name, that holds tensors now: results that somebody looks at later."""
-    value = one.holder if one.name is None else _get(one.holder, one.name)
+    value = change.holder if change.name is None else _get(change.holder, change.name)
     leaves = pytree.tree_leaves(list(value) if isinstance(value, collections.deque) else value)
     return (
         bool(leaves)
@@ -308,7 +313,7 @@ def _differ(container: Any, contents: Any) -> bool:
     if isinstance(container, dict) and list(container) != list(contents):
         return True
     pairs = zip(_values(container), _values(contents), strict=False)
-    return len(container) != len(contents) or not all(_equal(one, other) for one, other in pairs)
+    return len(container) != len(contents) or not all(_equal(before, now) for before, now in pairs)
 
 
 def _is_constant(value: Any) -> bool:
@@ -375,9 +380,9 @@ def _get(holder: Any, name: Any) -> Any:
     return vars(holder).get(name, _ABSENT) if isinstance(holder, type) else getattr(holder, name, _ABSENT)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if one is other:
+def _equal(left: Any, right: Any) -> bool:
+    if left is right:
         return True
-    if isinstance(one, int | float | str | bool | type(None)) and type(one) is type(other):
-        return one == other or (one != one and other != other)
+    if isinstance(left, int | float | str | bool | type(None)) and type(left) is type(right):
+        return left == right or (left != left and right != right)
     return False

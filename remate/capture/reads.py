@@ -87,12 +87,12 @@ class Reads:
 
         def read(module: nn.Module, name: str) -> Any:
             try:
-                found = object.__getattribute__(module, name)
+                value = object.__getattribute__(module, name)
             except AttributeError:
                 reads._read(module, name, MISSING)
                 raise
-            reads._read(module, name, found)
-            return found
+            reads._read(module, name, value)
+            return value
 
         def write(module: nn.Module, name: str, value: Any) -> None:
             if reads._noting is not None:
@@ -120,11 +120,11 @@ class Reads:
         reads = self
 
         def read(module: nn.Module, name: str) -> Any:
-            found = object.__getattribute__(module, name)
+            value = object.__getattribute__(module, name)
             frame = sys._getframe(1)
             if name not in CHILDREN and is_own(frame.f_globals.get("__name__") or ""):
-                reads._read(module, name, found)
-            return found
+                reads._read(module, name, value)
+            return value
 
         self._around = True
         self._watch_objects()
@@ -156,7 +156,7 @@ class Reads:
         finally:
             self._noting = None
 
-    def _read(self, module: nn.Module, name: str, found: Any) -> None:
+    def _read(self, module: nn.Module, name: str, value: Any) -> None:
         if id(module) not in self._paths:
             return
         seen = self._seen.setdefault(id(module), {})
@@ -169,14 +169,14 @@ class Reads:
                 return
             seen[name] = None
         elif name == "__dict__" and is_own_path(sys._getframe(2).f_code.co_filename):
-            for own in [own for own in found if own not in _MACHINERY]:
-                self._read(module, own, found[own])
+            for own in [own for own in value if own not in _MACHINERY]:
+                self._read(module, own, value[own])
         if name in _MACHINERY or name.startswith("__") or name in seen or name in self._written.get(id(module), ()):
             return
-        if found is MISSING or not inspect.isroutine(found) or name in held_by(module):
+        if value is MISSING or not inspect.isroutine(value) or name in held_by(module):
             self._note(seen, module, name)
         else:
-            self._methods[id(module), name] = getattr(found, "__func__", found)
+            self._methods[id(module), name] = getattr(value, "__func__", value)
 
     def _walk(self, module: nn.Module, name: str) -> None:
         """A method such as `parameters()` of some module reads a collection of this one. It counts where the user's own
@@ -229,8 +229,8 @@ class Reads:
     def _field(self, thing: Any, name: str) -> None:
         """Forward reads an attribute of an object."""
         own = name in held_by(thing)
-        found = MISSING if own else inspect.getattr_static(type(thing), name, MISSING)
-        if name.startswith("__") or isinstance(found, _METHODS):
+        member = MISSING if own else inspect.getattr_static(type(thing), name, MISSING)
+        if name.startswith("__") or isinstance(member, _METHODS):
             return
         self._fields.setdefault(type(thing).__qualname__, set()).add(name)
         seen = self._seen.setdefault(id(thing), {})
@@ -321,15 +321,15 @@ class Reads:
             for reads in (modules.get(above), objects.get(above)):
                 if reads is not None:
                     reads.pop(name, None)
-        made = make_digest(self._model, modules, dict(sorted(objects.items())), Code(self._fields))
-        if made.unknown:
+        written = make_digest(self._model, modules, dict(sorted(objects.items())), Code(self._fields))
+        if written.unknown:
             warnings.warn(
-                f"the source of {', '.join(map(repr, made.unknown[:5]))} cannot be read: a change of it will not be "
+                f"the source of {', '.join(map(repr, written.unknown[:5]))} cannot be read: a change of it will not be "
                 "noticed; define it in a file",
                 UserWarning,
                 stacklevel=5,
             )
-        return made.digest
+        return written.digest
 
     def _add_methods(self, modules: dict[str, dict[str, Any]]) -> None:
         """Methods and getters of the user's own that forward called and that its source does not name: `getattr(self,
@@ -342,14 +342,14 @@ class Reads:
 
     def _of(self, key: int, settled: bool) -> dict[str, Any]:
         """The reads of a module or config. {"either": …}: what it is before and after the first call of forward."""
-        found: dict[str, Any] = {n: NOW for n, was in sorted(self._seen.get(key, {}).items()) if was is not OPAQUE}
-        for name in list(found):
+        attributes: dict[str, Any] = {n: NOW for n, was in sorted(self._seen.get(key, {}).items()) if was is not OPAQUE}
+        for name in list(attributes):
             change = self._changed.get((key, name))
             if change is not None and settled:
-                found[name] = {"either": [change.was, change.now]}
+                attributes[name] = {"either": [change.was, change.now]}
             elif change is not None:
-                del found[name]
-        return found
+                del attributes[name]
+        return attributes
 
     def _places(self, key: int, above: frozenset[int]) -> Iterator[str]:
         """The paths of a config, by every attribute that holds it."""

@@ -38,5 +38,5 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
 
 def refusal(function: Any) -> tuple[str, str] | None:
     """(message, hint) if no schedule can hold what this function of tensors does."""
-    found = _REFUSED.get(function)
-    return found and (f"forward {found[0]} {found[1]}", found[2])
+    reason = _REFUSED.get(function)
+    return reason and (f"forward {reason[0]} {reason[1]}", reason[2])

@@ -24,8 +24,7 @@ def refuse_records(model: torch.nn.Module, returned: Any) -> None:
                 f"{what} a record of the class {kind.__qualname__!r}, which a schedule does not find by its name "
                 f"{kind.__name__!r}",
                 hint="define the class once, at the top level of a module that the model's own module imports, or "
-                "return a "
-                "tuple or dict",
+                "return a tuple or dict",
             )
 
 

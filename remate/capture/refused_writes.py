@@ -24,8 +24,8 @@ def refuse_differentiated(
     written = {port.key: node for port, node in ends if port.kind == MUTATION}
     for port in inputs:
         if isinstance(port.key, Port):
-            found = source(port.key)
-            message = f"forward writes into {found.kind} {found.name!r} what gradients flow through"
+            place = source(port.key)
+            message = f"forward writes into {place.kind} {place.name!r} what gradients flow through"
             hint = (
                 "write a detached value, under torch.no_grad(), and into buffers only; "
                 "limit parameters after the optimizer's step"
@@ -41,12 +41,12 @@ def refuse_writes(
     for port, node in ends:
         if port.kind == OUTPUT or node is None:
             continue
-        found = source(port.key)
-        if port.kind == GRADIENT and found.kind == "buffer":
-            raise CaptureError(f"buffer {found.name!r} gets a gradient", hint="make it a Parameter")
-        if port.kind == MUTATION and found.kind != "buffer" and inputs.get(node) != found:
+        place = source(port.key)
+        if port.kind == GRADIENT and place.kind == "buffer":
+            raise CaptureError(f"buffer {place.name!r} gets a gradient", hint="make it a Parameter")
+        if port.kind == MUTATION and place.kind != "buffer" and inputs.get(node) != place:
             hint = "write into a copy (x = x.clone()), and make what forward changes a buffer"
-            _refuse(f"forward writes into {found.kind} {found.name!r}", hint, node, origins)
+            _refuse(f"forward writes into {place.kind} {place.name!r}", hint, node, origins)
 
 
 def _refuse(message: str, hint: str, node: Node | None, origins: Origins) -> NoReturn:

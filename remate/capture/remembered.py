@@ -40,19 +40,19 @@ def remembered(mode: FakeTensorMode) -> Iterator[None]:
     """Results of `mode` are remembered."""
     usual: Callable[..., Any] = mode.dispatch
     usable: dict[Any, bool] = {}
-    made: dict[Any, tuple[_Layout | None, ...] | _Layout | None] = {}
+    results: dict[Any, tuple[_Layout | None, ...] | _Layout | None] = {}
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         known = usable.get(func)
         if known is None:
             known = usable[func] = _usable(func)
         key = _key(func, args, kwargs, mode) if known else None
-        found = made.get(key) if key is not None else None
-        if found is not None:
-            return tuple(_new(each, mode) for each in found) if isinstance(found, tuple) else _new(found, mode)
+        entry = results.get(key) if key is not None else None
+        if entry is not None:
+            return tuple(_new(each, mode) for each in entry) if isinstance(entry, tuple) else _new(entry, mode)
         result = usual(func, types, args, kwargs)
         if key is not None:
-            made[key] = _outline(result, args, kwargs)
+            results[key] = _outline(result, args, kwargs)
         return result
 
     mode.dispatch = dispatch  # type: ignore[method-assign]

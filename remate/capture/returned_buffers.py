@@ -32,12 +32,14 @@ def return_buffers(graph: Graph, results: list[Node], lies_in: Mapping[int, tupl
         of_several = any(view.target is operator.getitem for view in chain)
         if node not in new or of_several or layout(node) != layout(buffer):
             continue
-        made = buffer
+        copied = buffer
         for view in reversed(chain):
             with graph.inserting_after(view):
-                over, under = base(view), made
-                made = graph.node_copy(view, lambda one, over=over, under=under: under if one is over else one)
-        results[at] = made
+                over, under = base(view), copied
+                copied = graph.node_copy(
+                    view, lambda argument, over=over, under=under: under if argument is over else argument
+                )
+        results[at] = copied
 
 
 def _new_values(updated: Node) -> tuple[object, ...]:

@@ -58,13 +58,13 @@ class SizeLog:
         place = user_place(frame).line
         self.decisions.append(SizeComparison(place, comparison, left, right, held))
 
-    def tagged(self, function: Any, made: Any) -> Any:
+    def tagged(self, function: Any, result: Any) -> Any:
         """What a function of tensors returned, where it is sizes as ints that write into this log."""
-        if isinstance(made, torch.Size):
-            return torch.Size([self.size(n) for n in made])
-        if type(made) is int and getattr(function, "__name__", "") in _COUNTS:
-            return self.size(made)
-        return made
+        if isinstance(result, torch.Size):
+            return torch.Size([self.size(n) for n in result])
+        if type(result) is int and getattr(function, "__name__", "") in _COUNTS:
+            return self.size(result)
+        return result
 
     def size(self, number: int) -> Any:
         return _tracked(self, int(number), int(number)) if isinstance(number, int) else number
@@ -88,9 +88,9 @@ class TracedSize(int):
 
 
 def _tracked(log: SizeLog, number: int, tree: Tree) -> TracedSize:
-    made = TracedSize(number)
-    made.log, made.tree = log, tree
-    return made
+    size = TracedSize(number)
+    size.log, size.tree = log, tree
+    return size
 
 
 def _tree(operand: int) -> Tree:
@@ -101,11 +101,11 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
     plain = getattr(int, f"__{'r' if swapped else ''}{name}__")
 
     def compute(self: TracedSize, *others: Any) -> Any:
-        found = plain(self, *others)
-        if type(found) is not int:
-            return found
+        result = plain(self, *others)
+        if type(result) is not int:
+            return result
         operands = [_tree(each) for each in (self, *others)]
-        return _tracked(self.log, found, (name, *(reversed(operands) if swapped else operands)))
+        return _tracked(self.log, result, (name, *(reversed(operands) if swapped else operands)))
 
     return compute
 

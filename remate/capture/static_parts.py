@@ -17,9 +17,9 @@ def static_parts(model: nn.Module, failed: str) -> str:
     where nothing is left that has modules of its own and trains."""
     broken = model.get_submodule(failed)
     alike = not type(broken).__module__.startswith("torch.")  # torch's own fail for how they are set
-    fails = {one for one in model.modules() if one is broken or (alike and type(one) is type(broken))}
-    found = _parts("", model, fails)
-    if not found or len(folded := fold_paths(found)) > _SHOWN:
+    fails = {module for module in model.modules() if module is broken or (alike and type(module) is type(broken))}
+    paths = _parts("", model, fails)
+    if not paths or len(folded := fold_paths(paths)) > _SHOWN:
         return ""
     at = json.dumps(folded[0] if len(folded) == 1 else list(folded))
     return f"remate.plan(model, args, at={at})"

@@ -46,12 +46,12 @@ class Arguments:
     def lost(self, returned: Sequence[torch.Tensor]) -> list[str]:
         """Those that hold tensors now which they did not hold before; a step gives the caller back what forward returns
         alone. Raises CaptureError where a loop could make a loss of what would be lost."""
-        found: list[str] = []
+        lost_places: list[str] = []
         for name, value, before in self._held:
             new = [t for t in _tensors(value) if not any(t is held for held in before)]
-            told = [t for t in new if not any(t is one for one in returned)]
-            found += lost(f"its argument {name!r}", told) if told else [f"its argument {name!r}"] if new else []
-        return found
+            told = [t for t in new if not any(t is returned_tensor for returned_tensor in returned)]
+            lost_places += lost(f"its argument {name!r}", told) if told else [f"its argument {name!r}"] if new else []
+        return lost_places
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
@@ -61,20 +61,18 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 def _opaque(value: Any) -> bool:
     """Whether it holds what a file has no words for."""
-    found: list[Any] = []
-    trees.describe(value, "", lambda tensor, path: {}, lambda node, path: found.append(node))
-    return bool(found)
+    objects: list[Any] = []
+    trees.describe(value, "", lambda tensor, path: {}, lambda node, path: objects.append(node))
+    return bool(objects)
 
 
 def lost(path: str, tensors: list[torch.Tensor]) -> list[str]:
     """The path of what a step does not put there. Raises CaptureError where one of the tensors has a gradient."""
     if any(tensor.requires_grad for tensor in tensors):
         raise CaptureError(
-            f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a "
-            "loss made "
-            "of them would train nothing",
+            f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a loss "
+            "made of them would train nothing",
             hint="return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors at each "
-            "call; "
-            "or store them after .detach()",
+            "call; or store them after .detach()",
         )
     return [path]

@@ -199,11 +199,9 @@ def warn_of_lost_tensors(names: list[str]) -> None:
 def warn_of_checkpoints(places: list[str]) -> None:
     if places:
         warnings.warn(
-            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in "
-            "its place. "
-            "The peak without recomputation that shares of a budget refer to is that of the model without "
-            "checkpoints, so the "
-            "model as it is takes less than 100% today",
+            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in its "
+            "place. The peak without recomputation that shares of a budget refer to is that of the model without "
+            "checkpoints, so the model as it is takes less than 100% today",
             UserWarning,
             stacklevel=5,
         )

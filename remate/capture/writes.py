@@ -28,7 +28,7 @@ def simplify_writes(graph: Graph, replace: Replace) -> None:
     """replace: gives all who read a node another one that has the same values, where that may be."""
     for node in graph.nodes:
         view = _THROUGH.get(_name(node))
-        if view is None or node.kwargs or any(isinstance(one, Node) for one in node.args[2:]):
+        if view is None or node.kwargs or any(isinstance(argument, Node) for argument in node.args[2:]):
             continue
         written = _before_copies(node.args[1])
         node.args = (node.args[0], written, *node.args[2:])
@@ -75,8 +75,8 @@ def _is_part(written: object, view: str, node: Node) -> bool:
     )
 
 
-def _same_kind(one: object, other: object) -> bool:
-    a, b = _tensor(one), _tensor(other)
+def _same_kind(left: object, right: object) -> bool:
+    a, b = _tensor(left), _tensor(right)
     return (
         a is not None
         and b is not None
@@ -85,9 +85,9 @@ def _same_kind(one: object, other: object) -> bool:
     )
 
 
-def _same_layout(one: object, other: object) -> bool:
-    a, b = _tensor(one), _tensor(other)
-    return _same_kind(one, other) and a is not None and b is not None and a.stride() == b.stride()
+def _same_layout(left: object, right: object) -> bool:
+    a, b = _tensor(left), _tensor(right)
+    return _same_kind(left, right) and a is not None and b is not None and a.stride() == b.stride()
 
 
 def _tensor(node: object) -> torch.Tensor | None:

@@ -23,20 +23,22 @@ _MORE = 4  # sizes within the ranges, by chance (always the same ones)
 def probes(ranges: Sequence[SizeRange]) -> list[dict[str, int]]:
     """Where to measure: what is planned, the ends of the ranges in all combinations, and some sizes between them."""
     chance = random.Random(0)
-    free = sorted(ranges, key=lambda one: one.min - one.max)[:_ENDS]
-    made = [{one.name: one.planned for one in ranges}]
+    free = sorted(ranges, key=lambda dim: dim.min - dim.max)[:_ENDS]
+    samples = [{dim.name: dim.planned for dim in ranges}]
     for ends in itertools.product((0, 1), repeat=len(free)):
-        chosen = {one.name: (one.min, one.max)[end] for one, end in zip(free, ends, strict=True)}
-        made += [{one.name: chosen.get(one.name, (one.min, one.max)[max(ends)]) for one in ranges}]
-    made += [{one.name: chance.choice(one.numbers()) for one in ranges} for _ in range(_MORE)]
-    return [sizes for at, sizes in enumerate(made) if sizes not in made[:at]]
+        chosen = {dim.name: (dim.min, dim.max)[end] for dim, end in zip(free, ends, strict=True)}
+        samples += [{dim.name: chosen.get(dim.name, (dim.min, dim.max)[max(ends)]) for dim in ranges}]
+    samples += [{dim.name: chance.choice(dim.numbers()) for dim in ranges} for _ in range(_MORE)]
+    return [sizes for at, sizes in enumerate(samples) if sizes not in samples[:at]]
 
 
 def disagreeing(estimated: Sequence[Graph], measured: Sequence[Sequence[int] | None]) -> list[int]:
     """The operations whose estimate is not what was measured at some size. measured: where it was, by operation."""
-    pairs = [(graph, found) for graph, found in zip(estimated, measured, strict=True) if found is not None]
+    pairs = [
+        (graph, workspaces) for graph, workspaces in zip(estimated, measured, strict=True) if workspaces is not None
+    ]
     every = range(len(estimated[0].operations))
-    return [at for at in every if any(graph.operations[at].workspace != found[at] for graph, found in pairs)]
+    return [at for at in every if any(graph.operations[at].workspace != workspaces[at] for graph, workspaces in pairs)]
 
 
 def measured_at(
@@ -44,8 +46,8 @@ def measured_at(
 ) -> dict[int, tuple[int, ...]]:
     """The workspaces of some operations of a graph whose types and arguments name sizes, at these sizes. priced: gives
     a graph its costs."""
-    found = [priced(_at_size(graph, operations, at)).operations for at in sizes]
-    return {at: tuple(every[at].workspace for every in found) for at in operations}
+    measured = [priced(_at_size(graph, operations, at)).operations for at in sizes]
+    return {at: tuple(every[at].workspace for every in measured) for at in operations}
 
 
 def _at_size(graph: Graph, operations: Collection[int], sizes: Mapping[str, int]) -> Graph:

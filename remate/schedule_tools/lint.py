@@ -21,7 +21,7 @@ from .what_if import ALLOWANCE, Trials
 
 CODES = {
     "L001": "a recomputation whose result nobody uses",
-    "L002": "a recomputation that stands earlier than it is needed",
+    "L002": "a recomputation earlier than needed",
     "L003": "a plan that no instance uses",
     "L004": "a block that no instance uses",
     "L005": "a recomputation that the budget does not need",

@@ -177,18 +177,18 @@ def policy(text: str) -> Policy:
         raise UnknownNameError(
             f"there is no strategy {name[:80]!r}\n  hint: one of {', '.join((AUTO.name, PORTFOLIO, *names))}"
         )
-    found = registry.strategy(name)  # of another package, it may not load
-    _check_solvers(found, solvers)
-    chosen = msgspec.structs.replace(alone(name), reorders=True) if found.reorders else alone(name, "cut")
+    named = registry.strategy(name)  # of another package, it may not load
+    _check_solvers(named, solvers)
+    chosen = msgspec.structs.replace(alone(name), reorders=True) if named.reorders else alone(name, "cut")
     return msgspec.structs.replace(chosen, solvers=solvers)
 
 
-def _check_solvers(found: Strategy, solvers: Solvers) -> None:
+def _check_solvers(named: Strategy, solvers: Solvers) -> None:
     """Raise UnknownNameError for solvers that a strategy does not use, and for those that there are not."""
     for option, value in solvers.changed.items():
-        if option not in found.options:
+        if option not in named.options:
             raise UnknownNameError(
-                f"the strategy {found.name!r} has no solver to choose for {option!r}\n  hint: {_with_options()}"
+                f"the strategy {named.name!r} has no solver to choose for {option!r}\n  hint: {_with_options()}"
             )
         if option in ("leaf", "inner"):
             registry.strategy(value)

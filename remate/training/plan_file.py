@@ -31,7 +31,7 @@ def schedules_at(path: Path | None) -> list[Schedule]:
     if path is None or not path.exists():
         return []
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
-    return [load(one) for one in files if not one.name.endswith(".schema.json") and one.stat().st_size]
+    return [load(file) for file in files if not file.name.endswith(".schema.json") and file.stat().st_size]
 
 
 def save(path: Path, schedules: Sequence[Schedule]) -> None:
@@ -40,8 +40,8 @@ def save(path: Path, schedules: Sequence[Schedule]) -> None:
         schedules[0].save(str(path))
         return
     path.mkdir(parents=True, exist_ok=True)
-    for one in schedules:
-        one.save(str(path / f"{one.name}.json"))
+    for schedule in schedules:
+        schedule.save(str(path / f"{schedule.name}.json"))
 
 
 def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
@@ -56,10 +56,10 @@ def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if step is None:
         return ""
     told = "it was planned in another mode than the model is in"
-    for one in step.steps:
-        if one.schedule.model.training == original_of(planned).training:
+    for bound in step.steps:
+        if bound.schedule.model.training == original_of(planned).training:
             try:
-                one.call(args, kwargs)
+                bound.call(args, kwargs)
             except BindError as error:
                 told = str(error)
             else:
@@ -71,8 +71,8 @@ def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str
     """Where schedules were planned for another budget than the one that is requested; "" if for this one."""
     if budget in (None, "min"):  # it followed from a goal
         return ""
-    for one in schedules:
-        planned = one.solve.settings
+    for schedule in schedules:
+        planned = schedule.solve.settings
         if len(schedules) == 1 and planned is not None and planned.budget != str(budget):
             return f"it was planned for a budget of {planned.budget}, and {budget} is requested"
     return ""
@@ -80,8 +80,8 @@ def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str
 
 def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
     """What a model trains by, in a line."""
-    peak, base = (sum(getattr(one.solve, what) for one in schedules) for what in ("peak", "baseline_peak"))
-    time, without = (sum(getattr(one.solve, what) for one in schedules) for what in ("time", "baseline_time"))
+    peak, base = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("peak", "baseline_peak"))
+    time, without = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("time", "baseline_time"))
     slower = f"{overhead(time, without)} time" if without else "no cost"
     kept = "" if path is None else f"; {path}"
     return f"{name}: peak {size(peak)} of {size(base)}, {slower} predicted{kept}"

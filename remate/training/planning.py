@@ -23,13 +23,13 @@ def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Sc
 
     with undisturbed(), warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        made = plan(call, budget=settings.budget, progress=settings.progress, **settings.plan)
-    for one in told:
-        if str(one.message).startswith(_ABOUT_SIZES):
-            settings.say(str(one.message).splitlines()[0])
+        planned = plan(call, budget=settings.budget, progress=settings.progress, **settings.plan)
+    for warning in told:
+        if str(warning.message).startswith(_ABOUT_SIZES):
+            settings.say(str(warning.message).splitlines()[0])
         else:
-            warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
-    schedules = [made] if isinstance(made, Schedule) else list(made)
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    schedules = [planned] if isinstance(planned, Schedule) else list(planned)
     if len(schedules) == len(known) == 1:
         schedules = [carry_notes(known[0], schedules[0])[0]]
     return schedules

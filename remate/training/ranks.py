@@ -43,13 +43,13 @@ def on_one_rank(
     if store.add(f"{key}/asked", 1) == 1:
         store.set(f"{key}/rank", str(rank))
         try:
-            made = make()
+            result = make()
         except BaseException as error:
             refused = PlannedElsewhere(refused=str(error) or type(error).__name__)
             store.set(f"{key}/made", msgspec.json.encode(refused))
             raise
-        store.set(f"{key}/made", msgspec.json.encode(made))
-        return made
+        store.set(f"{key}/made", msgspec.json.encode(result))
+        return result
     began = time.monotonic()
     say(f"waiting for another rank to plan {what}")
     while not store.check([f"{key}/made"]):

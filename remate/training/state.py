@@ -113,7 +113,7 @@ class Auto:
             return
         try:
             refuse_sharded(self.plain)
-            found = self._among_ranks(call) if is_distributed() else self._own(call)
+            scheduled = self._among_ranks(call) if is_distributed() else self._own(call)
         except RemateError as error:
             if self.settings.on_refused == "error":
                 raise
@@ -124,8 +124,8 @@ class Auto:
                 raise
             self._leave(f"planning failed, which is a defect of remate: {type(error).__name__}: {error}")
             return
-        self._scheduled, self._decided = found.model, True
-        self.outcome = Outcome(found.schedules, found.planned, time.monotonic() - began)
+        self._scheduled, self._decided = scheduled.model, True
+        self.outcome = Outcome(scheduled.schedules, scheduled.planned, time.monotonic() - began)
         self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
 
     def _decide_again(self, error: StaleModelError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -162,9 +162,9 @@ class Auto:
                 )
             settings.say(f"{settings.file} is planned again: {_first_line(why)}")
         self._plans += 1
-        made = planned_again(call, settings, known)
-        self._save(made)
-        return Scheduled(applied(self.plain, made, settings), tuple(made), True)
+        planned = planned_again(call, settings, known)
+        self._save(planned)
+        return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
     def _tried(self, schedules: Sequence[Schedule], call: RecordedCall) -> tuple[Any, str]:
         """The model with these schedules, None if they are not for it or not for the call; and why."""
@@ -177,16 +177,16 @@ class Auto:
 
     def _among_ranks(self, call: RecordedCall) -> Scheduled:
         """The same, where one rank does it for all whose model and call are of the same kind."""
-        made: list[Scheduled] = []
+        results: list[Scheduled] = []
 
         def make() -> PlannedElsewhere:
-            made.append(self._own(call))
-            return PlannedElsewhere(tuple(checked_text(one).decode() for one in made[0].schedules))
+            results.append(self._own(call))
+            return PlannedElsewhere(tuple(checked_text(schedule).decode() for schedule in results[0].schedules))
 
         settings, what = self.settings, f"the {type(self.plain).__name__}"
         shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
-        if made:
-            return made[0]
+        if results:
+            return results[0]
         if shared.refused:
             raise RemateError(f"another rank could not plan {what}: {shared.refused}")
         schedules = tuple(decode(text.encode()) for text in shared.texts)
@@ -222,8 +222,8 @@ class Auto:
 
 def state_of(model: Any) -> Auto | None:
     """What `remate.auto` made of a model; None for one that it was not called for."""
-    found = calls_of(model)
-    return found if isinstance(found, Auto) else None
+    calls = calls_of(model)
+    return calls if isinstance(calls, Auto) else None
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:

@@ -93,10 +93,12 @@ class StepsTaken:
 
     def beside(self) -> Beside:
         """At the sizes of which most was measured."""
-        found = [
+        complete = [
             Beside(eager.peak, taken.peak, eager.time, taken.time)
             for (scheduled, sizes), taken in self._taken.items()
             if scheduled and (eager := self._taken.get((False, sizes))) is not None
         ]
         rest = [Beside(eager_peak=one.peak, eager_time=one.time) for (by, _), one in self._taken.items() if not by]
-        return max([*found, *rest, Beside()], key=lambda one: sum(x is not None for x in msgspec.structs.astuple(one)))
+        return max(
+            [*complete, *rest, Beside()], key=lambda one: sum(x is not None for x in msgspec.structs.astuple(one))
+        )

@@ -87,10 +87,10 @@ def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
         "__qualname__": kind.__qualname__,
         "__doc__": kind.__doc__,
     }
-    made: Any = type(kind.__name__, (kind,), space)
-    made.forward = forward  # again: `__init_subclass__` of a class may wrap what was there
+    subclass: Any = type(kind.__name__, (kind,), space)
+    subclass.forward = forward  # again: `__init_subclass__` of a class may wrap what was there
     try:
-        model.__class__ = made
+        model.__class__ = subclass
     except TypeError:
         raise CaptureError(f"the calls of a {kind.__name__} cannot be planned", hint="give a Python module") from None
 
@@ -136,18 +136,18 @@ class _Forward:
 
 def _reduce(model: Any, kind: type, protocol: Any) -> Any:
     """A saved model is the user's: it loads where remate is not installed."""
-    made = _as(model, kind, lambda: model.__reduce_ex__(protocol))
+    reduced = _as(model, kind, lambda: model.__reduce_ex__(protocol))
     # Pickle holds the class in this form against that of the object.
-    newly = isinstance(made, tuple) and getattr(made[0], "__name__", "") == "__newobj__"
-    return (object.__new__, *made[1:]) if newly else made
+    newly = isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") == "__newobj__"
+    return (object.__new__, *reduced[1:]) if newly else reduced
 
 
 def _deepcopy(model: Any, kind: type, memo: dict[int, Any]) -> Any:
-    made = _as(model, kind, lambda: copy.deepcopy(model, memo))
+    copied = _as(model, kind, lambda: copy.deepcopy(model, memo))
     calls = calls_of(model)
     if calls is not None:
-        calls.copied_to(made)
-    return made
+        calls.copied_to(copied)
+    return copied
 
 
 def _as(model: Any, kind: type, act: Callable[[], Any]) -> Any:

@@ -11,15 +11,15 @@ REBIND = "keep the plan where the step is the same (remate rebind, with the same
 
 
 class RemateError(Exception):
-    """Base of every error that remate raises on purpose. As text it is safe to print, whatever file or model it is
-    about."""
+    """Base of all errors that remate raises deliberately. Its text is safe to print for any file or model."""
 
     def __str__(self) -> str:
         return plain_lines(super().__str__())
 
 
 class MissingExtraError(RemateError, ImportError):
-    """Something needs libraries that are not installed. extras: of the distribution `remate`, which bring them."""
+    """A feature needs libraries that are not installed. extras: extras of the distribution `remate` that contain
+    them."""
 
     def __init__(self, message: str, extras: tuple[str, ...]) -> None:
         self.extras = extras
@@ -29,9 +29,13 @@ class MissingExtraError(RemateError, ImportError):
 class ScheduleError(RemateError):
     """A schedule file that cannot be used.
 
-    code: stable code such as `R012` (documented in schema/errors.md). where: JSON pointer (`/blocks/B/forward/3/op`)
-    or "" for the whole file. hint: what to do. line, column: 1-based, 0 where the text is not at hand. file: the path
-    that was read, "" where there is none.
+    Attributes:
+        code: Stable code such as `R012` (documented in schema/errors.md).
+        where: JSON pointer (`/blocks/B/forward/3/op`), or "" for the whole file.
+        hint: What to do.
+        line: 1-based; 0 if the text is not available.
+        column: 1-based; 0 if the text is not available.
+        file: The path that was read; "" without one.
     """
 
     file = ""
@@ -57,7 +61,7 @@ class ScheduleError(RemateError):
 
     @property
     def faults(self) -> tuple[ScheduleError, ...]:
-        """Every fault found: this one, unless it is a ScheduleFaultsError."""
+        """All faults: this one, unless it is a ScheduleFaultsError."""
         return (self,)
 
 
@@ -84,15 +88,15 @@ class BindError(RemateError):
 
 
 class StaleModelError(BindError):
-    """The live model has other code, attributes or hooks than the one that the schedule was planned for."""
+    """The live model has different code, attributes or hooks than the planned model."""
 
 
 class StaleModelWarning(UserWarning):
-    """What may make a schedule stale and cannot be reported without running it, or was asked to be a warning only."""
+    """Something may make a schedule stale and cannot be decided without running it, or was requested as a warning."""
 
 
 class SteppedAsideWarning(UserWarning):
-    """The model's own forward ran in place of the schedule: the result is right, the memory budget does not hold."""
+    """The model's own forward ran in place of the schedule: the result is correct, the memory budget does not hold."""
 
 
 class EngineError(RemateError):
@@ -100,4 +104,4 @@ class EngineError(RemateError):
 
 
 class ExecutionError(RemateError):
-    """The step cannot go on: values were changed or freed between forward and backward."""
+    """The step cannot continue: values were changed or freed between forward and backward."""

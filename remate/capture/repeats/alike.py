@@ -84,11 +84,11 @@ def blocks(recorder: CallRecorder, delivered: Sequence[int]) -> list[list[CallBl
     while level:
         kinds: dict[Any, list[CallBlock]] = {}
         for call in level:
-            found = form(call, recorder.events) if id(call) in usable else None
-            if found is not None and uses.closed(call, found):
+            call_form = form(call, recorder.events) if id(call) in usable else None
+            if call_form is not None and uses.closed(call, call_form):
                 modes = recorder.events[call.start].modes
-                used = tuple(uses.last.get(number, -1) >= call.end for number in found.outputs)
-                kinds.setdefault((found.key, call.graph, used), []).append(CallBlock(call, found, used, modes))
+                used = tuple(uses.last.get(number, -1) >= call.end for number in call_form.outputs)
+                kinds.setdefault((call_form.key, call.graph, used), []).append(CallBlock(call, call_form, used, modes))
         repeated = [kind for kind in kinds.values() if len(kind) >= LEAST and any(kind[0].used)]
         chosen += repeated
         taken = {id(block.call) for kind in repeated for block in kind}
@@ -125,12 +125,12 @@ class _Uses:
         self.last |= dict.fromkeys(recorder.final, len(recorder.events))
         self._differentiated |= dict.fromkeys(delivered, len(recorder.events))
 
-    def closed(self, call: BlockCall, found: CallForm) -> bool:
+    def closed(self, call: BlockCall, form_of_call: CallForm) -> bool:
         """Nothing that a call makes is used elsewhere, but for what it returns, and nothing of its own."""
         within = {tensor.number for event in self._events[call.start : call.end] for tensor in tensors(event.made)}
-        made = within.difference(call.own, found.inputs, found.outputs)
+        leaking = within.difference(call.own, form_of_call.inputs, form_of_call.outputs)
         own = all(self.first.get(n, call.start) >= call.start and self.last.get(n, -1) < call.end for n in call.own)
-        return own and all(self.last.get(number, -1) < call.end for number in made)
+        return own and all(self.last.get(number, -1) < call.end for number in leaking)
 
     def adds_gradients(self, call: BlockCall) -> bool:
         """Whether a gradient that a call gives is added to one that was there before. Autograd does that within the

@@ -26,9 +26,9 @@ def candidates(model: nn.Module) -> dict[str, nn.Module]:
         if path and own and whole and "forward" not in vars(module) and not _updates_statistics(module):
             alike.setdefault((type(module), own), {})[path] = module
     several = [kind for kind in alike.values() if len(kind) >= LEAST]
-    found = {path: module for kind in several for path, module in kind.items()}
-    saved = sum(_size(module) for kind in several for module in _all_but_first(kind, found))
-    return found if saved >= SHARE * _size(model) else {}
+    repeated = {path: module for kind in several for path, module in kind.items()}
+    saved = sum(_size(module) for kind in several for module in _all_but_first(kind, repeated))
+    return repeated if saved >= SHARE * _size(model) else {}
 
 
 def _updates_statistics(module: nn.Module) -> bool:
@@ -40,9 +40,9 @@ def _size(module: nn.Module) -> int:
     return sum(1 for _ in module.modules())
 
 
-def _all_but_first(kind: Mapping[str, nn.Module], found: Mapping[str, nn.Module]) -> Iterator[nn.Module]:
+def _all_but_first(kind: Mapping[str, nn.Module], repeated: Mapping[str, nn.Module]) -> Iterator[nn.Module]:
     """Of one kind, those that stand in no other module of `found`."""
-    outer = [module for path, module in kind.items() if not any(above in found for above in _above(path))]
+    outer = [module for path, module in kind.items() if not any(above in repeated for above in _above(path))]
     yield from outer[1:]
 
 

@@ -30,9 +30,9 @@ class Standing(msgspec.Struct, frozen=True):
     made: tuple[Kind, ...]
 
 
-def text(number: int, part: str, made: list[torch.Tensor]) -> str:
+def text(number: int, part: str, tensors: list[torch.Tensor]) -> str:
     """A Standing as the operator takes it."""
-    kinds = tuple(_kind(tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for t in made)
+    kinds = tuple(_kind(tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for t in tensors)
     return msgspec.json.encode(Standing(number, part, kinds)).decode()
 
 
@@ -72,9 +72,9 @@ class OpaqueBlock(torch.autograd.Function):
     def forward(ctx: Any, parts: BlockParts, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         ctx.parts = parts
-        made = STANDS_FOR(list(tensors), parts.forward)
-        ctx.mark_non_differentiable(*(made[at] for at in parts.plain))
-        return tuple(made)
+        outputs = STANDS_FOR(list(tensors), parts.forward)
+        ctx.mark_non_differentiable(*(outputs[at] for at in parts.plain))
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
@@ -86,8 +86,8 @@ class OpaqueBlock(torch.autograd.Function):
         layouts = tuple(tangent_layout(grad) for grad in tangents)
         if layouts != parts.tangents:
             raise OtherLayoutError(parts.number, layouts)
-        made = STANDS_FOR(tangents, parts.backward)
-        return None, *(None if at is None else made[at] for at in parts.wanted)
+        gradients = STANDS_FOR(tangents, parts.backward)
+        return None, *(None if at is None else gradients[at] for at in parts.wanted)
 
 
 class Laid(torch.autograd.Function):

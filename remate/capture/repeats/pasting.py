@@ -27,7 +27,7 @@ def paste(module: GraphModule, instances: Mapping[int, PastedInstance]) -> None:
     """Put the nodes of the templates where nodes of `module` stand for them. Raises UnlikeError where that would not be
     the graph of the whole."""
     constants: dict[tuple[int, str], str] = {}
-    made: dict[int, dict[Node, Node]] = {}
+    copies: dict[int, dict[Node, Node]] = {}
     for node in list(module.graph.nodes):
         if node.target is not STANDS_FOR:
             continue
@@ -36,9 +36,9 @@ def paste(module: GraphModule, instances: Mapping[int, PastedInstance]) -> None:
         given = node.args[0]
         if what.part == FORWARD:
             keys = dict(zip(instance.template.takes, given, strict=True))
-            env = made[what.number] = _placed(instance.template, keys)
+            env = copies[what.number] = _placed(instance.template, keys)
         else:
-            env = made[what.number]
+            env = copies[what.number]
             env |= _placed(instance.template, _tangents(instance.template, given))
         _copy(module, node, what, instance, env, constants)
         _connect(module, node, what, instance.template, env)
@@ -86,11 +86,11 @@ def _constant(module: GraphModule, source: GraphModule, name: str, constants: di
 
 def _meta(meta: Mapping[str, Any], number: int, path: str) -> dict[str, Any]:
     """What is known of an operation of the block at `path`."""
-    made = dict(meta)
-    if "seq_nr" in made:
-        made["seq_nr"] = (number, made["seq_nr"])
-    torch_api.moved(made, PATH, path)
-    return made
+    copied = dict(meta)
+    if "seq_nr" in copied:
+        copied["seq_nr"] = (number, copied["seq_nr"])
+    torch_api.moved(copied, PATH, path)
+    return copied
 
 
 def _connect(module: GraphModule, place: Node, what: Standing, template: Template, env: dict[Node, Node]) -> None:
@@ -102,10 +102,10 @@ def _connect(module: GraphModule, place: Node, what: Standing, template: Templat
             raise UnlikeError("a list of tensors is read otherwise")
         at = user.args[1]
         assert isinstance(at, int)
-        found = env[results[at]]
+        result = env[results[at]]
         if not forward:
             _refuse_other_order(user)
-        user.replace_all_uses_with(found)
+        user.replace_all_uses_with(result)
         module.graph.erase_node(user)
     module.graph.erase_node(place)
 

@@ -224,11 +224,11 @@ def recording(recorder: CallRecorder) -> Callable[[str, nn.Module, Any], Any]:
             call, written = None, recorder.written
             with torch._C.DisableTorchFunction(), recorder.trying():
                 call = recorder.entered(module, path, args, kwargs)
-            made = forward(*args, **kwargs)
+            outputs = forward(*args, **kwargs)
             with torch._C.DisableTorchFunction(), recorder.trying():
                 if call is not None:
-                    recorder.left(call, made, written)
-            return made
+                    recorder.left(call, outputs, written)
+            return outputs
 
         return run
 
@@ -245,13 +245,15 @@ def _fault(module: nn.Module, inputs: list[torch.Tensor]) -> str:
     return ""
 
 
-def _graph(made: list[torch.Tensor], given: list[torch.Tensor], own: list[torch.Tensor]) -> tuple[tuple[str, ...], str]:
+def _graph(
+    outputs: list[torch.Tensor], given: list[torch.Tensor], own: list[torch.Tensor]
+) -> tuple[tuple[str, ...], str]:
     """What autograd noted between tensors, by name, in the order of a search; and why it cannot be made again."""
     ends = [tensor.grad_fn for tensor in given if tensor.grad_fn is not None]
     seen: dict[Any, None] = dict.fromkeys(ends)
     names: list[str] = []
     leaves = set(map(id, own))
-    todo = [tensor.grad_fn for tensor in reversed(made) if tensor.grad_fn is not None]
+    todo = [tensor.grad_fn for tensor in reversed(outputs) if tensor.grad_fn is not None]
     while todo:
         node = todo.pop()
         if node in seen:

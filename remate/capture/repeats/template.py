@@ -40,12 +40,12 @@ class Template(msgspec.Struct, frozen=True):
 
     def parts(self, number: int) -> BlockParts:
         """What stands for the block that has this number."""
-        made = [node.meta["val"] for node in self.outputs]
+        outputs = [node.meta["val"] for node in self.outputs]
         grads = list(self.grads)
         tangents = {key[1]: node.meta["val"] for node, key in self.placeholders.items() if key[0] == "grad"}
         return BlockParts(
             number,
-            text(number, FORWARD, made),
+            text(number, FORWARD, outputs),
             text(number, BACKWARD, [self.grads[key].meta["val"] for key in grads]),
             self.plain,
             tuple(tangent_layout(tangents[at]) for at in sorted(tangents)),
@@ -71,16 +71,16 @@ class _Alone(nn.Module):
         with watch.followed_by(recorder), watch.within(PATH, self._of.call.caller), self._cast():
             with torch._C.DisableTorchFunction():
                 call = recorder.entered(self.block, PATH, args, kwargs)
-            made = self.block.forward(*args, **kwargs)
+            outputs = self.block.forward(*args, **kwargs)
         with torch._C.DisableTorchFunction():
-            recorder.left(call, made, recorder.written)
-            found = form(call, recorder.events)
-            if found is None or found.key != self._of.form.key:
+            recorder.left(call, outputs, recorder.written)
+            call_form = form(call, recorder.events)
+            if call_form is None or call_form.key != self._of.form.key:
                 raise UnlikeError("it does something else on its own")
-            leaves = recorder.tensors(found.outputs)
-            made = (t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
+            leaves = recorder.tensors(call_form.outputs)
+            outputs = (t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
             laid = self._laid
-            return tuple(Laid.apply(t, laid[at]) if at in laid else t for at, t in enumerate(made))
+            return tuple(Laid.apply(t, laid[at]) if at in laid else t for at, t in enumerate(outputs))
 
     @contextmanager
     def _cast(self) -> Iterator[None]:
@@ -127,13 +127,13 @@ def _with_laid(traced: Traced) -> Traced:
     graph = traced.module.graph
     for node in graph.find_nodes(op="call_function", target=STANDS_FOR):
         (given,) = node.args[0]
-        made = next(iter(node.users), None)
+        user = next(iter(node.users), None)
         if standing(node.args[1]).part != TANGENT or given.op != "placeholder" or len(node.users) > 1:
             raise UnlikeError("a gradient reaches it by way of something else")
-        if made is not None:
-            given.meta["val"] = made.meta["val"]
-            made.replace_all_uses_with(given)
-            graph.erase_node(made)
+        if user is not None:
+            given.meta["val"] = user.meta["val"]
+            user.replace_all_uses_with(given)
+            graph.erase_node(user)
         graph.erase_node(node)
     return torch_api.read(traced.module)
 
@@ -155,10 +155,10 @@ def _read(traced: Traced, block: CallBlock, differ: list[bool]) -> Template:
             outputs[port.key] = _bare(node)
         if node is not None and port.kind == GRADIENT:
             grads[key(port.key)] = node
-    made = tuple(outputs[at] for at in range(len(block.form.outputs)))
-    if any(node.op == "placeholder" for node in made):
+    results = tuple(outputs[at] for at in range(len(block.form.outputs)))
+    if any(node.op == "placeholder" for node in results):
         raise UnlikeError("it returns what it is given")
-    for node, kind in zip(made, _outputs(block), strict=True):
+    for node, kind in zip(results, _outputs(block), strict=True):
         if layout(node.meta["val"])[:5] != kind.layout[:5]:
             raise UnlikeError("what it makes has a different memory layout")
     takes = [(_OWN, name) for name, _, _ in block.call.own.values()]
@@ -166,7 +166,7 @@ def _read(traced: Traced, block: CallBlock, differ: list[bool]) -> Template:
     if not {key for key in placeholders.values() if key[0] != "grad"} <= set(takes):
         raise UnlikeError("it takes something else on its own")
     plain = tuple(at for at, differs in enumerate(differ) if not differs)
-    return Template(traced.module, placeholders, made, grads, plain, tuple(takes))
+    return Template(traced.module, placeholders, results, grads, plain, tuple(takes))
 
 
 def _bare(node: Node) -> Node:

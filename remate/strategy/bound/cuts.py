@@ -30,10 +30,10 @@ def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
     """The best bound of a single cut. Cut short, it is the trivial one: every operation once."""
     single, forced = instance.view(cut_model, 1, False), forced_bytes(instance.problem)
     ask = _Requested(single, request, context.deadline, forced)
-    found = _scored(instance.problem, ask)
-    if not found:
+    scored = _scored(instance.problem, ask)
+    if not scored:
         return instance.problem.baseline_time
-    best, at = found[0]
+    best, at = scored[0]
     if best < float("inf") and single.variables <= EXACT:  # else the relaxation says nearly as much
         best = max(best, ask.proven([at], relax=False))
     return single.nanoseconds(best)

@@ -90,9 +90,9 @@ class Levels:
                 return Offer([simulated_plan(leaf, ())], "none: the time was up")
             parts = self._parts(node, Problem(leaf.graph, once)) if node.parts else []
             begun, solver = time.process_time(), self.by.inner if node.parts else self.by.leaf
-            self.known[key] = found = solver(leaf, once, parts, self.deadline, self.effort)
+            self.known[key] = solutions = solver(leaf, once, parts, self.deadline, self.effort)
             spent = time.process_time() - begun
-            self.deadline.say(f"part {span.id}: {len(found.plans)} plans by {found.solver}, {spent:.1f} s")
+            self.deadline.say(f"part {span.id}: {len(solutions.plans)} plans by {solutions.solver}, {spent:.1f} s")
         return self.known[key]
 
     def solved(self, recomputes: Sequence[FlatRecompute]) -> tuple[SolvedPart, ...]:

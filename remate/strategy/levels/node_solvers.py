@@ -114,14 +114,14 @@ def by_strategy(name: str, solvers: Solvers, otherwise: Frontier) -> Frontier:
             for share in GRID:
                 request = Request(low + int(share * (high - low)), 0.0, each, solvers)
                 context = Context(deadline, about.baseline.time)
-                for found in candidates(chosen, about, request, context):
-                    if found.peak <= high and found.order is None:
-                        plans.setdefault(found.recomputes, simulated_plan(leaf, found.recomputes))
+                for candidate in candidates(chosen, about, request, context):
+                    if candidate.peak <= high and candidate.order is None:
+                        plans.setdefault(candidate.recomputes, simulated_plan(leaf, candidate.recomputes))
         except NotApplicableError:
             other = otherwise(leaf, once, parts, deadline, effort)
             return Offer(other.plans, f"{other.solver} ({name} does not apply)")
-        made = name if chosen.solver == NO_SOLVER else f"{name}, {_text(chosen, solvers)}"
-        return Offer([*worth_having(plans.values(), keep), *whole_again(leaf, once)], made)
+        label = name if chosen.solver == NO_SOLVER else f"{name}, {_text(chosen, solvers)}"
+        return Offer([*worth_having(plans.values(), keep), *whole_again(leaf, once)], label)
 
     return solve
 

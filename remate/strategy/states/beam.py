@@ -57,11 +57,11 @@ def beam(instance: StepInstance, request: Request, context: Context) -> Proposal
         peaks: list[int] = []
         states = request.effort.states * OF_A_STEP // max(OF_A_STEP, len(instance.graph.operations))
         for recomputes in walks(instance.view(space_of), budget, states, context.deadline):
-            found = yield Proposal(recomputes)
-            peaks.append(found.peak)
-            if found.peak > request.budget:
+            judged = yield Proposal(recomputes)
+            peaks.append(judged.peak)
+            if judged.peak > request.budget:
                 break  # only the smallest peak is wanted
-            yield from polish(instance.problem, found, request.budget, context.deadline)
+            yield from polish(instance.problem, judged, request.budget, context.deadline)
         return min(peaks, default=None)
 
     yield from downward(instance, request, context, search)
@@ -104,24 +104,24 @@ class _Beam:
     def _layer(self, layer: list[_Node], width: int, reaches: tuple[float, ...]) -> list[_Node]:
         """The best states after the operation that all states of a layer are about to run."""
         queue = [(node.estimate, 0, n, node) for n, node in enumerate(layer)]
-        seen, found = {node.state for node in layer}, dict[State, _Node]()
+        seen, best_of_state = {node.state for node in layer}, dict[State, _Node]()
         serial, depth = len(layer), 0
         heapq.heapify(queue)
-        while queue and len(found) < 2 * width:
+        while queue and len(best_of_state) < 2 * width:
             if self.left <= 0:
                 return []
             self.left -= 1
             _, depth, _, node = heapq.heappop(queue)
             for following, op in self._steps(node, width, reaches):
                 if op < 0:
-                    known = found.get(following.state)
+                    known = best_of_state.get(following.state)
                     if known is None or following.estimate < known.estimate:
-                        found[following.state] = following
+                        best_of_state[following.state] = following
                 elif following.state not in seen:
                     seen.add(following.state)
                     serial += 1
                     heapq.heappush(queue, (following.estimate, depth - 1, serial, following))
-        best = sorted(found.values(), key=lambda node: (node.estimate, node.held))
+        best = sorted(best_of_state.values(), key=lambda node: (node.estimate, node.held))
         self.whole &= not queue and len(best) <= width
         return best[:width]
 
@@ -173,9 +173,9 @@ class _Beam:
         excess = space.during(state, move, node.held) - self.budget
         if excess <= 0:
             return [0]
-        made = space.states.get(move.op, 0) if move.op == space.points[state.point] else 0
-        made |= sum(space.copies.values()) if move.op == UPDATE else 0
-        free = state.resident & (space.counted[state.point] | made) & ~move.need & ~move.written
+        mask = space.states.get(move.op, 0) if move.op == space.points[state.point] else 0
+        mask |= sum(space.copies.values()) if move.op == UPDATE else 0
+        free = state.resident & (space.counted[state.point] | mask) & ~move.need & ~move.written
         if space.bytes_of(free) < excess:
             return []
         ranked = [self._ranked(state, free, pending, reach) for reach in reaches]
@@ -224,25 +224,25 @@ class _Beam:
         there, key = (state.resident | state.returned) & ~(1 << k), (k, state.point >= space.update)
         requested, was, ratio = self.dearer.get(key, (0, -1, 0.0))
         if there & requested != was:
-            made, requested = self._makers(state.point, 1 << k, there)
-            time = sum(space.problem.time[g] for g in made)
+            produced, requested = self._makers(state.point, 1 << k, there)
+            time = sum(space.problem.time[g] for g in produced)
             ratio = (time + 1) / (space.problem.time[f] + 1)
             self.dearer[key] = requested, there & requested, ratio
         return ratio
 
     def _makers(self, p: int, items: int, there: int) -> tuple[set[int], int]:
         """Operations that make items again, and the items that they were requested."""
-        space, found, seen, requested = self.space, set[int](), 0, 0
+        space, makers, seen, requested = self.space, set[int](), 0, 0
         while items:
             f = space.makers[(items & -items).bit_length() - 1]
             if f < 0:
                 break
-            found.add(f)
+            makers.add(f)
             seen |= space.writes[f]
             need = space.needs(p, f)
             requested |= need
             items = (items | need & ~there) & ~seen
-        return found, requested
+        return makers, requested
 
     def _after(self, node: _Node, move: StateMove, dropped: int, again: int, width: int) -> _Node | None:
         space, state = self.space, node.state

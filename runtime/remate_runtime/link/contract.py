@@ -1,4 +1,4 @@
-"""What a step promises to autograd and to the caller, whatever engine executes it. Needs no torch."""
+"""The contract of a step with autograd and the caller, whatever engine executes it. Does not require torch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ from .events import Deliver, Execution, Linked, Update
 
 
 class Output(msgspec.Struct, frozen=True):
-    """A tensor that the module returns. value: in the graph. grad: a gradient may pass through it. constant: it lies in
-    one, which later steps read, so the caller gets a copy."""
+    """A tensor that the module returns.
+
+    Attributes:
+        value: Value of the graph.
+        grad: A gradient may pass through it.
+        constant: It is in a constant, which later steps read, so the caller gets a copy.
+    """
 
     name: str
     value: int
@@ -24,8 +29,13 @@ class Output(msgspec.Struct, frozen=True):
 
 
 class Tangent(msgspec.Struct, frozen=True):
-    """A gradient that backward starts from. value: in the graph. output: number of the output that it belongs to. type:
-    what the backward operations were recorded with."""
+    """A gradient that backward starts from.
+
+    Attributes:
+        value: Value of the graph.
+        output: Number of its output.
+        type: The type that the backward operations were recorded with.
+    """
 
     value: int
     output: int
@@ -33,9 +43,13 @@ class Tangent(msgspec.Struct, frozen=True):
 
 
 class Gradient(msgspec.Struct, frozen=True):
-    """value: in the graph. source: number of the source that it belongs to. shared: its storage is another's too.
+    """A gradient that backward computes.
 
-    tangents: those that it depends on. Without any of them the source gets no gradient, as in eager.
+    Attributes:
+        value: Value of the graph.
+        source: Number of its source.
+        shared: Its storage also belongs to a different gradient or tangent.
+        tangents: The tangents that it depends on. Without any of them the source gets no gradient, as in eager.
     """
 
     value: int
@@ -48,9 +62,12 @@ class Gradient(msgspec.Struct, frozen=True):
 
 
 class Watched(msgspec.Struct, frozen=True):
-    """A tensor that backward reads and that somebody else could write to meanwhile. at: number of the source or output.
-    until: of a parameter or buffer, the number of the delivery up to which it is read; None: watched until backward
-    begins.
+    """A tensor that backward reads and that other code could write to meanwhile.
+
+    Attributes:
+        at: Number of the source or output.
+        until: For a parameter or buffer, the number of the delivery up to which it is read. None: watched until
+            backward begins.
     """
 
     at: int
@@ -59,8 +76,13 @@ class Watched(msgspec.Struct, frozen=True):
 
 
 class Passed(msgspec.Struct, frozen=True):
-    """An output that is a parameter, or a buffer that is not updated. at: number of the output. source: of the source.
-    tracked: the model returns it with its autograd history, not behind `.detach()`."""
+    """An output that is a parameter, or a buffer without update.
+
+    Attributes:
+        at: Number of the output.
+        source: Number of the source.
+        tracked: The model returns it with its autograd history, not after `.detach()`.
+    """
 
     at: int
     source: int
@@ -68,15 +90,20 @@ class Passed(msgspec.Struct, frozen=True):
 
 
 class StepContract(msgspec.Struct, frozen=True):
-    """Numbers count through `sources`, `outputs` and so on; values are those of the graph.
+    """The contract. Numbers count through `sources`, `outputs` and so on; values are those of the graph.
 
-    sources: values of inputs, parameters, buffers and live attributes, in the order in which the caller gives them.
-    updates: (number of the buffer among the sources, the value that it takes when forward ends). preserved: buffers
-    whose old contents backward reads. gradients: what backward gives. deliveries: numbers of the gradients that are
-    given together, in the order in which they are. watched_sources, watched_outputs: must be unchanged when backward
-    begins. tangents: those that backward reads. undelivered: numbers of the sources, live attributes aside, that get no
-    gradient. passed: outputs that are a parameter or buffer as it is.
-    inner: numbers of outputs with a gradient that others with one are made from, and the tangents of those.
+    Attributes:
+        sources: Values of inputs, parameters, buffers and live attributes, in the caller's order.
+        updates: (number of the buffer among the sources, its new value when forward ends).
+        preserved: Buffers whose old contents backward reads.
+        gradients: The gradients that backward computes.
+        deliveries: Numbers of the gradients that are delivered together, in order.
+        watched_sources: Must be unchanged when backward begins.
+        watched_outputs: Must be unchanged when backward begins.
+        tangents: The tangents that backward reads.
+        undelivered: Numbers of the sources without gradient, except live attributes.
+        passed: Outputs that are a parameter or buffer itself.
+        inner: Numbers of outputs with a gradient that other such outputs depend on, and the tangents of those.
     """
 
     sources: tuple[int, ...]
@@ -94,7 +121,13 @@ class StepContract(msgspec.Struct, frozen=True):
 
 
 def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str]) -> StepContract:
-    """outputs: the leaves of the module's outputs. sources: names in the order in which their tensors will be given."""
+    """Return the contract of a step.
+
+    Args:
+        linked: The step.
+        outputs: The leaves of the module's outputs.
+        sources: Names in the order of their tensors.
+    """
     graph = linked.graph
     numbers = {value.name: i for i, value in enumerate(graph.values)}
     given = tuple(numbers[name] for name in sources)
@@ -134,7 +167,8 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
 
 
 def _passed(graph: Graph, returned: list[tuple[int, bool]], position: dict[int, int]) -> tuple[Passed, ...]:
-    """Inputs are not passed on as they are: autograd would add up the parts of their gradients in another order."""
+    """Return the passed outputs. Inputs are excluded: autograd would add the parts of their gradients in a different
+    order."""
     updated = {buffer for buffer, _ in graph.updates}
     return tuple(
         Passed(at, position[value], tracked)
@@ -146,9 +180,9 @@ def _passed(graph: Graph, returned: list[tuple[int, bool]], position: dict[int, 
 def _inner(
     graph: Graph, returned: list[tuple[int, bool]], tangents: tuple[Tangent, ...]
 ) -> tuple[tuple[int, frozenset[int]], ...]:
-    """returned: the value of each output, and whether it has a gradient in the model."""
+    """Return the inner outputs. returned: the value of each output, and whether it has a gradient in the model."""
     parameters = {at for at, (value, _) in enumerate(returned) if graph.values[value].kind == "parameter"}
-    made_from: dict[int, set[int]] = {}  # by value: the outputs that it is made from
+    made_from: dict[int, set[int]] = {}  # by value: the outputs that it depends on
     for at, (value, grad) in enumerate(returned):
         if grad:
             made_from.setdefault(value, set()).add(at)
@@ -160,7 +194,8 @@ def _inner(
                     made_from[value] = made_from.get(value, set()) | through
     reached: dict[int, set[int]] = {}
     for tangent in tangents:
-        for at in made_from.get(returned[tangent.output][0], set()) - {tangent.output} - parameters:  # hooks are theirs
+        # Their hooks run anyway.
+        for at in made_from.get(returned[tangent.output][0], set()) - {tangent.output} - parameters:
             reached.setdefault(at, set()).add(tangent.value)
     return tuple((at, frozenset(values)) for at, values in sorted(reached.items()))
 
@@ -175,8 +210,10 @@ def _output(graph: Graph, leaf: Leaf, value: int) -> Output:
 
 
 def keeps_contract(linked: Linked, other: Linked) -> bool:
-    """Whether what `linked` promises holds for `other`, the same step with more recomputes: the same deliveries,
-    nothing read in backward that is not watched, and nothing later."""
+    """Return whether the contract of `linked` holds for `other`, the same step with more recomputations.
+
+    It needs the same deliveries, no unwatched reads in backward, and no later reads.
+    """
     if [e for e in linked.events if isinstance(e, Deliver | Update)] != [
         e for e in other.events if isinstance(e, Deliver | Update)
     ]:
@@ -195,7 +232,7 @@ def keeps_contract(linked: Linked, other: Linked) -> bool:
 
 
 def _last_segments(linked: Linked) -> dict[int, int]:
-    """By owner of a storage that backward reads, the number of the delivery before which it does so last."""
+    """Return by owner of a storage that backward reads the number of the delivery before its last read."""
     graph, last, segment = linked.graph, dict[int, int](), 0
     for event in linked.backward:
         if isinstance(event, Deliver):
@@ -210,16 +247,16 @@ def _label(graph: Graph, value: int) -> str:
 
 
 def _reads_of_backward(linked: Linked) -> tuple[set[int], set[int]]:
-    """Owners of the storages that backward reads; and those among them that forward has left behind for it."""
+    """Return owners of the storages that backward reads, and those among them that forward leaves for it."""
     graph, root = linked.graph, linked.graph.root
     read: set[int] = {root[gradient] for _, gradient in graph.gradients}
-    resident, made = set(read), set[int]()
+    resident, produced = set(read), set[int]()
     for event in linked.backward:
         if isinstance(event, Execution):
             op = graph.operations[event.op]
             read.update(root[v] for v in op.reads)
-            resident.update(root[v] for v in op.reads if v not in made)
-            made.update(v for v in op.writes if v is not None)
+            resident.update(root[v] for v in op.reads if v not in produced)
+            produced.update(v for v in op.writes if v is not None)
     return read, resident
 
 
@@ -232,8 +269,8 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
         for value in op.writes:
             if value is not None:
                 depends[value] = through
-    found: list[Gradient] = []
+    gradients: list[Gradient] = []
     copies = copied(graph)
     for number, (source, value) in enumerate(graph.gradients):
-        found.append(Gradient(value, position[source], number in copies, depends[value]))
-    return tuple(found)
+        gradients.append(Gradient(value, position[source], number in copies, depends[value]))
+    return tuple(gradients)

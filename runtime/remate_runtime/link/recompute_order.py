@@ -1,5 +1,7 @@
-"""In which order recomputations are left out where the budget has room: those first that save most time for a byte that
-is kept instead. Needs no torch."""
+"""The order in which recomputations are left out if the budget has room: most saved time per kept byte first.
+
+Does not require torch.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,35 @@ from ..flat_step.graph import FlatRecompute, Graph
 
 
 class RecomputeGroup(NamedTuple):
-    """ops: whose recomputations are left out together. figures: ns that these take, bytes that are kept instead, less
-    what only they read."""
+    """Operations whose recomputations are left out together.
+
+    Attributes:
+        ops: The operations.
+        figures: Their time in ns, and the bytes that are kept instead, without those that only they read.
+    """
 
     ops: frozenset[int]
     figures: tuple[int, int]
 
 
 def groups(graph: Graph, recomputes: Sequence[FlatRecompute]) -> list[RecomputeGroup]:
-    """Every recomputation, in one group each. An operation goes with all that runs again for nothing else but it, or
-    what went before."""
+    """Return groups that contain every recomputation once. Operations that run again only for a group belong to it."""
     return _Order(graph, recomputes).taken()
 
 
 def ranked(graph: Graph, recomputes: Sequence[FlatRecompute]) -> list[RecomputeGroup]:
-    """For every operation that runs again the group that it would be the first of, the best first. One may be in
-    several."""
+    """Return for every recomputed operation the group that it would start, the best first. Groups may overlap."""
     return _Order(graph, recomputes).ranked()
 
 
 class _Recompute(NamedTuple):
-    """made, read: storages. needs: operations that make those again that it reads."""
+    """A recomputed operation.
+
+    Attributes:
+        made: Storages that it produces.
+        read: Storages that it reads.
+        needs: Operations that recompute what it reads.
+    """
 
     ns: int
     made: frozenset[int]
@@ -41,7 +51,7 @@ class _Recompute(NamedTuple):
 
 
 class _Order:
-    """Greedy: the best group is taken, and those that this changes are looked at again."""
+    """A greedy order: take the best group, and rank again those that this affects."""
 
     def __init__(self, graph: Graph, recomputes: Sequence[FlatRecompute]) -> None:
         self._graph = graph
@@ -50,7 +60,7 @@ class _Order:
         times = Counter(recompute.op for recompute in recomputes)
         self._recomputes = {op: self._recompute(op, times) for op in sorted(times)}
         self._left = set(times)
-        self._users: dict[int, set[int]] = {op: set() for op in times}  # recomputes that read what it makes
+        self._users: dict[int, set[int]] = {op: set() for op in times}  # recomputations that read its results
         self._readers: dict[int, set[int]] = {}  # the same by storage
         for op, recompute in self._recomputes.items():
             for need in recompute.needs:
@@ -71,7 +81,7 @@ class _Order:
         return self._graph.values[root].producer
 
     def taken(self) -> list[RecomputeGroup]:
-        found: list[RecomputeGroup] = []
+        groups_in_order: list[RecomputeGroup] = []
         current = {op: self._rank(op) for op in self._recomputes}
         heap = [(rank, op) for op, rank in current.items()]
         heapq.heapify(heap)
@@ -81,11 +91,11 @@ class _Order:
                 continue
             group = self._group(op)
             self._left -= group.ops
-            found.append(group)
+            groups_in_order.append(group)
             for other in self._beside(group.ops) & self._left:
                 current[other] = self._rank(other)
                 heapq.heappush(heap, (current[other], other))
-        return found
+        return groups_in_order
 
     def ranked(self) -> list[RecomputeGroup]:
         return [self._group(op) for op in sorted(self._recomputes, key=lambda op: (self._rank(op), op))]
@@ -95,7 +105,7 @@ class _Order:
         return nbytes > 0, -ns / max(1, nbytes)
 
     def _group(self, op: int) -> RecomputeGroup:
-        """An operation with those that run again for nothing else."""
+        """Return an operation with those that run again only for it."""
         ops, more = {op}, list(self._recomputes[op].needs)
         while more:
             other = more.pop()
@@ -109,11 +119,11 @@ class _Order:
                 more += recompute.needs
         kept = sum(map(self._graph.nbytes, self._recomputes[op].made))
         freed = sum(map(self._graph.nbytes, self._freed_without(ops)))
-        return RecomputeGroup(frozenset(ops), (sum(self._recomputes[one].ns for one in ops), kept - freed))
+        return RecomputeGroup(frozenset(ops), (sum(self._recomputes[member].ns for member in ops), kept - freed))
 
     def _freed_without(self, ops: Collection[int]) -> set[int]:
-        """Storages that are kept for recomputations of these alone."""
-        read = {root for one in ops for root in self._recomputes[one].read}
+        """Return the storages that are kept only for recomputations of these operations."""
+        read = {root for op in ops for root in self._recomputes[op].read}
         return {
             root
             for root in read - self._read_anyway
@@ -123,9 +133,9 @@ class _Order:
         }
 
     def _beside(self, ops: Collection[int]) -> set[int]:
-        """Those for which it matters whether these run again."""
+        """Return the operations whose rank depends on whether these run again."""
         near: set[int] = set()
-        for one in ops:
-            near |= self._users[one] | self._recomputes[one].needs
-            near.update(*(self._readers[root] for root in self._recomputes[one].read))
-        return near.union(*(self._users[one] for one in near))
+        for op in ops:
+            near |= self._users[op] | self._recomputes[op].needs
+            near.update(*(self._readers[root] for root in self._recomputes[op].read))
+        return near.union(*(self._users[op] for op in near))

@@ -1,8 +1,8 @@
-"""The one simulator: what a linked schedule costs. Every strategy is judged by it, never by its own model.
+"""The simulator: the cost of a linked schedule. Every strategy is judged by it, never by its own model.
 
-Peak: bytes that the step (forward and backward) holds at its worst moment beyond parameters, buffers, inputs and
-optimizer state; outputs, gradients and workspace count. The peak of a schedule is that of the device's memory; of one
-for parts of a model, that of all their calls together.
+Peak: bytes that the step (forward and backward) uses at its worst moment beside parameters, buffers, inputs and
+optimizer state; outputs, gradients and workspace count. The peak of a schedule is that of device memory. For parts of a
+model, it is that of all their calls together.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ from .lanes import Clock, LaneUse, clock
 
 
 class Account(msgspec.Struct, frozen=True):
-    """What one memory holds over the step, by position, in bytes.
+    """The bytes of a memory over the step, by position.
 
-    during[i]: while event i happens, workspace included. after[i]: when it is over and what dies with it is gone, by
-    the `Free` right behind it for one. peak_at: the first position where the peak is reached.
+    Attributes:
+        during: Bytes while event i happens, workspace included.
+        after: Bytes when it is over and its last reads are freed, for example by the following `Free`.
+        peak_at: The first position with the peak.
     """
 
     peak: int
@@ -34,10 +36,16 @@ class Account(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Memory and time of the step. time: ns of all runs. backward_start: position of the forward/backward boundary.
-    memories: the account of each memory that the step uses; that of the device is always there, and it is what a budget
-    bounds. beside: bytes of the device that the other calls of a part of a model hold meanwhile; the peak counts them,
-    `during` and `after` do not. clock: where values are paged; then `time` includes what the step waits for them."""
+    """Memory and time of the step.
+
+    Attributes:
+        time: ns of all runs, and of waits for paged values.
+        backward_start: Position of the forward/backward boundary.
+        memories: The account of each memory that the step uses. That of the device always exists, and budgets bound it.
+        beside: Device bytes that the other calls of a part use meanwhile. The peak includes them, `during` and `after`
+            do not.
+        clock: Set if values are paged.
+    """
 
     time: int
     backward_start: int
@@ -47,7 +55,7 @@ class Timeline(msgspec.Struct, frozen=True):
 
     @property
     def lanes(self) -> tuple[LaneUse, ...]:
-        """What the lanes do that values are paged in."""
+        """The use of the lanes in which values are paged."""
         return self.clock.lanes if self.clock is not None else ()
 
     @property
@@ -82,13 +90,15 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
-    """Cost a linked schedule: bytes of each memory, time in ns.
+    """Return the cost of a linked schedule: bytes of each memory, time in ns.
 
-    gradients: what becomes of those that are delivered: "retained" to the end of the step, as where `.grad` is None
-    before; "accumulated" in a `.grad` that exists, or "consumed" by an optimizer in backward: gone, in either case.
-    None: what the graph assumes, for which budgets are stated.
+    Args:
+        linked: The step.
+        gradients: What happens to delivered gradients. "retained": they stay to the end of the step, as if `.grad` is
+            None before. "accumulated" in an existing `.grad`, or "consumed" by an optimizer in backward: they are
+            freed. None: what the graph assumes, which budgets refer to.
     """
-    held = (gradients or linked.graph.delivered) == "retained"
+    retained = (gradients or linked.graph.delivered) == "retained"
     operations = linked.graph.operations
     computations = [
         (at, operations[e.op]) for at, e in enumerate(linked.events) if type(e) is Run or type(e) is RecomputeRun
@@ -97,7 +107,7 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     by_memory: dict[str, list[Allocation]] = {DEVICE: []}
     for allocation in linked.allocations:
         if allocation.delivered is not None:
-            allocation = replace(allocation, death=count if held else allocation.delivered + 1)
+            allocation = replace(allocation, death=count if retained else allocation.delivered + 1)
         by_memory.setdefault(allocation.memory, []).append(allocation)
     workspace: dict[str, list[tuple[int, int]]] = {}
     for at, op in computations:
@@ -107,39 +117,49 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
         memory: account(by_memory.get(memory, []), workspace.get(memory, []), count)
         for memory in sorted({*by_memory, *workspace})
     }
-    beside = resident_by_call(linked).beside(linked.graph, held) if linked.graph.calls > 1 else 0
-    time, found = sum(op.ns for _, op in computations), None
+    beside = resident_by_call(linked).beside(linked.graph, retained) if linked.graph.calls > 1 else 0
+    time, clock_of_pages = sum(op.ns for _, op in computations), None
     if paging := {at: event for at, event in enumerate(linked.events) if isinstance(event, Paging)}:
         spent = [0] * count
         for at, op in computations:
             spent[at] = op.ns
-        found = clock(linked.graph, paging, spent)
-        time = found.time
-    return Timeline(time, linked.backward_start, memories, beside, found)
+        clock_of_pages = clock(linked.graph, paging, spent)
+        time = clock_of_pages.time
+    return Timeline(time, linked.backward_start, memories, beside, clock_of_pages)
 
 
 class ResidentBytes(msgspec.Struct, frozen=True):
-    """Bytes of the device that one call of a step leaves behind. kept: between its forward and its backward, tangents
-    apart. made: the gradients of its parameters."""
+    """Device bytes that a call of a step leaves.
+
+    Attributes:
+        kept: Between its forward and its backward, without tangents.
+        made: The gradients of its parameters.
+    """
 
     kept: int
     made: int
 
     def by(self, calls: int, modules: int) -> int:
-        """What so many calls hold beside another one that is at work, at most. The last call comes first in backward,
-        when all others still hold what they keep; the first one comes last, when all others have delivered; in between
-        it is a mixture of both."""
+        """Return the most that so many calls use beside a running one.
+
+        The last call comes first in backward, when all others still keep their values; the first one comes last, when
+        all others have delivered; in between it is a mixture.
+        """
         return max(calls * self.kept, modules * self.made)
 
-    def beside(self, graph: Graph, held: bool) -> int:
-        """What the other calls of a part hold. Of a module that is called twice, the first delivery is held, too. held:
-        are gradients that are delivered?"""
+    def beside(self, graph: Graph, retained: bool) -> int:
+        """Return what the other calls of a part use. Of a module that is called twice, the first delivery counts too.
+
+        Args:
+            graph: The step.
+            retained: Whether delivered gradients are retained.
+        """
         others = graph.modules - (graph.calls == graph.modules)
-        return self.by(graph.calls - 1, others if held else 0)
+        return self.by(graph.calls - 1, others if retained else 0)
 
 
 def resident_by_call(linked: Linked) -> ResidentBytes:
-    """What one call of a step leaves behind."""
+    """Return what a call of a step leaves."""
     graph, backward_start = linked.graph, linked.backward_start
     there = [a for a in linked.allocations if a.memory == DEVICE and a.birth <= backward_start < a.death]
     kept = sum(a.nbytes for a in there if a.value is None or graph.values[a.value].kind != "tangent")
@@ -150,35 +170,39 @@ def resident_by_call(linked: Linked) -> ResidentBytes:
 
 
 def peak_together(parts: Sequence[Linked]) -> int:
-    """The peak of several parts of one model, which run one after the other: one at work, what all others hold beside
-    it."""
+    """Return the peak of several parts of a model that run one after the other: a running one beside all others."""
     graphs = [linked.graph for linked in parts]
     modules = [graph.modules if graph.delivered == "retained" else 0 for graph in graphs]
     calls = [graph.calls for graph in graphs]
-    held = [resident_by_call(linked).by(*counts) for linked, *counts in zip(parts, calls, modules, strict=True)]
+    resident = [resident_by_call(linked).by(*counts) for linked, *counts in zip(parts, calls, modules, strict=True)]
     peaks = [simulate(linked).peak for linked in parts]
-    return max((peak + sum(held) - own for peak, own in zip(peaks, held, strict=True)), default=0)
+    return max((peak + sum(resident) - own for peak, own in zip(peaks, resident, strict=True)), default=0)
 
 
 def memory_of_workspace(graph: Graph, op: Op) -> str:
-    """An operator takes its workspace from the memory that its outputs lie in."""
+    """Return the memory of an operator's workspace: that of its outputs."""
     written = [value for value in op.writes if value is not None]
     return HOST if written and all(graph.memory(value) == HOST for value in written) else DEVICE
 
 
 def account(allocations: Sequence[Allocation], workspace: Iterable[tuple[int, int]], count: int) -> Account:
-    """What one memory holds at each of `count` moments. workspace: (moment, bytes held then alone); an engine whose
-    moments are whole segments says there what the worst of a segment is beyond the allocations that it begins or ends
-    with, which may be less than nothing.
+    """Return the bytes of a memory at each of `count` moments.
+
+    Args:
+        allocations: The allocations.
+        workspace: (moment, bytes that are used only then). An engine whose moments are whole segments passes the
+            segment's maximum beyond the allocations at its borders, which may be negative.
+        count: Number of moments.
     """
     born, died = [0] * count, [0] * (count + 1)
     for allocation in allocations:
         born[allocation.birth] += allocation.nbytes
         died[allocation.death] += allocation.nbytes
-    held = list(accumulate(b - d for b, d in zip(born, died, strict=False)))
-    died[count] = 0  # what the step hands over is held when it ends
-    after = tuple(h - d for h, d in zip(held, died[1:], strict=True))
+    bytes_at = list(accumulate(b - d for b, d in zip(born, died, strict=False)))
+    died[count] = 0  # what the step passes on stays until it ends
+
+    after = tuple(h - d for h, d in zip(bytes_at, died[1:], strict=True))
     for at, nbytes in workspace:
-        held[at] += nbytes
-    peak = max(held, default=0)
-    return Account(peak, held.index(peak) if held else 0, tuple(held), after, tuple(allocations))
+        bytes_at[at] += nbytes
+    peak = max(bytes_at, default=0)
+    return Account(peak, bytes_at.index(peak) if bytes_at else 0, tuple(bytes_at), after, tuple(allocations))
