@@ -100,7 +100,7 @@ def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
                 slots.update(v for v, about in enumerate(graph.values) if about.kind == "tangent")
             case PageOut() | PageGone() | PageBack() | PageReady():
                 said = {str(type(event).__struct_config__.tag): names[event.value], "to": event.to}
-                if isinstance(event, PageBack):
+                if isinstance(event, PageBack) and graph.values[event.value].producer >= 0:
                     slots.add(event.value)
             case Deliver():
                 said = {"deliver": [names[graph.gradients[number][0]] for number in event.gradients]}

@@ -5,13 +5,15 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from remate_runtime.format import Lane, PageMemory, Schedule, Settings
+from remate_runtime.link import parameter_bytes
+from remate_runtime.support.quantities import size
 
 from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.bandwidth import measured_lane
 from ..strategy import Request, StepInstance, effort_named, policy
-from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, paged_solution
+from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, offloaded, paged_solution
 from .progress import Progress
 
 COUNTED_ON = 0.85  # of the bandwidth: plans fill the lanes, and cost far more where these are slower than planned
@@ -36,12 +38,19 @@ def plan_paged(
     graph = replace(graph, lanes={**graph.lanes, **lanes})
     step = replace(step, captured=replace(step.captured, graph=graph))
     instance = StepInstance(graph, step.parts)
-    budget = parse_budget(settings.budget).resolve(instance.baseline.peak)
+    weights = settings.strategy == "weight-offloading"
+    counted = parameter_bytes(graph) if weights else 0
+    budget = parse_budget(settings.budget).resolve(instance.baseline.peak + counted)
     request = Request(budget, settings.gap, effort_named(settings.effort))
     chosen = policy("auto" if settings.strategy in PAGED_STRATEGIES else settings.strategy)
     paging = PagingLimits(limits, settings.strategy == "offload-only")
     try:
-        solution = paged_solution(instance, request, paging, chosen, time_limit=settings.time_limit, progress=say)
+        if weights:
+            say(f"parameters count, {size(counted)}: the baseline holds {size(instance.baseline.peak + counted)}")
+            to, limit = max(limits.items(), key=lambda one: (graph.lanes[one[0]].back, one[0]))
+            solution = offloaded(instance, request, to, limit, time_limit=settings.time_limit, progress=say)
+        else:
+            solution = paged_solution(instance, request, paging, chosen, time_limit=settings.time_limit, progress=say)
     except InfeasibleError as error:
         raise error.at(step.planned) from None
     return schedule_of(step, solution, budget, cost, settings=settings, name=name, note=note)

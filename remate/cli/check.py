@@ -125,6 +125,7 @@ def _summary(path: str, opened: Analysis) -> str:
     from ..schedule_tools.addresses import reserved
 
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
+    held = base.peak + opened.counted_parameters
     ours = reserved(opened.linked) if opened.graph.calls == 1 else None
     operations, recomputes = len(opened.graph.operations), len(opened.expanded.recomputes)
     instances = count(len(opened.schedule.program), "instance")
@@ -138,8 +139,9 @@ def _summary(path: str, opened: Analysis) -> str:
             *_parts(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
             f"{count(recomputes, 'recomputation')}{pages}",
-            f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; baseline {size(base.peak)}"
-            + (f" ({percent(timeline.peak / base.peak, 1)})" if base.peak else ""),
+            f"  peak {size(timeline.peak)}, within the budget of {size(solve.budget)}; baseline {size(held)}"
+            + (f" ({percent(timeline.peak / held, 1)})" if held else "")
+            + ", with parameters, because some are paged" * bool(opened.counted_parameters),
             f"  {delivered_line(opened)}",
             *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
             *_compiled(solve),

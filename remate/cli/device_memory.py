@@ -55,11 +55,14 @@ def check_optimizer(args: argparse.Namespace) -> None:
     check_known(args.optimizer)
 
 
-def held(args: argparse.Namespace, model: Model, gradients: Gradients) -> tuple[Resident, ...]:
-    """What is on the device besides the step."""
+def held(
+    args: argparse.Namespace, model: Model, gradients: Gradients, weights_paged: bool = False
+) -> tuple[Resident, ...]:
+    """What is on the device besides the step. weights_paged: the peak of the step counts parameters."""
     from ..schedule_tools.device_memory import residents
 
-    return residents(model, args.optimizer, args.cuda_context, gradients)
+    found = residents(model, args.optimizer, args.cuda_context, gradients)
+    return tuple(one for one in found if not (weights_paged and one.what == "parameters"))
 
 
 def left_for_the_step(args: argparse.Namespace, found: tuple[Resident, ...]) -> int:

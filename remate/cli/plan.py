@@ -98,7 +98,8 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--disk-budget",
         metavar="SIZE",
-        help="64GiB: bytes that a step may page to a scratch file; allows strategies mixed (as auto) and offload-only",
+        help="64GiB: bytes that a step may page to files; allows strategies mixed (as auto), offload-only, and "
+        "weight-offloading, where parameters count",
     )
     parser.add_argument("--host-budget", metavar="SIZE", help="the same to pinned memory, for a model on CUDA")
     parser.add_argument(
@@ -171,7 +172,8 @@ def run(args: argparse.Namespace) -> int:
         sizes, cost = OpenSizes(dims_of(args.dims), largest), operator_costs(args.cost)
         step = prepare(target.call, cost=cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)
         fill = checked_fill(fill, step.captured.model)
-        residents = held(args, step.captured.model, args.gradients) if args.device_memory else ()
+        weights = args.strategy == "weight-offloading"
+        residents = held(args, step.captured.model, args.gradients, weights) if args.device_memory else ()
         if args.device_memory:
             settings = replace(settings, budget=str(left_for_the_step(args, residents)))
         with Finishing():
@@ -207,7 +209,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     """What was planned, in a few lines."""
     solve = schedule.solve
     rows = [
-        ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; baseline {size(solve.baseline_peak)}"),
+        ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; {_baseline(schedule)}"),
         (
             "time",
             duration(solve.time),
@@ -218,7 +220,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         requested = solve.compiled
         rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(requested.budget)}"))
     if paged := sum(len(named(one)) for one in schedule.statements if isinstance(one, Page)):
-        rows.append(("paged", f"{paged:,}", "values leave the device and come back, `remate show` lists them"))
+        rows.append(("paged", f"{paged:,}", "leave the device, `remate show` lists them"))
     if solve.lower_bound is not None:
         over = overhead(solve.lower_bound, solve.baseline_time, "no cost")
         of = " of estimated costs" * is_estimated(solve.cost)
@@ -231,3 +233,13 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])
+
+
+def _baseline(schedule: Schedule) -> str:
+    """Where parameters are to be paged they count."""
+    held = schedule.solve.baseline_peak
+    from ..schedule_tools.device_memory import parameter_bytes_of
+
+    if schedule.solve.strategy != "weight-offloading":
+        return f"baseline {size(held)}"
+    return f"parameters count, and the baseline with them is {size(held + parameter_bytes_of(schedule.model))}"

@@ -187,6 +187,8 @@ def measured(trial: Trial, schedule: Schedule, engine: str) -> str:
         table(rows, right=(1, 2, 3)),
         _predicted(trial, schedule, schedule.budget_of(engine)),
         *_assumed(schedule),
+        *([f"both peaks count parameters, {size(trial.parameters)}: some are paged"] if trial.parameters else []),
+        *_paged(trial),
         f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
@@ -204,6 +206,15 @@ def _assumed(schedule: Schedule) -> list[str]:
     kind = schedule.solve.gradients
     how = {"accumulated": "added to a .grad that exists", "consumed": "freed as an optimizer in backward does"}
     return [f"gradients {kind}: both peaks with gradients {how[kind]}"] if kind in how else []
+
+
+def _paged(trial: Trial) -> list[str]:
+    """What is paged, beside what was predicted."""
+    return [
+        f"paged {lane.direction}: {size(lane.nbytes)} in a step (predicted {size(lane.predicted_nbytes)}), "
+        f"waited for {duration(lane.waited)} (predicted {duration(lane.predicted_wait)})"
+        for lane in trial.lanes
+    ]
 
 
 def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:

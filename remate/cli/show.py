@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..present.assumptions import assumption_lines
 from ..present.outputs import gradients_of_outputs
-from ..present.text import PEAK_NOTE, count, duration, overhead, percent, plain, size, table
+from ..present.text import PARAMETERS_NOTE, PEAK_NOTE, count, duration, overhead, percent, plain, size, table
 from ..profile.devices import is_estimated
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
@@ -57,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         *([_paged(opened, limit)] if opened.expanded.pages else []),
     ):
         say(f"{part}\n", args.plot)
-    note = f"{PEAK_NOTE}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else PEAK_NOTE
+    said = PARAMETERS_NOTE if opened.linked.parameters_paged else PEAK_NOTE
+    note = f"{said}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else said
     say(f"{_at_peak(opened, limit)}\n\n{note}", args.plot)
     if args.plot:
         from ..present.plot import memory_plot
@@ -67,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     if args.device_memory is None:
         return exit_codes.FINE
     assumed = opened.graph.delivered
-    fits, words = verdict(args, held(args, opened.schedule.model, assumed), opened.timeline.peak, assumed)
+    found = held(args, opened.schedule.model, assumed, opened.counted_parameters > 0)
+    fits, words = verdict(args, found, opened.timeline.peak, assumed)
     say(f"\n{words}", args.plot)
     return exit_codes.FINE if fits else exit_codes.FINDINGS
 
@@ -104,11 +106,11 @@ def figures(opened: Analysis) -> str:
     ours, base_reserved = reserved(opened.linked), reserved(opened.without_recomputes)
     rows = [
         ("", "schedule", "baseline", ""),
-        ("peak", size(timeline.peak), size(base.peak), _share(timeline.peak, base.peak)),
+        *_peaks(opened),
         *((what, size(ours), size(base), _share(ours, base)) for what, ours, base in delivered_rows(opened)),
         ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
         *(reserved_rows(ours, base_reserved, opened) if ours and base_reserved else ()),
-        ("budget", size(solve.budget), "", _share(solve.budget, base.peak)),
+        ("budget", size(solve.budget), "", _share(solve.budget, base.peak + opened.counted_parameters)),
         *_compiled(opened),
         *(
             ("paged to the " + to, size(nbytes), "", "held to the end of the step")
@@ -118,6 +120,14 @@ def figures(opened: Analysis) -> str:
         *_waiting(opened),
     ]
     return _with_solve(opened, rows)
+
+
+def _peaks(opened: Analysis) -> list[tuple[str, str, str, str]]:
+    """Where parameters are paged they count, in the baseline, too."""
+    peak, base = opened.timeline.peak, opened.baseline.peak + opened.counted_parameters
+    return [
+        ("peak, with parameters" if opened.counted_parameters else "peak", size(peak), size(base), _share(peak, base))
+    ]
 
 
 def _waiting(opened: Analysis) -> list[tuple[str, str, str, str]]:
@@ -232,10 +242,13 @@ def _recompute(opened: Analysis, limit: int | None) -> str:
 
 
 def _paged(opened: Analysis, limit: int | None) -> str:
+    from remate_runtime.link import PageBack, PageOut
+
     from ..schedule_tools.analysis import paging
 
     rows = [(size(g.nbytes), f"{g.count}x", g.name, f"to the {g.to}") for g in paging(opened)]
-    without = len(opened.expanded.pages) - sum(lane.copies for lane in opened.timeline.lanes if lane.direction == "out")
+    leaving = {event.value for event in opened.linked.events if isinstance(event, PageOut | PageBack)}
+    without = sum(page.value not in leaving for page in opened.expanded.pages)
     title = f"paged: {size(sum(g.nbytes for g in paging(opened)))}, {duration(opened.timeline.stall)} of waiting"
     return _listed(title + (f"; {count(without, 'page')} without effect" if without else ""), rows, limit)
 

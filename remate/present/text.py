@@ -14,12 +14,28 @@ import msgspec
 from remate_runtime.support.plain_text import plain, plain_json
 from remate_runtime.support.quantities import duration, overhead, size
 
-__all__ = ["PEAK_NOTE", "count", "duration", "escape", "json_text", "overhead", "percent", "plain", "size", "table"]
+__all__ = [
+    "PARAMETERS_NOTE",
+    "PEAK_NOTE",
+    "count",
+    "duration",
+    "escape",
+    "json_text",
+    "overhead",
+    "percent",
+    "plain",
+    "size",
+    "table",
+]
 
 _LEAST = 12  # letters of a cell that is cut
 PEAK_NOTE = (
     "Peak and budget: bytes the step (forward and backward) holds at its worst moment, beyond parameters, buffers,\n"
     "inputs and optimizer state. Outputs, gradients and workspace count."
+)
+PARAMETERS_NOTE = (
+    "Peak and budget: bytes the step (forward and backward) holds at its worst moment, beyond buffers, inputs and\n"
+    "optimizer state. Parameters count while they are on the device, because some are paged."
 )
 
 

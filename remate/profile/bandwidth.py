@@ -21,7 +21,7 @@ def measured_lane() -> Lane:
     Raises:
         ExecutionError: The disk has no room.
     """
-    pager = Pager([("a large tensor", _LARGE), ("a small tensor", _SMALL)], 0)
+    pager = Pager({0: ("a large tensor", _LARGE), 1: ("a small tensor", _SMALL)}, 0)
     large, small = torch.zeros(_LARGE, dtype=torch.uint8), torch.zeros(_SMALL, dtype=torch.uint8)
     copied = [(_copied(pager.open(), 0, large), _copied(pager.open(), 1, small)) for _ in range(_TIMES)]
     latency = min(sum(spent) for _, spent in copied) // 2

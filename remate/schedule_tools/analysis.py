@@ -9,7 +9,7 @@ from functools import cached_property
 import msgspec
 
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
-from remate_runtime.flat_step import Expanded, Graph, Ref, expand
+from remate_runtime.flat_step import Expanded, Graph, Ref, expand, is_parameter
 from remate_runtime.format import PageMemory, Schedule, decode, locate, read
 from remate_runtime.link import (
     Allocation,
@@ -26,6 +26,7 @@ from remate_runtime.link import (
     RecomputeRun,
     Timeline,
     link,
+    parameter_bytes,
     simulate,
 )
 
@@ -44,6 +45,11 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
     @property
     def graph(self) -> Graph:
         return self.linked.graph
+
+    @cached_property
+    def counted_parameters(self) -> int:
+        """Bytes of all parameters, where they count towards the peak because some are paged; else 0."""
+        return parameter_bytes(self.graph) if self.linked.parameters_paged else 0
 
     @cached_property
     def contents(self) -> dict[Allocation, list[tuple[int, int | None]]]:
@@ -142,7 +148,7 @@ def paging(opened: Analysis) -> list[PagedGroup]:
     """What leaves the device and comes back, by name without numbers, the largest first."""
     found: dict[tuple[str, PageMemory], list[int]] = {}
     for event in opened.linked.events:
-        if isinstance(event, PageOut):
+        if isinstance(event, PageOut) or (isinstance(event, PageBack) and is_parameter(opened.graph, event.value)):
             key = pattern(opened.graph.values[event.value].name), event.to
             found.setdefault(key, []).append(opened.graph.nbytes(event.value))
     groups = [PagedGroup(name, to, len(sizes), sum(sizes)) for (name, to), sizes in found.items()]

@@ -91,7 +91,9 @@ def _pages(opened: Analysis) -> dict[str, tuple[str, ...]]:
             at = operations[event.op].id
         elif isinstance(event, PageBack):
             back[event.trip] = at
-        elif isinstance(event, PageGone):
+        elif (
+            isinstance(event, PageGone) and 0 <= opened.graph.values[event.value].producer < opened.graph.backward_start
+        ):
             name = operations[opened.graph.values[event.value].producer].id
             found.setdefault(name, []).append(f"to the {event.to} before {at}, back before {back[event.trip]}")
     return {name: tuple(reversed(trips)) for name, trips in found.items()}

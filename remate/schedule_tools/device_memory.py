@@ -68,6 +68,11 @@ def residents(
     return tuple(held)
 
 
+def parameter_bytes_of(model: Model) -> int:
+    """Bytes of the device that all parameters take."""
+    return _bytes(model, model.parameters.values())
+
+
 def grad_bytes(model: Model) -> int:
     """Bytes of the device that `.grad` of all trainable parameters takes."""
     frozen = set(model.frozen)

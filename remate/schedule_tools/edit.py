@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
-from remate_runtime.flat_step import InstanceSpan, lay_out
+from remate_runtime.flat_step import InstanceSpan, is_paged_gradient, is_parameter, lay_out
 from remate_runtime.format import (
     BASELINE,
     Page,
@@ -74,8 +74,8 @@ class Editor:
         self._assign(place, plan)
 
     def keep(self, name: str) -> None:
-        """Delete all recomputations and pages of an operation, or of all operations of an instance."""
-        kept = set(self._forward(self._names.find(name), name))
+        """Delete all recomputations and pages of an operation, of a parameter, or of all operations of an instance."""
+        kept = set(self._kept(name))
         scopes = ["", *(p.id for p in self._places() if _related(p.id, name))]
         changed = False
         for scope in scopes:
@@ -107,7 +107,7 @@ class Editor:
         """Let values, or all that can leave of instances, leave the device and come back. Points as in the file; "":
         its defaults."""
         for name in names:
-            self._forward(self._names.find(name.partition(":")[0]), name)
+            self._kept(name.partition(":")[0])
         points = [point for point in (out, gone, back) if point]
         for point in points:
             self._names.find(point)
@@ -154,6 +154,14 @@ class Editor:
             raise EditError(f"{name} is {what}\n  hint: only forward operations that are no views are recomputed")
         return [found.operation]
 
+    def _kept(self, name: str) -> list[int]:
+        """The operations whose values `name` stands for; below -1, a parameter or a gradient, by its value."""
+        found, graph = self._names.find(name), self.opened.graph
+        value = self._names.values.get(name.removeprefix("%"), -1)
+        if value >= 0 and (is_parameter(graph, value) or is_paged_gradient(graph, value)):
+            return [-2 - value]
+        return self._forward(found, name)
+
     def _point(self, name: str) -> int:
         found = self._names.find(name)
         index = found.operation
@@ -183,7 +191,7 @@ class Editor:
         names: list[str] = []
         for name in named(entry):
             operation = name.partition(":")[0]
-            inside = self._forward(self._names.find(prefix + operation), name)
+            inside = self._kept(prefix + operation)
             if kept.isdisjoint(inside):
                 names.append(name)
             elif prefix + operation not in self._names.operations:  # an instance: the rest of it

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from remate_runtime.flat_step import FlatPage, FlatRecompute, InstanceSpan, held_outside, stays
-from remate_runtime.link import PageOut
+from remate_runtime.link import Computation, PageOut
 
 from .analysis import Analysis, StorageGroup, grouped, operation_at
 from .lines import with_plan
@@ -96,6 +96,7 @@ class _Explainer:
             return self._done(op.id, "operation", "view", facts, (), ())
         if index >= self.graph.backward_start:
             facts.append("backward operations run once; only forward operations are recomputed")
+            facts += self._trips(index)
             return self._done(op.id, "operation", "backward", facts, self._held(index), ())
         facts += self._uses(index)
         choices = self._choices(index)
@@ -104,9 +105,20 @@ class _Explainer:
     def source(self, value: int) -> Explanation:
         about = self.graph.values[value]
         counted = "tangents count" if about.kind == "tangent" else f"{about.kind}s do not count towards the peak"
+        if about.kind == "parameter" and self.opened.linked.parameters_paged:
+            counted = "parameters count towards the peak, because some are paged"
         readers = self.steps.readers.get(value, [])
-        facts = [f"{about.kind} {about.type}, {counted}", f"read by {self._listed(readers)}"]
-        return self._done(about.name, "source", about.kind, facts, (), ())
+        facts = [f"{about.kind} {about.type}, {counted}", f"read by {self._listed(readers)}", *self._resident(value)]
+        return self._done(about.name, "source", about.kind, facts, (), self._places(value))
+
+    def _places(self, value: int) -> tuple[Alternative, ...]:
+        """Of a parameter: on the device all the time, or away whenever nothing reads it."""
+        pages = self.opened.expanded.pages
+        if any(page.value == value for page in pages):
+            return self._now(), self._tried("keep it", (), self.trials.without_pages([value]))
+        if not self.opened.linked.parameters_paged or stays(self.graph, value, held_outside(self.graph)):
+            return ()
+        return self._now(), self._tried("page it to the disk", (), self.trials.paging(FlatPage(value)))
 
     def instance(self, place: InstanceSpan) -> Explanation:
         plan, block = place.instance.plan, place.block
@@ -182,10 +194,31 @@ class _Explainer:
             )
         busy = sum(copy.end - copy.begin for copy in copies)
         nbytes = sum(self.graph.nbytes(copy.value) for copy in copies if copy.direction == "out")
+        if index >= self.graph.backward_start:
+            return [f"leaves the device when it is complete, {nbytes:,} bytes: {busy:,} ns of the lane"]
         return [
             f"leaves the device and comes back, {nbytes:,} bytes: {len(copies)} copies, which take "
             f"{busy:,} ns of the lanes"
         ]
+
+    def _resident(self, value: int) -> list[str]:
+        """When a parameter that is paged is on the device."""
+        clock = self.opened.timeline.clock
+        copies = [copy for copy in clock.copies if copy.value == value] if clock is not None else []
+        if not copies:
+            return []
+        held = [self._first_and_last(span) for span in self.steps.spans.get(value, ())]
+        busy = sum(copy.end - copy.begin for copy in copies)
+        return [
+            f"on the device from {', '.join(' to '.join(one) for one in held if one)}; "
+            f"{len(copies)} copies back, which take {busy:,} ns of the lane"
+        ]
+
+    def _first_and_last(self, span: ResidentSpan) -> tuple[str, str] | None:
+        """The operations that run first and last in a stretch."""
+        events = self.opened.linked.events
+        at = [k for k in range(span.start, min(span.end + 1, len(events))) if isinstance(events[k], Computation)]
+        return (operation_at(self.opened, at[0]), operation_at(self.opened, at[-1])) if at else None
 
     def _listed(self, operations: list[int]) -> str:
         names = [self.graph.operations[i].id for i in operations]
@@ -212,7 +245,17 @@ class _Explainer:
             return self._now(), self._tried("keep it", (), self.trials.keeping({index}))
         point = self.steps.first_backward_read(index)
         if any(page.value in self.steps.made(index) for page in self.opened.expanded.pages):
-            return self._now(), self._tried("keep it", (), self.trials.without_pages(self.steps.made(index)))
+            made = self.steps.made(index)
+            kept = self._now(), self._tried("keep it", (), self.trials.without_pages(made))
+            if point < 0:
+                return kept
+            operations = self.graph.operations
+            readers = [r for r in self.opened.expanded.recomputes if set(operations[r.op].reads) & set(made)]
+            point = min([point, *(reader.before for reader in readers)])
+            closure = self.steps.closure(index, point)
+            instead = self.trials.without_pages(made, [FlatRecompute(op, point) for op in closure])
+            others = ", and what it needs" if len(closure) > 1 else ""
+            return *kept, self._tried(f"recompute it instead{others}", tuple(closure), instead)
         if point < 0 or self._decision(index) != "kept":
             return ()
         closure = self.steps.closure(index, point)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import BASELINE, Schedule, Statement, escape
-from remate_runtime.link import PageOut
+from remate_runtime.link import PageBack, PageOut
 
 from .analysis import Analysis
 from .check import promises
@@ -71,7 +71,7 @@ def _twice(opened: Analysis) -> Iterator[ScheduleError]:
 
 def _without_effect(opened: Analysis) -> Iterator[ScheduleError]:
     """By line of the file: none of the instances that it stands for pages anything there."""
-    leaving = {event.value for event in opened.linked.events if isinstance(event, PageOut)}
+    leaving = {event.value for event in opened.linked.events if isinstance(event, PageOut | PageBack)}
     acts: dict[str, bool] = {}
     for page, where in zip(opened.expanded.pages, opened.expanded.paged, strict=True):
         acts[where] = acts.get(where, False) or page.value in leaving
@@ -85,21 +85,23 @@ def _without_effect(opened: Analysis) -> Iterator[ScheduleError]:
 
 
 def _needless_pages(opened: Analysis, path: str) -> Iterator[ScheduleError]:
-    """The values of one operation that the budget lets stay, those that are waited for longest first; at most one
-    finding."""
+    """The values of one operation, or the parameter, that the budget lets stay, what is waited for longest first; at
+    most one finding."""
     clock, budget, trials = opened.timeline.clock, opened.schedule.solve.budget, Trials(opened, ALLOWANCE // 2)
     if clock is None or opened.timeline.peak > budget:
         return
-    graph, busy = opened.graph, dict[int, int]()
+    graph, busy = opened.graph, dict[tuple[int, ...], int]()
     for copy in clock.copies:
         producer = graph.values[copy.value].producer
-        busy[producer] = busy.get(producer, 0) + copy.end - copy.begin
-    for op in sorted(busy, key=lambda op: (-busy[op], op)):
-        outcome = trials.without_pages([value for value in graph.operations[op].writes if value is not None])
+        together = (copy.value,) if producer < 0 else graph.operations[producer].writes
+        values = tuple(value for value in together if value is not None)
+        busy[values] = busy.get(values, 0) + copy.end - copy.begin
+    for values in sorted(busy, key=lambda values: (-busy[values], values)):
+        outcome = trials.without_pages(values)
         if outcome is None:
             return
         if outcome.peak <= budget and outcome.time <= opened.timeline.time:
-            name, saved = graph.operations[op].id, opened.timeline.time - outcome.time
+            name, saved = graph.values[values[0]].name.partition(":")[0], opened.timeline.time - outcome.time
             message = f"keeping {name} saves {saved:,} ns, and the peak is then {outcome.peak:,} bytes"
             yield ScheduleError("L010", message, "/solve/budget", f"remate edit {path} --keep {name}")
             return

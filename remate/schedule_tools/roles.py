@@ -19,6 +19,7 @@ ROLES = (
     "tangent",
     "generator state",
     "buffer copy",
+    "parameter",
 )
 
 
@@ -43,7 +44,7 @@ class Roles:
             return "generator state"
         about = self.graph.values[value]
         if about.producer < 0:
-            return "tangent" if about.kind == "tangent" else f"{about.kind} copy"
+            return about.kind if about.kind in ("tangent", "parameter") else f"{about.kind} copy"
         if value in self._outputs:
             return "output"
         if value in self._gradients:

@@ -62,14 +62,15 @@ class Trials:
         timeline = simulate(self._link(list(expanded.recomputes), expanded.pages))
         return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
-    def without_pages(self, values: Collection[int]) -> TrialResult | None:
-        """With these values kept instead of paged."""
+    def without_pages(self, values: Collection[int], recomputes: Sequence[FlatRecompute] = ()) -> TrialResult | None:
+        """With these values kept instead of paged, or with these recomputations instead."""
         if self.left <= 0:
             return None
         expanded = self.opened.expanded
         pages = [page for page in expanded.pages if page.value not in values]
-        timeline = simulate(self._link(list(expanded.recomputes), pages))
-        return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
+        again = sorted([*recomputes, *expanded.recomputes], key=lambda one: one.before)
+        timeline = simulate(self._link(again, pages))
+        return TrialResult(timeline.peak, timeline.time, len(again), sum(timeline.during))
 
     def paging(self, page: FlatPage) -> TrialResult | None:
         """With one more page."""

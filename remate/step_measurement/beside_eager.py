@@ -13,10 +13,12 @@ import msgspec
 import torch
 
 from remate_runtime import apply, predicted_peak
-from remate_runtime.engine import engine_of
+from remate_runtime.applied import measured_pages
+from remate_runtime.engine import MeasuredLane, engine_of
 from remate_runtime.errors import RemateError
 from remate_runtime.flat_step import expand
 from remate_runtime.format import PLANNED, Gradients, Schedule, at_size
+from remate_runtime.link import Timeline, link, parameter_bytes, simulate
 from remate_runtime.operator_calls import TORCH_DTYPES
 from remate_runtime.staleness import (
     EagerOperators,
@@ -36,6 +38,24 @@ Report = Callable[[str], None]
 
 class TrialError(RemateError):
     """Raised if the comparison is not possible on this machine."""
+
+
+class PagedLane(msgspec.Struct, frozen=True):
+    """What a lane moves in a step, and for how long the step waits for it.
+
+    Attributes:
+        direction: Of the copies.
+        nbytes: Bytes that are moved, measured.
+        predicted_nbytes: The same, predicted.
+        waited: Median of the ns that a step waits.
+        predicted_wait: The same, predicted.
+    """
+
+    direction: str
+    nbytes: int
+    predicted_nbytes: int
+    waited: int
+    predicted_wait: int
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -62,6 +82,8 @@ class Trial(msgspec.Struct, frozen=True):
     parted: tuple[str, ...] = ()  # operations of the schedule's forward that eager's does not run
     curve: MemoryCurve | None = None  # memory over a step of the schedule, if requested
     predicted: int = 0  # predicted peak of the schedule in bytes, by its engine
+    parameters: int = 0  # bytes of parameters, where both peaks count them because the schedule pages some
+    lanes: tuple[PagedLane, ...] = ()  # what is paged
 
     @property
     def ratios(self) -> list[float]:
@@ -213,11 +235,13 @@ def try_schedule(
         eager_peak = eager.peak(device)
     times: dict[_Side, list[int]] = {eager: [], ours: []}
     difference, scale, losses, beyond = 0.0, 0.0, [], ()
+    moved: list[tuple[MeasuredLane, ...]] = []
     for index in range(steps):
         say(f"training, step {index + 1} of {steps}")
         for side in (eager, ours) if index % 2 == 0 else (ours, eager):
             torch.manual_seed(index)
             times[side].append(timed(side.step, device))
+        moved.append(measured_pages(applied, dims))
         if index == 0:
             beyond = tuple(_beyond(eager, ours))
         far, largest = _compare(eager.gradients(), ours.gradients())
@@ -228,9 +252,22 @@ def try_schedule(
                 side.optimizer.step()
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
-    parted = tuple(beyond_eager(expand(at_size(schedule, dims)).graph, operators))
-    predicted = predicted_peak(applied, dims)
-    return Trial(eager_peak, peak, *taken, difference, scale, tuple(losses), beyond, parted, followed, predicted)
+    expanded = expand(at_size(schedule, dims))
+    parted = tuple(beyond_eager(expanded.graph, operators))
+    linked = link(expanded.graph, expanded.recomputes, expanded.pages) if expanded.pages else None
+    counted = parameter_bytes(expanded.graph) if linked is not None and linked.parameters_paged else 0
+    predicted, held = predicted_peak(applied, dims), eager_peak + counted
+    lanes = () if linked is None else tuple(_lanes(moved, simulate(linked)))
+    told = beyond, parted, followed, predicted, counted, lanes
+    return Trial(held, peak, *taken, difference, scale, tuple(losses), *told)
+
+
+def _lanes(moved: Sequence[tuple[MeasuredLane, ...]], timeline: Timeline) -> Iterator[PagedLane]:
+    for lane in timeline.lanes:
+        steps = [one for lanes in moved for one in lanes if one.direction == lane.direction]
+        if steps:
+            waited = int(median(one.waited for one in steps))
+            yield PagedLane(lane.direction, steps[-1].nbytes, lane.nbytes, waited, lane.stall)
 
 
 def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:

@@ -116,3 +116,19 @@ def test_other_activations_are_refused(remate: Remate) -> None:
     outcome = remate("run", "s.json", "--model", "models.py:other_activation", "--steps", "1")
     assert outcome.status == 3
     assert "(GELU): is a torch.nn.ReLU now" in outcome.err
+
+
+def test_what_is_paged_is_measured(remate: Remate) -> None:
+    """Beside prediction; where parameters are paged, both peaks count them."""
+    options = ["--cost", "cpu", "--disk-budget", "1GiB", "--bandwidth", "2GB/s", "-o", "s.json", "--quiet"]
+    for strategy, budget in (("offload-only", "90%"), ("weight-offloading", "97%")):
+        planned = remate("plan", "models.py:build", "--budget", budget, "--strategy", strategy, *options, "--force")
+        assert planned.status == 0, planned
+        outcome = remate("run", "s.json", "--model", "models.py:build", "--steps", "2")
+        assert outcome.status == 0, outcome
+        moved = dict(
+            re.findall(r"^paged (out|back): (\S+ \S+) in a step \(predicted \2\), waited for ", outcome.out, re.M)
+        )
+        assert "back" in moved, outcome
+        assert ("both peaks count parameters" in outcome.out) == (strategy == "weight-offloading")
+        assert "0 (bitwise equal)" in outcome.out

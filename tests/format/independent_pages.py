@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from .independent_step import Step
 
@@ -39,7 +40,13 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
     found: dict[tuple[str, int], Trip] = {}
     for value, memory, *points in step.pages:
         out, gone, back = (None if point is None else first[point] for point in points)
-        there = touched[value]
+        there = touched.get(value, [])
+        if value in step.parameters:
+            for trip in _of_parameter(value, memory, gone, back, sorted(at for at, _ in there)):
+                found.setdefault((value, trip[5]), trip)
+            continue
+        if value in step.gradients.values():
+            continue
         if gone is None:
             gone = 1 + max(at for at, _ in there if at < boundary)
         before = [at for at, made in there if at < gone and made]
@@ -51,14 +58,75 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
         out = min(max(before[-1] + 1, out or 0), gone)
         if gone < back:
             found.setdefault((value, read), (value, memory, out, gone, back, read))
-    order = sorted(
-        found.values(), key=lambda trip: (trip[3], maker[trip[0]], step.ops[maker[trip[0]]].writes.index(trip[0]))
-    )
+
+    def place(value: str) -> tuple[int, int]:
+        if value in step.parameters:
+            return -1, step.parameters.index(value)
+        return maker[value], step.ops[maker[value]].writes.index(value)
+
+    order = sorted(found.values(), key=lambda trip: (trip[3], *place(trip[0])))
     over: dict[str, int] = {}
     for at, (value, memory, out, gone, back, read) in enumerate(order):
+        if value in step.parameters:
+            continue
         order[at] = (value, memory, max(out, over.get(value, 0)), gone, back, read)
         over[value] = read + 1
     return order
+
+
+def _of_parameter(value: str, memory: str, gone: int | None, back: int | None, reads: list[int]) -> list[Trip]:
+    """The same of a parameter: -1 for a copy out, of which there is none, and for `gone` of the gap between steps."""
+    after = [at for at in reads if gone is None or at >= gone]
+    if not after or (gone is not None and after == reads):
+        return []
+    there = after[0] if back is None else min(back, after[0])
+    found = [(value, memory, -1, -1 if gone is None else gone, there, after[0])] if gone is None or gone < there else []
+    if gone is None and back is None:
+        inner = [(one, other) for one, other in pairwise(reads) if other > one + 1]
+        found += [(value, memory, -1, one + 1, other, other) for one, other in inner]
+    return found
+
+
+def leaving(
+    step: Step,
+    order: list,
+    root: Callable[[str], str],
+    trips: list[Trip],
+    deliveries: dict[int, list[str]],
+    consumed: bool,
+) -> dict[int, list[tuple[str, str, int]]]:
+    """By number of an execution, the parameters and gradients that leave behind it: value, memory, number of the trip."""
+    last: dict[str, int] = {}
+    for at, index in enumerate(order):
+        if isinstance(index, int):
+            last.update((root(value), at) for value in (*step.ops[index].reads, *step.ops[index].writes))
+    if consumed:
+        for at, sources in deliveries.items():
+            last.update((source, max(at, last.get(source, at))) for source in sources)
+    numbers = list(step.sources) + [name for op in step.ops for name in op.writes]
+    gone = {trip[0]: (trip[1], at) for at, trip in enumerate(trips) if trip[0] in step.parameters and trip[3] == -1}
+    handed = {value: memory for value, memory, *_ in reversed(step.pages) if value in step.gradients.values()}
+    for at, value in enumerate(sorted(handed, key=numbers.index)):
+        gone[value] = handed[value], len(trips) + at
+    found: dict[int, list[tuple[str, str, int]]] = {}
+    for value in sorted(gone, key=numbers.index):
+        found.setdefault(last[root(value)], []).append((value, *gone[value]))
+    return found
+
+
+def resident(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
+    """Bytes of the parameters on the device when the step begins; none where no page has an effect."""
+    between = {trip[0] for trip in trips if trip[3] == -1}
+    paged = any(trip[0] in sizes for trip in trips)
+    return {name: nbytes for name, nbytes in sizes.items() if paged and name not in between}
+
+
+def paged_parameters(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
+    """Bytes that paged parameters take in each memory, throughout."""
+    found: dict[str, int] = {}
+    for name, memory in {trip[0]: trip[1] for trip in reversed(trips) if trip[0] in sizes}.items():
+        found[ACCOUNTS[memory]] = found.get(ACCOUNTS[memory], 0) + sizes[name]
+    return found
 
 
 class Lanes:
@@ -73,7 +141,7 @@ class Lanes:
         """How long an event waits."""
         direction = "out" if kind in ("page_out", "page_gone") else "back"
         if kind in ("page_gone", "page_ready"):
-            return max(0, self._over[direction, trip] - now)
+            return max(0, self._over.get((direction, trip), now) - now)
         lane = self._lanes[memory]
         start = max(now, self._busy.get((memory, direction), 0))
         over = start + lane.get("latency", 0) - -nbytes * 10**9 // lane[direction]

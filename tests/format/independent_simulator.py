@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
-from .independent_pages import ACCOUNTS, Lanes, trips
+from .independent_pages import ACCOUNTS, Lanes, leaving, paged_parameters, resident, trips
 from .independent_step import TABLES, Json, Name, Op, Step
 
 
@@ -68,7 +68,7 @@ class Simulation:
             for trip, about in enumerate(self.trips):
                 if about[column] == self.number:
                     self.order.append((kind, about[0], about[1], trip))
-                    if kind == "page_back":
+                    if kind == "page_back" and about[0] not in self.step.parameters:
                         self.made[about[0]] = len(self.order)
         self.number += 1
 
@@ -107,8 +107,8 @@ class Simulation:
                 reads = {*self.step.outputs, *self.step.updates.values(), *self.buffers}
                 self.free[at] = sorted(reads - live)
             elif isinstance(index, tuple):
-                back = index[0] == "page_back"
-                reads, writes = (set(), {index[1]}) if back else ({index[1]}, set())
+                own = {index[1]} - set(self.step.parameters)  # those keep their slots
+                reads, writes = (set(), own) if index[0] == "page_back" else (own, set())
                 self.free[at] = sorted(reads - live)
                 live -= writes
             else:
@@ -163,7 +163,6 @@ class Simulation:
         self.pins: dict[int, int] = {}  # storage -> holders outside the step
         self.states: dict[int, tuple[int, str]] = {}  # random op that is recomputed -> bytes, memory of its saved state
         self.count, self.time, self.stall = 0, 0, 0
-        self.away: dict[str, int] = {}  # bytes that are paged to each memory
         self.lanes = Lanes(self.step)
         recomputes = {
             i for k, i in enumerate(self.order) if isinstance(i, int) and i in self.order[:k] and self._random(i)
@@ -171,6 +170,10 @@ class Simulation:
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
         deliveries = self._deliveries()
+        out = leaving(self.step, self.order, self.root, self.trips, deliveries, self.assumed == "consumed")
+        sizes = {name: self._nbytes(name) for name in self.step.parameters if not self._on_host(name)}
+        self.resident, self.away = resident(sizes, self.trips), paged_parameters(sizes, self.trips)
+        self.handed = {value for moves in out.values() for value, *_ in moves if value not in self.step.parameters}
         self.least: list[dict[str, int]] = []  # by event, the same where delivered gradients are gone
         self.gone: dict[int, int] = {}  # storage of a gradient -> the event that delivers it
         for at, index in enumerate(self.order):
@@ -190,7 +193,17 @@ class Simulation:
             if freed:
                 self.events.append({"free": freed})
                 self.held.append({})
+            late = self.step.parameters if self.assumed == "consumed" else ()
+            self._leave([one for one in out.get(at, []) if one[0] not in late])
             self._deliver(deliveries.get(at, []))
+            self._leave([one for one in out.get(at, []) if one[0] in late])
+
+    def _leave(self, moves: list[tuple[str, str, int]]) -> None:
+        for value, memory, trip in moves:
+            for kind in ("page_gone",) if value in self.step.parameters else ("page_out", "page_gone"):
+                self._page(kind, value, memory, trip)
+            if value not in self.step.parameters:
+                del self.stores[self.slots[value]]
 
     def _deliver(self, sources: list[str]) -> None:
         if sources:
@@ -198,11 +211,13 @@ class Simulation:
                 owner = self.root(self.step.gradients[source])
                 sharing = [s for s in self.of if self.root(self.step.gradients[s]) == owner]
                 made = self.maker.get(owner, -1) >= self.step.backward_start
-                if made and all(s in self.step.model.get("parameters", ()) for s in sharing):
+                if self.step.gradients[source] in self.handed:
+                    continue
+                if made and all(s in self.step.parameters for s in sharing):
                     self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
                     self._copy(self.step.gradients[source])
-                    if source in self.step.model.get("parameters", ()):
+                    if source in self.step.parameters:
                         self.gone[self.count] = len(self.events)
             self._emit({"deliver": sources})
 
@@ -216,7 +231,9 @@ class Simulation:
 
     def _page(self, kind: str, value: str, memory: str, trip: int) -> None:
         nbytes = self._nbytes(value)
-        if kind == "page_out":
+        if kind == "page_back" and value in self.step.parameters:
+            self.resident[value] = nbytes
+        elif kind == "page_out":
             self.away[ACCOUNTS[memory]] = self.away.get(ACCOUNTS[memory], 0) + nbytes
         elif kind == "page_back":
             self._new(value)
@@ -224,6 +241,8 @@ class Simulation:
         self.time += waits
         self.stall += waits
         self._emit({kind: value, "to": memory})
+        if kind == "page_gone":
+            self.resident.pop(value, None)
 
     def _random(self, index: int) -> bool:
         return self.step.ops[index].line["op"] in TABLES["random"]
@@ -291,7 +310,7 @@ class Simulation:
             runs = [part[1:-1].split("-") for part in path.split(".") if part.startswith("[")]
             modules += prod(int(last) - int(first) + 1 for first, last in runs)
         calls = max(1, modules) * model.get("calls", 1)
-        owners = {self.root(g) for s, g in self.step.gradients.items() if s in model.get("parameters", {})}
+        owners = {self.root(g) for s, g in self.step.gradients.items() if s in self.step.parameters}
         made = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
         others = modules if model.get("calls", 1) > 1 else modules - 1
         return (calls - 1) * self.kept, max(0, others) * made
@@ -338,6 +357,7 @@ class Simulation:
 
     def _emit(self, event: Json, extra: Json | None = None) -> None:
         held = dict.fromkeys(sorted({m for _, _, m in self.stores.values()} | {"device"}), 0)
+        held["device"] += sum(self.resident.values())
         for nbytes, memory in (*((b, m) for _, b, m in self.stores.values()), *self.states.values()):
             held[memory] = held.get(memory, 0) + nbytes
         for memory, nbytes in (extra or {}).items():
@@ -368,18 +388,12 @@ def simulate(file: Json) -> Json:
         return peak(kind, "device") + (max(kept, made) if kind == "retained" else kept)
 
     host = peak(found.assumed, "host")
+    paged = {to: found.away[name] for to, name in ACCOUNTS.items() if name in found.away}
     return {
         "peak": of_all(found.assumed),
         **({"host_peak": host} if host else {}),
         "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
-        **(
-            {
-                "paged": {to: found.away[name] for to, name in ACCOUNTS.items() if name in found.away},
-                "stall": found.stall,
-            }
-            if found.away
-            else {}
-        ),
+        **({"paged": paged, "stall": found.stall} if paged else {}),
         "time": found.time,
         "events": found.events,
     }

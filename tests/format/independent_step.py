@@ -118,10 +118,12 @@ class Step:
         trees = [*inputs.get("args", []), *inputs.get("kwargs", {}).values()]
         self.sources = [leaf["name"] for leaf in leaves_of(trees, "tensor")]
         self.types.update((leaf["name"], tensor(leaf["tensor"])) for leaf in leaves_of(trees, "tensor"))
+        self.parameters: list[str] = []
         for kind in ("parameters", "buffers"):
             for name, text in spelled(self.model.get(kind, {})):
                 self.types[name] = tensor(text)
                 self.sources.append(name)
+                self.parameters += [name] if kind == "parameters" else []
         self.outputs = list(dict.fromkeys(leaf["value"][1:] for leaf in leaves_of(self.model["outputs"], "value")))
         self.tangents = {
             f"grad.{leaf['name']}": leaf["value"][1:]
@@ -243,12 +245,19 @@ class Step:
                 value = views[value]
             return value
 
+        of = {gradient: source for source, gradient in self.gradients.items() if source in self.parameters}
+        roots = [root(gradient) for gradient in self.gradients.values()]
         for name in statement["page"]:
             full, _, number = (prefix + name).partition(":")
+            if full in self.parameters:
+                self.pages.append((full, statement.get("to", "disk"), None, gone, back))
+                continue
             span = self.spans[full][0] if full in self.spans and full not in self.index else [self.index[full]]
             for value in (w for index in span for w in self.ops[index].writes):
                 held = {root(v) for v in (*self.outputs, *self.gradients.values())}
                 leaves = value not in views and value not in held and not (self.types[value].cpu and self._on_device)
+                if value in of and roots.count(root(value)) == 1:
+                    leaves = self.types[value]._replace(cpu=False) == self.types[of[value]]._replace(cpu=False)
                 if leaves and (not number or value == f"{full}:{int(number)}"):
                     self.pages.append((value, statement.get("to", "disk"), out, gone, back))
 

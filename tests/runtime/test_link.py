@@ -88,6 +88,12 @@ class Machine:
             if value.kind not in ("op", "tangent"):
                 self.store(at, (value.name,))
                 self.external.add(self.slots[at][0])
+        self.parameters = {at: self.slots[at][0] for at, v in enumerate(self.graph.values) if v.kind == "parameter"}
+        self.missing: set[int] = set()  # storages of parameters whose bytes are not on the device
+        for event in reversed(linked.events):
+            if isinstance(event, PageBack | PageGone) and event.value in self.parameters:
+                change = self.missing.add if isinstance(event, PageBack) else self.missing.discard
+                change(self.parameters[event.value])
 
     def store(self, value: int | None, term: object) -> None:
         assert value is not None
@@ -98,6 +104,7 @@ class Machine:
 
     def read(self, value: int) -> object:
         storage, path = self.slots[value]
+        assert storage not in self.missing, "read while it is away"
         return (path, self.contents[storage])
 
     def run(self) -> tuple[list, list, object]:
@@ -141,6 +148,16 @@ class Machine:
                             self.kept.add(self.slots[at][0])
             case Deliver(gradients=numbers):
                 self.deliver(numbers)
+            case PageGone() | PageBack() | PageReady() if event.value in self.parameters:
+                self.page_parameter(event)
+            case PageGone(value=value, trip=trip) if self.graph.values[value].producer >= self.graph.backward_start:
+                assert value in {gradient for _, gradient in self.graph.gradients}
+                storage, term = self.copying.pop(trip)
+                path = self.slots[value][1]
+                assert self.contents[storage] is term
+                self.store(value, term)
+                self.slots[value] = self.slots[value][0], path
+                self.external.add(self.slots[value][0])
             case PageOut(value=value, trip=trip):
                 self.copying[trip] = self.slots[value][0], self.contents[self.slots[value][0]]
             case PageGone(value=value, trip=trip):
@@ -155,6 +172,18 @@ class Machine:
                 assert self.slots[value] == (storage, ())
                 assert self.contents[storage] == "not yet there"
                 self.contents[storage] = term
+
+    def page_parameter(self, event: PageGone | PageBack | PageReady) -> None:
+        storage = self.parameters[event.value]
+        if isinstance(event, PageGone):
+            assert storage not in self.missing
+            self.missing.add(storage)
+        elif isinstance(event, PageBack):
+            assert storage in self.missing
+            self.missing.discard(storage)
+            self.copying[event.trip] = storage, None
+        else:
+            assert self.copying.pop(event.trip)[0] == storage
 
     def deliver(self, numbers: tuple[int, ...]) -> None:
         """Each owner gets a storage of its own; what a gradient lies in is one."""
@@ -193,7 +222,8 @@ class Machine:
     def bytes_held(self) -> int:
         storages = {s for s, _ in self.slots.values()} | self.kept
         states = DEVICES["cpu"].generator_state * len(self.saved)
-        return sum(self.size[s] for s in storages - self.external) + states + self.copied
+        there = set(self.parameters.values()) - self.missing if self.linked.parameters_paged else set[int]()
+        return sum(self.size[s] for s in storages - self.external | there) + states + self.copied
 
 
 def plain(graph: Graph) -> tuple[list, list, object]:

@@ -26,7 +26,7 @@ from remate_runtime.engine.eager import pages as paging
 from remate_runtime.errors import EngineError, ExecutionError
 from remate_runtime.flat_step.expansion import expand
 from remate_runtime.flat_step.graph import FlatRecompute, Graph
-from remate_runtime.flat_step.page_rules import held_outside, stays
+from remate_runtime.flat_step.page_rules import held_outside, is_paged_gradient, is_parameter, stays
 from remate_runtime.format.schedule import Page, Recompute, Schedule
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
@@ -69,9 +69,14 @@ def edits(draw: st.DrawFn) -> Schedule:
     written = expand(schedule).graph  # its values have the names of the file
     pages = []
     for value in draw(st.lists(st.sampled_from(able(written)), min_size=1, max_size=12)):
+        if is_paged_gradient(written, value):
+            pages.append(Page((written.values[value].name,)))
+            continue
         first = written.values[value].producer + 1
         points = sorted(draw(st.lists(st.integers(first, last), min_size=3, max_size=3, unique=True)))
-        ids = (written.operations[point].id if draw(st.booleans()) else "" for point in points)
+        ids = [written.operations[point].id if draw(st.booleans()) else "" for point in points]
+        if is_parameter(written, value):
+            ids[0] = ""
         pages.append(Page((written.values[value].name,), "disk", *ids))
     return with_pages(schedule, pages)
 
@@ -174,7 +179,8 @@ def paged_model():
 
 
 def copies(model: nn.Module) -> int:
-    """How many there are in a step."""
+    """How many there are in a step behind the first one, in which parameters move to files."""
+    step(model, (_X,))
     calls = []
     move = paging._Copy._move
 

@@ -15,7 +15,10 @@ def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
     if draw.random() < 0.15:
         graph = expand(schedule).graph
         forward, points = [op.id for op in graph.operations[: graph.backward_start]], [op.id for op in graph.operations]
-        return replace(schedule, statements=tuple(rearranged(forward, points, list(schedule.statements), draw)))
+        lasting = [v.name for v in graph.values if v.kind == "parameter"]
+        lasting += [graph.values[gradient].name for _, gradient in graph.gradients]
+        entries = rearranged(forward, points, lasting, list(schedule.statements), draw)
+        return replace(schedule, statements=tuple(entries))
     name = draw.choice([n for n, block in schedule.blocks.items() if block.forward])
     block = schedule.blocks[name]
     if draw.random() < 0.3:
@@ -26,17 +29,26 @@ def by_hand(schedule: Schedule, draw: random.Random) -> Schedule:
     plan = draw.choice([*block.plans, "new"])
     forward = [op.id for op in block.forward]
     points = [op.id for op in (*block.forward, *block.backward)]
-    entries = rearranged(forward, points, list(block.plans.get(plan, ())), draw)
+    lasting = [*block.parameters, *(text.removeprefix("%") for text in block.gradients.values())]
+    entries = rearranged(forward, points, lasting, list(block.plans.get(plan, ())), draw)
     blocks = {**schedule.blocks, name: replace(block, plans={**block.plans, plan: tuple(entries)})}
     return replace(schedule, blocks=blocks)
 
 
-def rearranged(forward: list[str], points: list[str], entries: list[Statement], draw: random.Random) -> list[Statement]:
-    """forward, points: ids that may be recomputed or paged, and before which."""
+def rearranged(
+    forward: list[str], points: list[str], lasting: list[str], entries: list[Statement], draw: random.Random
+) -> list[Statement]:
+    """forward, points: ids that may be recomputed or paged, and before which. lasting: names of parameters and of
+    gradients, which may be paged."""
     chosen = tuple(draw.choice(forward) for _ in range(draw.randint(1, 3)))
     action = draw.choice(["insert", "delete", "move", "shuffle"])
     if action == "insert" or not entries:
-        made = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
+        if lasting and draw.random() < 0.3:
+            made = (
+                paged((draw.choice(lasting),), points, draw) if draw.random() < 0.5 else Page((draw.choice(lasting),))
+            )
+        else:
+            made = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
         entries.insert(draw.randint(0, len(entries)), made)
     elif action == "delete":
         entries.pop(draw.randrange(len(entries)))

@@ -227,6 +227,11 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "integrations": _text("integrations.txt", 0, ["loop", "bitwise", "peak of a step", "budget", "baseline"]),
     "integrations-ranks": _text("integrations.txt", 1),
     "gradients": _text("gradients.txt"),
+    "weights": _text(
+        "weights.txt",
+        0,
+        ["budget", "predicted", "measured", "growth of the process", "in files", "bits", "time / eager", "predicted"],
+    ),
     "ranks": _text("ranks.txt", 0, ["peak of a step, the larger of two ranks", "measured"]),
     "compile-time": _text("compile_time.txt"),
     "overhead": _text("overhead.txt"),

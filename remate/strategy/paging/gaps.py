@@ -1,5 +1,5 @@
-"""A linked step as a row of slots, what each of them holds, and the gaps between two reads that a value could be away
-in.
+"""A linked step as a row of slots, what each of them holds, and the gaps between two reads in which a value of forward
+could be away.
 
 A slot is all that happens at a point: the recomputations there and the operation; the forward/backward boundary is a
 slot of its own, in front of the first operation of backward. What is paged leaves and comes back between slots.
@@ -38,15 +38,8 @@ class Slots(NamedTuple):
 def slots(linked: Linked, timeline: Timeline) -> Slots:
     """Of a step without pages."""
     graph, events = linked.graph, linked.events
-    count, boundary = len(graph.operations) + 2, graph.backward_start
-    at, slot = [0] * len(events), count - 1
-    for position in range(len(events) - 1, -1, -1):
-        event = events[position]
-        if isinstance(event, BackwardStart | Update):
-            slot = boundary
-        elif isinstance(event, Run):
-            slot = event.op + (event.op >= boundary)
-        at[position] = slot
+    boundary, at = graph.backward_start, slots_of_events(linked)
+    count = len(graph.operations) + 2
     held, took = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
     for position, nbytes in enumerate(timeline.during):
         held[at[position]] = max(held[at[position]], nbytes)
@@ -66,10 +59,26 @@ def slots(linked: Linked, timeline: Timeline) -> Slots:
     return Slots(held, begins, _gaps(graph, touched))
 
 
+def slots_of_events(linked: Linked) -> list[int]:
+    """By position of an event, the slot that it happens in."""
+    graph, events = linked.graph, linked.events
+    boundary = graph.backward_start
+    at, slot = [0] * len(events), len(graph.operations) + 1
+    for position in range(len(events) - 1, -1, -1):
+        event = events[position]
+        if isinstance(event, BackwardStart | Update):
+            slot = boundary
+        elif isinstance(event, Run):
+            slot = event.op + (event.op >= boundary)
+        at[position] = slot
+    return at
+
+
 def _gaps(graph: Graph, touched: dict[int, list[tuple[int, bool]]]) -> Gaps:
     outside, found = held_outside(graph), list[tuple[int, int, int, int]]()
     for value, touches in touched.items():
-        if stays(graph, value, outside) or not graph.nbytes(value):
+        in_forward = 0 <= graph.values[value].producer < graph.backward_start
+        if not in_forward or stays(graph, value, outside) or not graph.nbytes(value):
             continue
         for (before, _), (behind, made) in pairwise(touches):
             if not made and behind - before > 1:

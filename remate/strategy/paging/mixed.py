@@ -23,7 +23,8 @@ from ..portfolio import AUTO, Policy
 from ..solve import Solution, solve
 from .greedy import ORDERS, Paged, page
 
-PAGED_STRATEGIES = ("mixed", "offload-only")
+WEIGHT_OFFLOADING = "weight-offloading"
+PAGED_STRATEGIES = ("mixed", "offload-only", WEIGHT_OFFLOADING)
 _LARGER = 3  # budgets between the requested one and the peak of the baseline
 _STARTS = 8  # schedules that pages are put on
 _WORTH = 0.03  # of the peak must be able to leave in the time of forward

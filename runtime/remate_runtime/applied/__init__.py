@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from ..torch_private.execution import outside_compiler
 from .planned_model import apply, original_of
-from .prediction import peak_by_engine, predicted_peak
+from .prediction import measured_pages, peak_by_engine, predicted_peak
 from .programs import refuse_transforms
 
-__all__ = ["apply", "original_of", "outside_compiler", "peak_by_engine", "predicted_peak", "refuse_transforms"]
+__all__ = [
+    "apply",
+    "measured_pages",
+    "original_of",
+    "outside_compiler",
+    "peak_by_engine",
+    "predicted_peak",
+    "refuse_transforms",
+]

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import nn
 
+from ..engine.compiled_step import MeasuredLane
 from ..engine.experimental.cuda_graphs import in_cuda_graphs
 from ..engine.registry import engine_of
 from ..engine.steps import Steps
@@ -44,6 +45,17 @@ def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
     if not isinstance(step, Dispatch):
         raise BindError("no schedule was applied to this model\n  pass what `remate_runtime.apply` returned")
     return max(bound.peak(dims) for bound in step.steps)
+
+
+def measured_pages(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> tuple[MeasuredLane, ...]:
+    """Return what the latest training step of an applied model has paged, and how long it waited for that.
+
+    Args:
+        model: A model that `apply` returned.
+        dims: Values of named sizes. Omitted sizes are as planned.
+    """
+    step = getattr(model, "_remate_step", None)
+    return step.steps[0].paged(dims) if isinstance(step, Dispatch) and len(step.steps) == 1 else ()
 
 
 def peak_by_engine(schedule: Schedule, engine: str, namespaces: Collection[str] = (), cuda_graphs: bool = False) -> int:

@@ -13,7 +13,7 @@ from ..bind.model_binding import ModelBinding, check_autocast, check_default_dty
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
 from ..bind.written import Given, WrittenBuffers
-from ..engine.compiled_step import Engine
+from ..engine.compiled_step import Engine, MeasuredLane
 from ..engine.step_function import run_step
 from ..engine.steps import Steps
 from ..errors import BindError, ScheduleError
@@ -126,6 +126,10 @@ class ScheduledForward:
             BindError: The schedule is not for this size.
         """
         return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
+
+    def paged(self, dims: Mapping[str, int]) -> tuple[MeasuredLane, ...]:
+        """What the latest step of this size has paged, and waited for it."""
+        return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.paged(self.device)
 
     def gather(self, sharded: Fsdp2 | None) -> None:
         """Use the gathered parameters of these parts from now on."""

@@ -6,16 +6,20 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import accumulate
 from typing import Any
 
 import torch
 from torch.autograd import profiler
 
+from ..torch_private.execution import is_profiled
+
 Allocated = tuple[int, int, int]  # time in ns, address, bytes: positive if allocated, negative if freed
 
 _END = "remate: end of what is measured"
+_MAPPED = "remate: mapped"  # memory that is made meanwhile is a file's
+_RESIDENT, _LEFT = "remate: resident ", "remate: left "  # bytes@address, of tensors that are mapped to files
 # Messages of the profiler on stderr at its start and stop, which users cannot act on.
 _CHATTER = (
     b"USDT:",
@@ -103,15 +107,37 @@ def allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> li
     return log.events(seen)
 
 
+def note_mapped() -> AbstractContextManager[Any]:
+    """What is allocated within it is no memory to a measurement that is under way."""
+    return profiler.record_function(_MAPPED) if is_profiled() else nullcontext()
+
+
+def note_resident(tensor: torch.Tensor, resident: bool) -> None:
+    """Let a measurement that is under way know that the memory of a tensor counts from here on, or no more: of a tensor
+    that the allocator does not see come and go."""
+    if is_profiled():
+        with profiler.record_function(f"{_RESIDENT if resident else _LEFT}{tensor.nbytes}@{tensor.data_ptr()}"):
+            pass
+
+
+def _noted(name: str, at: int) -> Allocated:
+    nbytes, _, address = name.removeprefix(_RESIDENT).removeprefix(_LEFT).partition("@")
+    return at, int(address), int(nbytes) if name.startswith(_RESIDENT) else -int(nbytes)
+
+
 def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[Allocated]:
     """Yield every allocation event under `nodes`, and pass the others to `seen`."""
     stack = list(reversed(nodes))
     while stack:
         node = stack.pop()
+        if node.name == _MAPPED:
+            continue
         stack.extend(reversed(node.children))
         fields = node.typed[1]
         if type(fields).__name__ == "_ExtraFields_Allocation" and fields.device.type == "cpu":
             yield node.start_time_ns, fields.ptr, fields.alloc_size
+        elif node.name.startswith((_RESIDENT, _LEFT)):
+            yield _noted(node.name, node.start_time_ns)
         else:
             seen(node.name, node.start_time_ns)
 

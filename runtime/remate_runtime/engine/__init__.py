@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from .compiled.artefacts import Artefacts, ns_of
 from .compiled.prediction import PredictedMemory, check_available, predict_memory
-from .compiled_step import CompiledStep, Engine, Forwarded
+from .compiled_step import CompiledStep, Engine, Forwarded, MeasuredLane
 from .eager.pages import Pager, StepPages
 from .experimental.cuda_graphs import in_cuda_graphs
 from .registry import ENGINES, engine_of
@@ -30,6 +30,7 @@ __all__ = [
     "CompiledStep",
     "Engine",
     "Forwarded",
+    "MeasuredLane",
     "Pager",
     "PredictedMemory",
     "StepFunction",

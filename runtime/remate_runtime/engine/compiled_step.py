@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -30,6 +30,16 @@ class Forwarded(NamedTuple):
     residue: Any
 
 
+class MeasuredLane(NamedTuple):
+    """What a lane has done in a step. direction: of the copies. nbytes: that it moved, in so many copies. waited: ns
+    that the step waited for it."""
+
+    direction: Literal["out", "back"]
+    nbytes: int
+    copies: int
+    waited: int
+
+
 class CompiledStep(NamedTuple):
     """A step that an engine has prepared for a device.
 
@@ -48,6 +58,7 @@ class CompiledStep(NamedTuple):
         peak: Predicted peak in bytes, counted as in budgets. None: the simulator's.
         account: Returns the predicted memory at each moment, given what happens to delivered gradients. None: the
             simulator's.
+        paged: Returns what was moved in the step that began last. None: nothing is paged.
     """
 
     forward: Callable[[Sequence[Any]], Forwarded]
@@ -56,6 +67,7 @@ class CompiledStep(NamedTuple):
     segments: tuple[Callable[[Any], list[torch.Tensor]], ...]
     peak: int | None = None
     account: Callable[[Gradients], Account] | None = None
+    paged: Callable[[], tuple[MeasuredLane, ...]] | None = None
 
 
 class LinkedStep(NamedTuple):

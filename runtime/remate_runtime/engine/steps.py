@@ -18,7 +18,7 @@ from ..link.frozen import without_gradients
 from ..link.simulator import simulate
 from ..link.verifier import Verified
 from ..torch_private.operators import OpOverload
-from .compiled_step import Engine, LinkedStep
+from .compiled_step import Engine, LinkedStep, MeasuredLane
 from .observed import observed_forward
 from .step_function import StepFunction
 
@@ -69,6 +69,11 @@ class Steps:
         """Return the predicted peak of the planned step on this device in bytes, counted as in budgets."""
         predicted = self.planned(device).compiled.peak
         return self._verified.peak if predicted is None else predicted
+
+    def paged(self, device: torch.device) -> tuple[MeasuredLane, ...]:
+        """What the planned step has moved on this device when it ran last."""
+        measured = self.planned(device).compiled.paged
+        return () if measured is None else measured()
 
     def wanted(self, device: torch.device, sources: Sequence[Any], sharded: Fsdp2 | None = None) -> StepFunction:
         """Return the step for a call with these tensors: without operations for unwanted gradients, with borders of

@@ -21,7 +21,7 @@ from .graph import (
 )
 from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
-from .page_rules import held_outside, stays
+from .page_rules import held_outside, is_paged_gradient, is_parameter, stays
 
 __all__ = [
     "DEVICE",
@@ -39,6 +39,8 @@ __all__ = [
     "Value",
     "expand",
     "held_outside",
+    "is_paged_gradient",
+    "is_parameter",
     "lay_out",
     "numbers_in",
     "overwritable",

@@ -1,4 +1,5 @@
-"""Which values may be paged: those that forward makes, in storages that the step alone holds."""
+"""Which values may be paged: those that forward makes, in storages that the step alone holds; parameters, which stay as
+they are until the step is over; and gradients of parameters, which leave when they are complete."""
 
 from __future__ import annotations
 
@@ -8,21 +9,67 @@ from collections.abc import Mapping
 from ..errors import ScheduleError
 from .graph import DEVICE, FlatPage, Graph
 
+_ONLY = "only parameters, their gradients and what forward makes are paged"
+
 
 def held_outside(graph: Graph) -> Mapping[int, str]:
-    """Owners of storages that somebody else holds, and why."""
-    outputs = {graph.root[output]: "it is an output, which the caller holds" for output in graph.outputs}
-    return outputs | {graph.root[gradient]: "it is a gradient" for _, gradient in graph.gradients}
+    """Values whose storages somebody else holds, and why they stay; "" for gradients that can leave."""
+    root, values = graph.root, graph.values
+    held = {root[output]: "it is an output, which the caller holds" for output in graph.outputs}
+    taken = [root[gradient] for _, gradient in graph.gradients]
+    held |= dict.fromkeys(taken, "it is a gradient, and another value on its storage is one or is kept")
+    for (source, gradient), owner in zip(graph.gradients, taken, strict=True):
+        if values[owner].producer < graph.backward_start or taken.count(owner) > 1:
+            continue
+        name = values[gradient].name
+        held[owner] = f"a gradient has its storage: page {name}"
+        held[gradient] = _gradient_stays(graph, source, gradient)
+    return held
+
+
+def _gradient_stays(graph: Graph, source: int, gradient: int) -> str:
+    about = graph.values[source]
+    if about.kind != "parameter":
+        return "it is the gradient of an input, which waits for backward to end"
+    if reason := _of_parts(graph):
+        return reason
+    if graph.memory(gradient) != DEVICE:
+        return "it is not on the device"
+    if not graph.nbytes(gradient):
+        return "it is empty"
+    if graph.values[gradient].type != about.type or about.type.dense != about.type:
+        return f"it has another memory layout than {about.name}, and autograd would copy it"
+    return ""
+
+
+def _of_parts(graph: Graph) -> str:
+    return "the step is one of many calls of a part of a model" if graph.calls > 1 or graph.modules > 1 else ""
+
+
+def is_parameter(graph: Graph, value: int) -> bool:
+    """Whether a value is a parameter of the model."""
+    return graph.values[value].kind == "parameter"
+
+
+def is_paged_gradient(graph: Graph, value: int) -> bool:
+    """Whether a value that is paged is a gradient: else it is a parameter, or forward makes it."""
+    return graph.values[value].producer >= graph.backward_start
 
 
 def stays(graph: Graph, value: int, held: Mapping[int, str]) -> str:
     """Why a value cannot leave the device; "" if it can. held: `held_outside`."""
     about = graph.values[value]
+    if about.kind == "parameter":
+        if graph.memory(value) != DEVICE:
+            return "it is not on the device"
+        if about.type.dense != about.type or not graph.nbytes(value):
+            return "it has gaps, or is empty"
+        return _of_parts(graph) or held.get(value, "")
     if about.producer < 0:
         kind = "gradient" if about.kind == "tangent" else about.kind
-        return f"it is {'an' if kind == 'input' else 'a'} {kind}, and only what forward makes is paged"
+        return f"it is {'an' if kind == 'input' else 'a'} {kind}, and {_ONLY}"
     if about.producer >= graph.backward_start:
-        return "backward makes it, and only what forward makes is paged"
+        return held.get(value, f"backward makes it, and {_ONLY}")
     if graph.root[value] != value:
         return f"it is a view: {graph.values[graph.root[value]].name} owns its storage"
     if graph.memory(value) != DEVICE:
@@ -40,6 +87,7 @@ def check_page(graph: Graph, page: FlatPage, held: Mapping[int, str]) -> None:
     made = graph.values[page.value].producer
     points = [("out", page.out), ("gone", page.gone), ("back", page.back)]
     stated = [(field, point) for field, point in points if point is not None]
+    _check_points_apply(graph, page.value, [field for field, _ in stated])
     for field, point in stated:
         if point <= made:
             raise ScheduleError(
@@ -49,3 +97,20 @@ def check_page(graph: Graph, page: FlatPage, held: Mapping[int, str]) -> None:
         if at > other or (second == "back" and first == "gone" and at == other):
             hint = "the order is out, gone, back"
             raise ScheduleError("R049", f"{second!r} of {name[:120]!r} comes before {first!r}", hint=hint)
+
+
+def _check_points_apply(graph: Graph, value: int, fields: list[str]) -> None:
+    """Raise ScheduleError R049 for points that a parameter or a gradient does not have."""
+    name = graph.values[value].name
+    if fields and is_paged_gradient(graph, value):
+        raise ScheduleError(
+            "R049",
+            f"{fields[0]!r} of {name[:120]!r}, a gradient, which leaves when it is complete",
+            hint=f"delete {fields[0]!r}",
+        )
+    if "out" in fields and is_parameter(graph, value):
+        raise ScheduleError(
+            "R049",
+            f"'out' of {name[:120]!r}, a parameter, of which nothing is copied out",
+            hint="delete 'out'",
+        )

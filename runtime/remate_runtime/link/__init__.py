@@ -29,6 +29,7 @@ from .frozen import without_gradients
 from .inference import forward_alone
 from .lanes import Clock, Copy, LaneUse
 from .linker import link
+from .parameters import parameter_bytes
 from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, peak_together, resident_by_call, simulate
 from .storages import generator_state
 
@@ -68,6 +69,7 @@ __all__ = [
     "last_touches",
     "link",
     "memory_of_workspace",
+    "parameter_bytes",
     "peak_together",
     "resident_by_call",
     "simulate",

@@ -79,7 +79,7 @@ class Deliver(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="del
 
 class PageOut(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_out"):
     """From here on the storage of `value` is copied to the memory `to`, beside what runs. trip: counts the ways out and
-    back of a step; its other events have the same number."""
+    back of a step; its other events have the same number. Parameters have no such event: nothing is copied out."""
 
     value: int
     trip: int
@@ -87,7 +87,8 @@ class PageOut(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="pag
 
 
 class PageGone(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_gone"):
-    """The step waits until the copy out is complete; the slot is emptied behind it."""
+    """The step waits until the copy out is complete; the slot is emptied behind it, that of a gradient filled with what
+    its owner gets. The bytes of a parameter leave the device; its slot stays."""
 
     value: int
     trip: int
@@ -95,7 +96,7 @@ class PageGone(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="pa
 
 
 class PageBack(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_back"):
-    """`value` gets a new storage, and the copy back begins."""
+    """`value` gets a new storage, or the bytes of a parameter their place, and the copy back begins."""
 
     value: int
     trip: int
@@ -156,4 +157,10 @@ class Linked(msgspec.Struct, frozen=True):
     @property
     def paged(self) -> bool:
         """Whether any value leaves the device."""
-        return any(isinstance(event, PageOut) for event in self.events)
+        return any(isinstance(event, PageOut | PageBack) for event in self.events)
+
+    @property
+    def parameters_paged(self) -> bool:
+        """Whether parameters leave the device; then all of them count for the peak, as long as they are there."""
+        kinds = self.graph.values
+        return any(isinstance(event, PageBack) and kinds[event.value].kind == "parameter" for event in self.events)

@@ -24,7 +24,9 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
     numbers = {op: at for at, op in enumerate(kept)}
     live = {graph.root[value] for _, value in gradients}
     new = _numbers_of_values(graph, numbers)
-    pages = [page for page in (_moved(page, kept, new) for page in linked.pages) if page is not None]
+    lost = {value for _, value in graph.gradients} - {value for _, value in gradients}
+    left = [page for page in linked.pages if page.value not in lost]
+    pages = [page for page in (_moved(page, kept, new) for page in left) if page is not None]
     return link(_only(graph, gradients, kept, numbers, new), _needed_recomputes(linked, numbers, live), pages)
 
 

@@ -73,7 +73,7 @@ class Lanes:
         self.copies.append(Copy(event.to, direction, event.value, begin, end))
 
     def _wait(self, direction: str, event: Paging, now: int) -> int:
-        end = max(now, self._ends[direction, event.trip])
+        end = max(now, self._ends.get((direction, event.trip), now))  # of a parameter nothing is copied out
         key = event.to, direction
         self._stalls[key] = self._stalls.get(key, 0) + end - now
         return end

@@ -8,7 +8,7 @@ derived.
 - A random operation that is recomputed saves the generator's state before its first run.
 - A gradient is delivered behind the last event that touches its storage or reads its parameter, together with others.
 - A paged value is read when it leaves and filled when it comes back, as if an operation made it: views, frees and
-  in-place runs follow.
+  in-place runs follow. A paged parameter keeps its slot: it is somebody else's, and only its bytes leave.
 - A buffer that the step updates takes its value at the forward/backward boundary, a read like any other: of the latest
   run. If backward still reads the buffer, a copy of its old contents is kept.
 
@@ -27,40 +27,46 @@ from ..flat_step.graph import FlatPage, FlatRecompute, Graph
 from ..flat_step.recompute_rules import check_recomputes
 from ..format.limits import MAX_EVENTS
 from .deliveries import copied, deliveries, freed_by_owner, gradient_views, last_touches
-from .events import BackwardStart, Deliver, Event, Free, Linked, RecomputeRun, Run, Update, View
-from .paging import BACKWARD_START, Moments, Move, moves
+from .events import BackwardStart, Deliver, Event, Free, Linked, PageGone, PageOut, RecomputeRun, Run, Update, View
+from .paging import BACKWARD_START, Moments, Move, Moves, moves
+from .parameters import with_parameters
 from .storages import Storages
 
 
 def link(graph: Graph, recomputes: Sequence[FlatRecompute] = (), pages: Sequence[FlatPage] = ()) -> Linked:
     """Derive the events. Raise ScheduleError R04x for a recomputation or a page that is not legal."""
     touched, moments = last_touches(graph), _moments(graph, recomputes)
-    walk = _executions(graph, moments, moves(graph, moments, pages), gradient_views(graph, touched))
+    paging = moves(graph, moments, pages)
+    walk = _executions(graph, moments, paging.before, gradient_views(graph, touched))
     delivered = deliveries(graph, touched, walk.order, walk.backward_start_at)
-    return replace(_assemble(graph, walk, delivered, *_liveness(graph, walk)), pages=tuple(pages))
+    linked = _assemble(graph, walk, delivered, paging, *_liveness(graph, walk))
+    return with_parameters(replace(linked, pages=tuple(pages)))
 
 
 def _assemble(
     graph: Graph,
     walk: _Walk,
     delivered: Mapping[int, tuple[int, ...]],
+    paging: Moves,
     frees: list[list[int]],
     preserved: frozenset[int],
 ) -> Linked:
     """The events one by one, with the storages that they make, share, write over, free and deliver."""
     book, events, operations, backward_start = Storages(graph), list[Event](), graph.operations, 0
     order, again = walk.order, walk.again
-    gone, copies = freed_by_owner(graph), copied(graph)
+    hand_over = _HandOver(graph, book, events, paging.handed)
+    leaving = _leaving(graph, walk, delivered, paging)
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
         free, at = frees[k], len(events)
         if index == BACKWARD_START:
             backward_start = _backward_start(graph, book, events, free, preserved)
-            _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
+            hand_over.deliver(delivered.get(k, ()))
             continue
         if index < BACKWARD_START:
             move = walk.move_at(index)
-            book.page(move.kind, move.value, move.to, at)
+            if move.own:
+                book.page(move.kind, move.value, move.to, at)
             events.append(move.kind(move.value, move.trip, move.to))
         elif (op := operations[index]).view:
             book.view(op)
@@ -82,26 +88,61 @@ def _assemble(
             for value in free:
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
-        _deliver(graph, book, events, delivered.get(k, ()), gone, copies)
+        own = graph.delivered != "consumed"
+        hand_over.leave([move for move in leaving.get(k, ()) if own or move.own])
+        hand_over.deliver(delivered.get(k, ()))
+        hand_over.leave([move for move in leaving.get(k, ()) if not own and not move.own])
     return Linked(graph, tuple(events), backward_start, book.finish(len(events)))
 
 
-def _deliver(
-    graph: Graph,
-    book: Storages,
-    events: list[Event],
-    numbers: tuple[int, ...],
-    freed_by_owner: frozenset[int],
-    copies: Mapping[int, int],
-) -> None:
-    if numbers:
+class _HandOver:
+    """Gradients on their way to their owners. paged: those that go to a file, as soon as they are complete."""
+
+    def __init__(self, graph: Graph, book: Storages, events: list[Event], paged: Mapping[int, Move]) -> None:
+        self._graph, self._book, self._events, self._paged = graph, book, events, paged
+        self._freed_by_owner, self._copies = freed_by_owner(graph), copied(graph)
+
+    def leave(self, moves: Sequence[Move]) -> None:
+        """These storages leave until the next step, or go to their owners elsewhere."""
+        for move in moves:
+            if move.own:
+                self._events.append(PageOut(move.value, move.trip, move.to))
+                self._book.hand_over(move.value, move.to, len(self._events))
+            self._events.append(PageGone(move.value, move.trip, move.to))
+
+    def deliver(self, numbers: tuple[int, ...]) -> None:
+        """These go together."""
+        if not numbers:
+            return
+        graph, book, events = self._graph, self._book, self._events
         for number in numbers:
             source, value = graph.gradients[number]
-            if graph.root[value] in freed_by_owner:
+            if value in self._paged:
+                continue
+            if graph.root[value] in self._freed_by_owner:
                 book.deliver(value, len(events))
-            if number in copies:
-                book.copy(value, copies[number], len(events), graph.values[source].kind == "parameter")
+            if number in self._copies:
+                book.copy(value, self._copies[number], len(events), graph.values[source].kind == "parameter")
         events.append(Deliver(numbers))
+
+
+def _leaving(
+    graph: Graph, walk: _Walk, delivered: Mapping[int, tuple[int, ...]], paging: Moves
+) -> dict[int, list[Move]]:
+    """By number of an execution, what leaves behind it: parameters behind their last read, and where an optimizer in
+    backward updates them, behind the delivery of their gradients; gradients when they are complete."""
+    last: dict[int, int] = {}
+    for at, index in enumerate(walk.order if paging.leaving or paging.handed else ()):
+        if index > BACKWARD_START:
+            op = graph.operations[index]
+            last.update((graph.root[value], at) for value in (*op.reads, *op.writes) if value is not None)
+    for at, numbers in delivered.items() if graph.delivered == "consumed" else ():
+        for source in (graph.gradients[number][0] for number in numbers):
+            last[source] = max(at, last.get(source, at))
+    found: dict[int, list[Move]] = {}
+    for value, move in sorted({**paging.leaving, **paging.handed}.items()):
+        found.setdefault(last[graph.root[value]], []).append(move)
+    return found
 
 
 def _backward_start(
@@ -178,7 +219,7 @@ class _Walk:
         self.order.append(BACKWARD_START - 1 - len(self._moves))
         self.again.append(False)
         self._moves.append(move)
-        if move.writes:
+        if move.writes:  # a parameter stays where it is, and so do its views
             self._born[move.value] = len(self.order)
 
     def move_at(self, index: int) -> Move:
@@ -217,6 +258,8 @@ class _Walk:
             op = self.graph.operations[index]
             return op.reads, op.writes
         move = self.move_at(index)
+        if not move.own:
+            return (), ()
         return ((), (move.value,)) if move.writes else ((move.value,), ())
 
     def backward_start(self) -> None:

@@ -92,6 +92,11 @@ class Storages:
         """A gradient goes to its owner, who may free it."""
         self.delivered[self.store[value]] = at
 
+    def hand_over(self, value: int, to: PageMemory, at: int) -> None:
+        """A gradient has been copied to another memory when the event at `at` happens, and its owner gets it there."""
+        self.away.append(Allocation(value, self.graph.nbytes(value), at - 1, -1, PAGED_TO[to]))
+        self.death[self.store[value]] = at + 1
+
     def copy(self, value: int, nbytes: int, at: int, goes: bool) -> None:
         """The owner gets a copy of a gradient. goes: the owner may free it."""
         self.copies.append(Allocation(value, nbytes, at, at + 1, self.graph.memory(value), at if goes else None))

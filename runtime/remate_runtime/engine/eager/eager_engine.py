@@ -15,7 +15,7 @@ import torch
 
 from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
-from ...link.events import BackwardStart, Deliver, Event, Linked
+from ...link.events import BackwardStart, Deliver, Event, Linked, PageGone
 from ...link.inference import forward_alone
 from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import check_kernels
@@ -89,15 +89,15 @@ def compile_step(
         outputs = [slots[output.value] for output in contract.outputs]
         return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
 
-    def begun() -> Slots:
+    def begun(sources: Sequence[Any]) -> Slots:
         slots = opened()
         if pager is not None:
-            slots[pager.slot] = pager.open()
+            slots[pager.slot] = pager.open(dict(zip(contract.sources, sources, strict=True)))
         return slots
 
     def forward(sources: Sequence[Any]) -> Forwarded:
         with nullcontext() if pager is None else generator_restored():
-            made = run(ahead, begun(), sources)
+            made = run(ahead, begun(sources), sources)
         for buffer in contract.preserved:
             made.residue[buffer] = made.residue[buffer].clone()
         for slot in backward_start.frees:
@@ -112,7 +112,8 @@ def compile_step(
             slots[tangent.value] = tangents[at]
         tangents.clear()
 
-    return CompiledStep(forward, inference, begin, back, room and room.peak)
+    paged = None if pager is None else pager.paged
+    return CompiledStep(forward, inference, begin, back, room and room.peak, paged=paged)
 
 
 def _segments(
@@ -125,6 +126,8 @@ def _segments(
         if isinstance(event, Deliver):
             cut.append((start, events[start:at]))
             start = at + 1
+    if cut:  # parameters that leave behind the last delivery do so before it is handed out
+        cut[-1] = cut[-1][0], (*cut[-1][1], *(event for event in events[start:] if isinstance(event, PageGone)))
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:

@@ -129,7 +129,9 @@ class InstructionCompiler:
                 case PageOut() | PageGone() | PageBack() | PageReady():
                     if self.pages is None:
                         self.pages = self.spare()
-                    found.append(Instruction(moving(event, self.pages), (), self.graph.values[event.value].name))
+                    found.append(
+                        Instruction(moving(event, self.pages, self.graph), (), self.graph.values[event.value].name)
+                    )
                 case Free(values=values):
                     found[-1] = found[-1]._replace(free=values)
                 case Update() | BackwardStart() | Deliver():

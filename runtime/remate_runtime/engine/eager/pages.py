@@ -11,28 +11,38 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_char
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
+from ...devices.cpu_memory import note_resident
 from ...errors import EngineError, ExecutionError
+from ...flat_step.graph import Graph
+from ...flat_step.page_rules import is_paged_gradient, is_parameter
 from ...link.events import Linked, PageBack, PageGone, PageOut, PageReady, Paging
-from ..compiled_step import LinkedStep
+from ..compiled_step import LinkedStep, MeasuredLane
+from .mapped import Fetch, check_parameter, drop, is_mapped, mapped, reason_against
 from .placed import Slots
 
+Direction = Literal["out", "back"]
 _PAGE = 4096  # bytes that places in the file are multiples of
+_NOTHING: Mapping[int, Any] = {}
 _KEEP = "\n  delete the page statements (`remate edit S.json --keep ID`), or plan without them"
 
 
 def check_pages(step: LinkedStep, device: torch.device) -> None:
     """Raise EngineError where the values of a step cannot be paged, with the reason."""
-    memories = {event.to for event in step.linked.events if isinstance(event, PageOut)}
-    if not memories:
+    graph = step.linked.graph
+    paging = [event for event in step.linked.events if isinstance(event, PageOut | PageBack)]
+    if not paging:
         return
+    memories = {event.to for event in paging}
+    mapping = any(is_parameter(graph, event.value) or is_paged_gradient(graph, event.value) for event in paging)
     if "host" in memories and device.type == "cpu":
         reason = (
             "values are paged to 'host', and on a CPU that is the memory that they are in\n"
@@ -46,6 +56,8 @@ def check_pages(step: LinkedStep, device: torch.device) -> None:
         )
     elif not hasattr(os, "pwrite"):
         reason = f"values are paged to a scratch file, which needs a POSIX system{_KEEP}"
+    elif mapping and (against := reason_against()):
+        reason = f"{against}{_KEEP}"
     else:
         return
     raise EngineError(reason)
@@ -59,31 +71,111 @@ class _Place(NamedTuple):
     nbytes: int
 
 
+class _PagedParameters(NamedTuple):
+    """Parameters of a step that pages some. paged: their values. away: those of them that are away when a step begins.
+    names: of all that count, by value."""
+
+    paged: frozenset[int]
+    away: frozenset[int]
+    names: dict[int, str]
+
+
+_NO_PARAMETERS = _PagedParameters(frozenset(), frozenset(), {})
+
+
 class Pager:
     """Makes the pages of each step of one kind. slot: where the list of slots has them."""
 
-    def __init__(self, sizes: Sequence[tuple[str, int]], slot: int) -> None:
-        """sizes: name and bytes of what each trip takes."""
+    def __init__(
+        self,
+        sizes: Mapping[int, tuple[str, int]],
+        slot: int,
+        gradients: Mapping[int, str] | None = None,
+        parameters: _PagedParameters = _NO_PARAMETERS,
+    ) -> None:
+        """sizes: by trip of what forward makes, its name and bytes. gradients: names of those that are paged, by
+        trip."""
         self.slot = slot
-        rounded = [-(-nbytes // _PAGE) * _PAGE for _, nbytes in sizes]
+        rounded = [-(-nbytes // _PAGE) * _PAGE for _, nbytes in sizes.values()]
         offsets = accumulate(rounded, initial=0)
-        self._places = [_Place(name, at, size) for (name, _), at, size in zip(sizes, offsets, rounded, strict=False)]
+        self._places = {
+            trip: _Place(name, at, size)
+            for (trip, (name, _)), at, size in zip(sizes.items(), offsets, rounded, strict=False)
+        }
+        self._nbytes, self._gradients, self._parameters = sum(rounded), gradients or {}, parameters
         self._threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor] | None = None
         self._process = 0
+        self._latest = _Moved()
 
-    def open(self) -> StepPages:
-        """The pages of a step that begins. Raises ExecutionError if there is no room for them."""
+    def open(self, sources: Mapping[int, Any] = _NOTHING) -> StepPages:
+        """The pages of a step that begins. sources: its tensors, by value. Raises ExecutionError if there is no room
+        for them, or a parameter cannot be paged."""
         if self._threads is None or self._process != os.getpid():  # threads do not survive a fork
             self._threads = ThreadPoolExecutor(1, "remate-page-out"), ThreadPoolExecutor(1, "remate-page-back")
             self._process = os.getpid()
-        last = self._places[-1]
-        return StepPages(_Scratch(last.offset + last.nbytes), self._places, *self._threads)
+        parameters = {value: sources[value] for value in self._parameters.names}
+        self._settle(parameters)
+        file = _Scratch(self._nbytes) if self._places else None
+        names, self._latest = self._parameters.names, _Moved()
+        return StepPages(file, self._places, self._gradients, parameters, names, self._latest, *self._threads)
+
+    def paged(self) -> tuple[MeasuredLane, ...]:
+        """What was moved in the step that was opened last."""
+        return self._latest.lanes()
+
+    def _settle(self, parameters: Mapping[int, torch.Tensor]) -> None:
+        """Give those that are paged memory in files, where they have none yet, and let those leave that are away."""
+        about = self._parameters
+        for value in about.paged:
+            if not is_mapped(parameters[value]):
+                _move_to_file(about.names[value], parameters[value])
+        for value, tensor in parameters.items():
+            note_resident(tensor, False)
+            if value in about.away:
+                drop(tensor)
+            else:
+                note_resident(tensor, True)
 
 
 def pager_of(linked: Linked, slot: int) -> Pager:
     """That of a step."""
-    graph, outs = linked.graph, {event.trip: event.value for event in linked.events if isinstance(event, PageOut)}
-    return Pager([(graph.values[outs[trip]].name, graph.nbytes(outs[trip])) for trip in range(len(outs))], slot)
+    graph, outs = linked.graph, [event for event in linked.events if isinstance(event, PageOut)]
+    gradients = {e.trip: graph.values[e.value].name for e in outs if is_paged_gradient(graph, e.value)}
+    sizes = {e.trip: (graph.values[e.value].name, graph.nbytes(e.value)) for e in outs if e.trip not in gradients}
+    return Pager(sizes, slot, gradients, _parameters(linked))
+
+
+def _parameters(linked: Linked) -> _PagedParameters:
+    graph, first = linked.graph, dict[int, Paging]()
+    for event in linked.events:
+        if isinstance(event, PageBack | PageGone) and is_parameter(graph, event.value):
+            first.setdefault(event.value, event)
+    away = frozenset(value for value, event in first.items() if isinstance(event, PageBack))
+    names = {at: v.name for at, v in enumerate(graph.values) if first and v.kind == "parameter" and not v.type.cpu}
+    return _PagedParameters(frozenset(first), away, names)
+
+
+def _move_to_file(name: str, parameter: torch.Tensor) -> None:
+    check_parameter(name, parameter)
+    file, nbytes = _Scratch(parameter.nbytes), parameter.nbytes
+    copy = _Copy(parameter, file, _Place(name, 0, nbytes), nbytes, True)
+    copy.run()
+    copy.check()
+    parameter.data = mapped(file.number, parameter)
+
+
+class _Moved:
+    """What a step has moved, and what it waited for it."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Direction, MeasuredLane] = {}
+
+    def add(self, direction: Direction, nbytes: int, copies: int, waited: int) -> None:
+        old = self._lanes.get(direction, MeasuredLane(direction, 0, 0, 0))
+        self._lanes[direction] = MeasuredLane(direction, old.nbytes + nbytes, old.copies + copies, old.waited + waited)
+
+    def lanes(self) -> tuple[MeasuredLane, ...]:
+        return tuple(self._lanes.values())
 
 
 class _Scratch:
@@ -119,7 +211,7 @@ class _Copy:
 
     def __init__(self, tensor: torch.Tensor, file: _Scratch, place: _Place, nbytes: int, out: bool) -> None:
         self._tensor: torch.Tensor | None = tensor
-        self._file, self._place, self._nbytes, self._out = file, place, nbytes, out
+        self._file, self._place, self._nbytes, self.out = file, place, nbytes, out
         self.failed = ""
 
     def run(self) -> None:
@@ -136,7 +228,7 @@ class _Copy:
         done = 0
         while done < self._nbytes:
             rest, at = memory[done:], self._place.offset + done
-            moved = os.pwrite(self._file.number, rest, at) if self._out else os.preadv(self._file.number, [rest], at)
+            moved = os.pwrite(self._file.number, rest, at) if self.out else os.preadv(self._file.number, [rest], at)
             if not moved:
                 raise OSError(0, "the file ends early")
             done += moved
@@ -144,7 +236,7 @@ class _Copy:
     def check(self) -> None:
         """Raise ExecutionError if it failed."""
         if self.failed:
-            direction = "to" if self._out else "from"
+            direction = "to" if self.out else "from"
             raise ExecutionError(
                 f"{self._place.value} cannot be paged {direction} the scratch file in {self._file.folder}: "
                 f"{self.failed}"
@@ -163,35 +255,74 @@ class _Away(NamedTuple):
 
 
 class StepPages:
-    """What one step pages, trip by trip."""
+    """What one step pages, trip by trip. file: of what forward makes. places: in it. gradients: names of those that are
+    paged, by trip. parameters, names: of those that count, by value."""
 
     def __init__(
-        self, file: _Scratch, places: Sequence[_Place], out: ThreadPoolExecutor, back: ThreadPoolExecutor
+        self,
+        file: _Scratch | None,
+        places: Mapping[int, _Place],
+        gradients: Mapping[int, str],
+        parameters: Mapping[int, torch.Tensor],
+        names: Mapping[int, str],
+        moved: _Moved,
+        out: ThreadPoolExecutor,
+        back: ThreadPoolExecutor,
     ) -> None:
         self._file, self._places, self._threads = file, places, {True: out, False: back}
+        self._gradients, self._parameters, self._names, self._moved = gradients, parameters, names, moved
         self._away: dict[int, _Away] = {}
-        self._running: dict[int, tuple[Future[None], _Copy]] = {}
+        self._handed: dict[int, torch.Tensor] = {}
+        self._running: dict[int, tuple[Future[None], _Copy | Fetch]] = {}
+
+    def fetch(self, trip: int, value: int) -> None:
+        """Begin to bring the bytes of a parameter back."""
+        note_resident(self._parameters[value], True)
+        fetch = Fetch(self._names[value], self._parameters[value])
+        self._moved.add("back", self._parameters[value].nbytes, 1, 0)
+        self._running[trip] = self._threads[False].submit(fetch.run), fetch
+
+    def leave(self, value: int) -> None:
+        """The bytes of a parameter leave."""
+        drop(self._parameters[value])
+        note_resident(self._parameters[value], False)
+
+    def hand_over(self, trip: int, gradient: torch.Tensor) -> None:
+        """Begin to copy a gradient to a file of its own."""
+        nbytes = _span(gradient)
+        file = _Scratch(nbytes)
+        self._handed[trip] = mapped(file.number, gradient)
+        self._start(trip, gradient, file, _Place(self._gradients[trip], 0, nbytes), True)
+
+    def handed(self, trip: int) -> torch.Tensor:
+        """The gradient in its file, once the copy is over. Raises ExecutionError if it failed."""
+        self.wait(trip)
+        return self._handed.pop(trip)
 
     def out(self, trip: int, tensor: torch.Tensor) -> None:
         """Begin to copy a tensor to the file."""
         self._away[trip] = _Away(tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
-        self._start(trip, tensor, True)
+        assert self._file is not None
+        self._start(trip, tensor, self._file, self._places[trip], True)
 
     def back(self, trip: int) -> torch.Tensor:
         """A new tensor, into which the copy begins."""
         away = self._away.pop(trip)
         tensor = torch.empty_strided(away.size, away.stride, dtype=away.dtype, device=away.device)
-        self._start(trip, tensor, False)
+        assert self._file is not None
+        self._start(trip, tensor, self._file, self._places[trip], False)
         return tensor
 
     def wait(self, trip: int) -> None:
         """Wait until the copy is over. Raises ExecutionError if it failed."""
         future, copy = self._running.pop(trip)
+        began = time.perf_counter_ns()
         future.result()
+        out = isinstance(copy, _Copy) and copy.out
+        self._moved.add("out" if out else "back", 0, 0, time.perf_counter_ns() - began)
         copy.check()
 
-    def _start(self, trip: int, tensor: torch.Tensor, out: bool) -> None:
-        place = self._places[trip]
+    def _start(self, trip: int, tensor: torch.Tensor, file: _Scratch, place: _Place, out: bool) -> None:
         nbytes = _span(tensor)
         beyond = tensor.storage_offset() * tensor.element_size() + nbytes > tensor.untyped_storage().nbytes()
         if nbytes > place.nbytes or beyond or tensor.is_conj() or tensor.is_neg():
@@ -199,7 +330,8 @@ class StepPages:
                 f"{place.value} does not lie in memory as the file declares it, and cannot be paged"
                 "\n  plan again with the installed versions of torch and remate, on the device that trains"
             )
-        copy = _Copy(tensor, self._file, place, nbytes, out)
+        self._moved.add("out" if out else "back", nbytes, 1, 0)
+        copy = _Copy(tensor, file, place, nbytes, out)
         self._running[trip] = self._threads[out].submit(copy.run), copy
 
 
@@ -211,7 +343,7 @@ def _span(tensor: torch.Tensor) -> int:
     return (last + 1) * tensor.element_size()
 
 
-def moving(event: Paging, pages: int) -> Any:
+def moving(event: Paging, pages: int, graph: Graph) -> Any:
     """What an event does to the slots. pages: the slot of the step's pages."""
     trip, value = event.trip, event.value
 
@@ -224,4 +356,20 @@ def moving(event: Paging, pages: int) -> Any:
     def wait(slots: Slots) -> None:
         slots[pages].wait(trip)
 
+    def fetch(slots: Slots) -> None:
+        slots[pages].fetch(trip, value)
+
+    def leave(slots: Slots) -> None:
+        slots[pages].leave(value)
+
+    def hand_over(slots: Slots) -> None:
+        slots[pages].hand_over(trip, slots[value])
+
+    def handed(slots: Slots) -> None:
+        slots[value] = slots[pages].handed(trip)
+
+    if is_parameter(graph, value):
+        return {PageBack: fetch, PageReady: wait, PageGone: leave}[type(event)]
+    if is_paged_gradient(graph, value):
+        return {PageOut: hand_over, PageGone: handed}[type(event)]
     return {PageOut: out, PageGone: wait, PageBack: back, PageReady: wait}[type(event)]
