@@ -14,9 +14,11 @@ from remate_runtime.flat_step import Graph, expand
 from remate_runtime.format import (
     FORMAT,
     PAGE_FEATURE,
+    RANKS_FEATURE,
     REVISION,
     VERSION,
     Compiled,
+    Model,
     Schedule,
     Settings,
     Solve,
@@ -282,6 +284,11 @@ def plan_step(
     return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)
 
 
+def _required(model: Model, paged: bool) -> tuple[str, ...]:
+    """Features that a reader of the file must have."""
+    return (*((PAGE_FEATURE,) if paged else ()), *((RANKS_FEATURE,) if model.ranks else ()))
+
+
 def schedule_of(
     step: Hierarchy,
     solution: Solution,
@@ -305,7 +312,7 @@ def schedule_of(
         format=FORMAT,
         version=VERSION,
         revision=REVISION,
-        requires=(PAGE_FEATURE,) if solution.pages else (),
+        requires=_required(folded.model, bool(solution.pages)),
         namespaces=needed(step.captured.graph),
         name=name,
         note=note,

@@ -31,8 +31,10 @@ from .explain import explained
 from .fake_module import fake_module, on_meta
 from .followed_hooks import Hooks
 from .gradient_layouts import lay_out_gradients
-from .lower import Lowering, Source
+from .local_tensors import LocalTensors, OtherShapeError, local_tensors
+from .lower import CARRIER, Lowering, Source
 from .origins import complete, origins
+from .other_ranks import of_ranks, refuse_draws_on_gpu, refuse_open_sizes
 from .outside import Changed, Outside, judge, refuse_used
 from .override_attributes import overridden_attributes
 from .reads import values_read
@@ -83,6 +85,31 @@ def capture(
         model, args, kwargs = fake_module(model, args, kwargs or {})
     call = model, tuple(args), dict(kwargs or {})
     options: dict[str, Any] = {"sizes": sizes, "live": live, "stepwise": stepwise, "digested": digested}
+    with local_tensors(model) as distributed:
+        if not distributed:
+            return _capture_at_rest(call, differentiate, digested, {**options, "distributed": None})
+        refuse_open_sizes(sizes)
+        found = _capture_at_rest(call, differentiate, digested, {**options, "distributed": distributed})
+        refuse_draws_on_gpu(found.graph)
+        return of_ranks(found, distributed, lambda: _other_rank(call, differentiate, options, distributed))
+
+
+def _other_rank(
+    call: tuple[Any, ...], differentiate: Sequence[str] | None, options: dict[str, Any], distributed: LocalTensors
+) -> Graph:
+    """The step as another rank does it, whose coordinates are in effect."""
+    options = {**options, "digested": False, "distributed": distributed}
+    return _capture_at_rest(call, differentiate, False, options).graph
+
+
+def _capture_at_rest(
+    call: tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]],
+    differentiate: Sequence[str] | None,
+    digested: bool,
+    options: dict[str, Any],
+) -> Captured:
+    """The step of a model in the state that it is in once it was called."""
+    model = call[0]
     Signature(*call)  # what no schedule can hold is refused before anything runs
     outside = Outside(model)
     before = values_read(model) if digested else {}
@@ -121,16 +148,18 @@ def _capture(
     live: Mapping[str, Any],
     stepwise: bool,
     digested: bool,
+    distributed: LocalTensors | None,
 ) -> tuple[Captured, list[Changed]]:
     """The step of a model as it is now, and what tracing it changed outside, which is put back; the rest as of
     `capture`."""
     with gc_paused(), overridden_attributes(model, live), surroundings.attributes_as_buffers(model) as borrowed:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, borrowed, bool(live))
-        step, branches, captured = _attempt(TracedModule(*call, sizes, stepwise, signature.same), signature)
+        traced_module = TracedModule(*call, sizes, stepwise, signature.same, distributed)
+        step, branches, captured = _attempt(traced_module, signature)
         _warn(step, branches)
         _refuse_changes(step, live)
-        settled = _settled(step, captured, (*call, None, stepwise, signature.same), signature)
+        settled = _settled(step, captured, (*call, None, stepwise, signature.same, distributed), signature)
     changed = outside.changed()
     outside.restore()
     digest = step.reads.digest(settled, frozenset(live)) if digested else captured.digest
@@ -191,7 +220,12 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
     """The joint graph, on the branches that eager takes as far as they can be traced."""
     while True:
         try:
-            return traced(step, signature.tensors, branches)
+            with warnings.catch_warnings():  # tracing finds anomalies, and would report an OtherShapeError
+                warnings.filterwarnings("ignore", message="Error detected in _WrapBackward")
+                return traced(step, signature.tensors, branches)
+        except OtherShapeError:
+            step.watch.forget()
+            step.carry()
         except torch_api.DATA_DEPENDENT as error:
             if not branches.learn(error):
                 raise
@@ -253,7 +287,8 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     refuse_writes(ends, sources, places, source)
     named = {source(port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}
     taken = signature.names | {f"grad.{output.name}" for output in step.outputs}
-    lowering = Lowering(traced.module, sources, places, signature.device, taken, {*results}, named)
+    meshes = {} if step.distributed is None else step.distributed.meshes()
+    lowering = Lowering(traced.module, sources, places, signature.device, taken, {*results}, named, meshes)
     lowered = lowering.run()
     by_name = {value.name: at for at, value in enumerate(lowered.values)}
 
@@ -287,6 +322,8 @@ def _lying_in_buffers(
 
 
 def _source(signature: Signature, step: TracedModule, port: Port) -> Source:
+    if port.kind == PARAMETER and (name := step.carried(port.key)) is not None:
+        return Source(signature.parameter(f"model.{name}"), CARRIER)
     if port.kind in (PARAMETER, BUFFER):
         return Source(signature.parameter(port.key), port.kind)
     if port.kind == INPUT:

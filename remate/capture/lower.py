@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -12,12 +14,15 @@ from torch.fx import Node
 
 from remate_runtime.flat_step import Op, Ref, Value
 from remate_runtime.format import TensorType
+from remate_runtime.operators import COLLECTIVES, COMMUNICATION
 
 from ..errors import CaptureError
 from . import facts, literals, torch_api
 from .origins import Origin
 from .trees import UniqueNames
 
+_NO_MESHES: Mapping[str, str] = MappingProxyType({})
+CARRIER = "carrier"  # a source that nothing reads: a gradient of its shape is that of the parameter of its name
 _DEFAULTS = {"pin_memory": (False, None), "layout": (torch.strided, None)}
 
 
@@ -44,7 +49,7 @@ class Lowering:
     """One conversion. sources: by placeholder node; origins: by node; device: where the step runs.
 
     taken: names that operations may not have. results: nodes whose values leave the step. named: sources that must be
-    values even if nothing reads them (they have a gradient or an update).
+    values even if nothing reads them (they have a gradient or an update). meshes: mesh dimension by process group.
     """
 
     def __init__(
@@ -56,10 +61,11 @@ class Lowering:
         taken: set[str],
         results: set[Node],
         named: set[str],
+        meshes: Mapping[str, str] = _NO_MESHES,
     ) -> None:
         self._module, self._sources, self._origins, self._device = module, sources, origins, device
         self._names = UniqueNames(taken)
-        self._results, self._named = results, named
+        self._results, self._named, self._meshes = results, named, meshes
         self._values: list[Value] = []
         self._root: list[int] = []
         self._operations: list[Op] = []
@@ -102,6 +108,8 @@ class Lowering:
 
     def _placeholder(self, node: Node) -> None:
         source = self._sources[node]
+        if source.kind == CARRIER:
+            return
         if node.users or source.kind == torch_api.TANGENT or node in self._results or source.name in self._named:
             if source.name not in self._by_name:
                 self._by_name[source.name] = self._value(source.name, self._type(node), source.kind)
@@ -140,6 +148,8 @@ class Lowering:
         reads: list[int] = []
         args = tuple(self._argument(a, reads) for a in node.args)
         kwargs = {k: self._argument(a, reads) for k, a in node.kwargs.items() if not _default(target, k, a)}
+        if target.namespace in COMMUNICATION:
+            args = self._over_mesh(node, target, args)
         made = node.meta["val"]
         multiple = isinstance(made, tuple | list)
         kinds = [self._output_type(each) for each in (made if multiple else (made,))]
@@ -191,6 +201,19 @@ class Lowering:
                 f"{self._called(node)} takes an object that a schedule cannot hold, such as a torch.Generator",
                 hint,
             )
+
+    def _over_mesh(self, node: Node, target: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments of a collective, with the mesh dimension in place of the process group."""
+        known = COLLECTIVES.get(facts.name(target))
+        if known is None:
+            hint = f"a schedule knows {', '.join(COLLECTIVES)}"
+            raise self._error(node, f"forward communicates by {self._called(node)}", hint)
+        mesh = self._meshes.get(args[known.group])
+        if mesh is None:
+            hint = "communicate over a dimension of the device mesh that parallelize_module was given"
+            message = f"{self._called(node)} communicates in a process group that no parameter is distributed over"
+            raise self._error(node, message, hint)
+        return (*args[: known.group], mesh, *args[known.group + 1 :])
 
     def _argument(self, argument: Any, reads: list[int]) -> Any:
         if isinstance(argument, Node):

@@ -23,7 +23,12 @@ class Signature:
     """device: where the step runs. same: for each input the first that is the same tensor, where forward asks for that.
     tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
 
-    def __init__(self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
             raise CaptureError("the model is TorchScript", hint="capture the Python module that it was made from")
         self._module = model
@@ -105,10 +110,12 @@ class Signature:
             if isinstance(tensor, torch.nn.parameter.UninitializedParameter | torch.nn.parameter.UninitializedBuffer):
                 raise CaptureError(f"{name!r} has no shape yet", hint="run a lazy model once before capturing it")
             if torch_api.is_subclass(tensor):
-                hint = (
-                    "capture the model before it is sharded or quantised; layers of parallelize_module have no schedule"
-                )
+                hint = "capture the model before it is sharded by FSDP or quantised"
                 raise CaptureError(f"{name!r} is a {type(tensor).__name__}, not a plain tensor", hint=hint)
+        for tensor in self.tensors:
+            if torch_api.is_subclass(tensor):
+                hint = "give it the local tensor: x.to_local(); PrepareModuleInput makes a DTensor of it within"
+                raise CaptureError(f"an input is a {type(tensor).__name__}, not a plain tensor", hint=hint)
         for name, tensor in self._buffers.items():
             if tensor.requires_grad:
                 raise CaptureError(f"buffer {name!r} requires a gradient", hint="make it a Parameter")

@@ -9,6 +9,8 @@ import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
+from remate_runtime.operators import WAIT
+
 from . import facts
 from .returned_buffers import return_buffers
 from .views import base, layout, root
@@ -21,7 +23,7 @@ _ASSERTIONS = (
     "sym_constrain_range",
     "_functional_sym_constrain_range",
 )
-_SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of"}
+_SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of", WAIT}  # the runtime waits for collectives
 
 
 def simplify(

@@ -14,6 +14,7 @@ from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .assigned import assigned_at
 from .differentiated import differentiated
+from .local_tensors import LocalTensors, refuse_distributed
 from .places import user_place
 from .reads import Reads
 from .refused_records import refuse_records
@@ -46,7 +47,7 @@ class TracedModule(torch.nn.Module):
     the generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed,
     `lost` where it left tensors that are no outputs; `recorded` its calls, if they were recorded. lent: attributes that
     stand among the buffers. has_live: attributes of it are live. sizes: what forward decides by sizes goes there.
-    stepwise: as of `capture`. same: as of `Signature`.
+    stepwise: as of `capture`. same: as of `Signature`. distributed: DTensors of the model.
 
     Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
     """
@@ -63,8 +64,11 @@ class TracedModule(torch.nn.Module):
         sizes: SizeLog | None = None,
         stepwise: bool = False,
         same: Sequence[int] = (),
+        distributed: LocalTensors | None = None,
     ) -> None:
         super().__init__()
+        self.distributed = distributed
+        self.carry()
         self._same = tuple(same)
         self.model, self.has_live, self.stepwise = model, has_live, stepwise
         self.sizes = sizes
@@ -97,7 +101,8 @@ class TracedModule(torch.nn.Module):
         if self.sizes is not None:
             self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
         given = Arguments(dict(zip(argument_names(self.model, len(args)), args, strict=True)) | kwargs)
-        with self.ties.followed():
+        wrapped = contextlib.nullcontext() if self.distributed is None else self.distributed.wrapped(self.carriers)
+        with wrapped, self.ties.followed():
             attributes = surroundings.Attributes(self.model, self._borrowed)
             try:
                 with (
@@ -116,6 +121,17 @@ class TracedModule(torch.nn.Module):
                 torch_api.unmark()
                 self.left = surroundings.LeftBehind(self.model, attributes)
                 attributes.restore()
+
+    def carry(self) -> None:
+        """Take parameters for the gradients whose shapes are not those of their local tensors, as far as is known."""
+        self.carriers = torch.nn.Module() if self.distributed is None else self.distributed.carriers()
+
+    def carried(self, target: str) -> str | None:
+        """The name of the parameter whose gradient the parameter `target` of this module takes; None if none."""
+        number = target.removeprefix("carriers.")
+        if self.distributed is None or number == target:
+            return None
+        return list(self.distributed.other)[int(number)]
 
     def note_checkpoint(self, frame: FrameType) -> None:
         """The module, and the line that `frame` was called from, go into `checkpoints`."""
@@ -186,6 +202,8 @@ class TracedModule(torch.nn.Module):
 
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
         refuse_records(self.model, result)
+        for name, tensor in found:
+            refuse_distributed(name, tensor)
         returned = len(found)
         self.watch.finished([tensor for _, tensor in found])
         kept, self.lost = stored_trees(attributes, leaf)

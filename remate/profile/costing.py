@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph, Op
-from remate_runtime.operators import NAMESPACES, namespace
+from remate_runtime.operators import COLLECTIVES, NAMESPACES, namespace
 
 from ..errors import ProfileError
 from .cost import Cost
@@ -73,7 +73,7 @@ def costed(
 
 def _warn_of_unknown(operations: Iterable[Op]) -> None:
     """Warn about operators of other libraries. Estimates count their arguments and results, and no workspace."""
-    names = sorted({op.op for op in operations if namespace(op.op) not in NAMESPACES})
+    names = sorted({op.op for op in operations if namespace(op.op) not in NAMESPACES and op.op not in COLLECTIVES})
     if names:
         warnings.warn(
             f"estimated costs do not know what {', '.join(names[:4])} need beside their results, so that a step may "

@@ -17,6 +17,14 @@ class Gpu(msgspec.Struct, frozen=True):
     memory: int
 
 
+class Link(msgspec.Struct, frozen=True):
+    """How a rank communicates with the others of its mesh. latency_ns: of one collective, however small. bandwidth:
+    bytes/s, each way."""
+
+    latency_ns: int
+    bandwidth: float
+
+
 class Device(msgspec.Struct, frozen=True):
     """A device.
 
@@ -27,6 +35,7 @@ class Device(msgspec.Struct, frozen=True):
         efficiency: Share of these that well-shaped kernels reach (matrix, vector and bandwidth).
         launch_ns: Least time of an operation, from Python's call to the end of an empty kernel.
         kind: "cpu" or "cuda".
+        link: To the other ranks.
         gpu: None for a CPU.
     """
 
@@ -37,11 +46,16 @@ class Device(msgspec.Struct, frozen=True):
     bandwidth: float
     efficiency: tuple[float, float, float]
     launch_ns: int
+    link: Link
     gpu: Gpu | None = None
 
 
 # Launch: a Python loop over resolved overloads issues an operation every 3 to 5 µs to a GPU.
 _LAUNCH_CUDA = 4_000
+# NCCL's collectives within a machine take about 12 µs however small they are, and 80% of the link's bandwidth.
+_NCCL_NS, _NCCL = 12_000, 0.8
+# Gloo between two processes of one machine: 200 µs, and 1 GB/s.
+_GLOO = Link(200_000, 1e9)
 # Dense matrix products reach about 65-75% of the tensor cores' peak at the power limit, streaming kernels about 85%
 # of the bandwidth.
 _EFFICIENCY_CUDA = (0.65, 0.7, 0.85)
@@ -112,29 +126,31 @@ _CPU_MATRIX = {"f64": 48e9, "f32": 96e9, "f16": 24e9, "bf16": 48e9}
 _CPU_VECTOR = {"f64": 24e9, "f32": 48e9, "f16": 12e9, "bf16": 12e9}
 
 
-def _gpu(name: str, title: str, sm: tuple[int, int], gigabytes: int, rates: _Rates, bandwidth: float) -> Device:
+def _gpu(
+    name: str, title: str, sm: tuple[int, int], gigabytes: int, rates: _Rates, bandwidth: float, link: float
+) -> Device:
     gpu = Gpu(title, sm, gigabytes * 10**9)
-    return Device(name, "cuda", *rates, bandwidth, _EFFICIENCY_CUDA, _LAUNCH_CUDA, gpu)
+    return Device(name, "cuda", *rates, bandwidth, _EFFICIENCY_CUDA, _LAUNCH_CUDA, Link(_NCCL_NS, link * _NCCL), gpu)
 
 
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        # bandwidth: 8 TB/s of HBM3e
-        _gpu("b200", "NVIDIA B200", (10, 0), 180, (_BLACKWELL_MATRIX, _BLACKWELL_VECTOR), 8e12),
-        # bandwidth: 4.8 TB/s of HBM3e
-        _gpu("h200", "NVIDIA H200", (9, 0), 141, (_HOPPER_MATRIX, _HOPPER_VECTOR), 4.8e12),
-        # bandwidth: 3.35 TB/s of HBM3 (SXM)
-        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 80, (_HOPPER_MATRIX, _HOPPER_VECTOR), 3.35e12),
-        # bandwidth: 2.039 TB/s of HBM2e (80 GB SXM)
-        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 80, (_AMPERE_MATRIX, _AMPERE_VECTOR), 2.039e12),
-        # bandwidth: 1,008 GB/s of GDDR6X
-        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24, (_ADA_MATRIX, _ADA_VECTOR), 1.008e12),
-        # bandwidth: 864 GB/s of GDDR6
-        _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9),
-        # bandwidth: 320 GB/s of GDDR6
-        _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9),
-        Device("cpu", "cpu", _CPU_MATRIX, _CPU_VECTOR, 12e9, (0.7, 0.5, 0.8), 2_000),
+        # bandwidth: 8 TB/s of HBM3e; link: NVLink 5, 900 GB/s each way
+        _gpu("b200", "NVIDIA B200", (10, 0), 180, (_BLACKWELL_MATRIX, _BLACKWELL_VECTOR), 8e12, 900e9),
+        # bandwidth: 4.8 TB/s of HBM3e; link: NVLink 4, 450 GB/s each way
+        _gpu("h200", "NVIDIA H200", (9, 0), 141, (_HOPPER_MATRIX, _HOPPER_VECTOR), 4.8e12, 450e9),
+        # bandwidth: 3.35 TB/s of HBM3 (SXM); link: NVLink 4
+        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 80, (_HOPPER_MATRIX, _HOPPER_VECTOR), 3.35e12, 450e9),
+        # bandwidth: 2.039 TB/s of HBM2e (80 GB SXM); link: NVLink 3, 300 GB/s each way
+        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 80, (_AMPERE_MATRIX, _AMPERE_VECTOR), 2.039e12, 300e9),
+        # bandwidth: 1,008 GB/s of GDDR6X; link: PCIe 4.0 x16, 32 GB/s each way
+        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24, (_ADA_MATRIX, _ADA_VECTOR), 1.008e12, 32e9),
+        # bandwidth: 864 GB/s of GDDR6; link: PCIe 4.0 x16
+        _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9, 32e9),
+        # bandwidth: 320 GB/s of GDDR6; link: PCIe 3.0 x16, 16 GB/s each way
+        _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9, 16e9),
+        Device("cpu", "cpu", _CPU_MATRIX, _CPU_VECTOR, 12e9, (0.7, 0.5, 0.8), 2_000, _GLOO),
     )
 }
 _PREFIX = "cuda:"

@@ -16,6 +16,7 @@ from remate_runtime.operators import permission
 
 from ..errors import ProfileError
 from ..step_measurement.allocator import peak_bytes
+from .communication import communication, is_collective
 from .cost import Cost
 from .devices import DEVICES
 from .roofline import estimate
@@ -57,7 +58,9 @@ def generators_kept(device: torch.device) -> Iterator[None]:
 
 def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
     """Return the median time and workspace of an operation; the roofline's estimate, with a note, if it does not
-    run."""
+    run. Collectives are estimated, because no other rank would take part."""
+    if is_collective(op):
+        return communication(graph, op, DEVICES[_nearest(device)])
     try:
         call = kernel(op.op, overload(op.op, namespaces=(permission(op.op),)))
         args, kwargs = arguments(graph, op, device)

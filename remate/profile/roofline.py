@@ -10,6 +10,7 @@ from __future__ import annotations
 from remate_runtime.flat_step import Graph, Op
 from remate_runtime.format import TensorType
 
+from .communication import communication, is_collective
 from .cost import Cost
 from .devices import Device
 from .flops import GATHERING, matrix_flops, vector_flops
@@ -30,6 +31,8 @@ _READ_TWICE = frozenset(
 
 def estimate(graph: Graph, op: Op, device: Device) -> Cost:
     """Return time (at least 1 ns) and workspace of an operation on `device`."""
+    if is_collective(op):
+        return communication(graph, op, device)
     matrix, vector, bandwidth = device.efficiency
     dtype = _arithmetic_dtype(graph, op)
     fast = "tf32" if dtype == "f32" and op.op.startswith("aten.convolution") else dtype

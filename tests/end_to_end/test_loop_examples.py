@@ -51,7 +51,7 @@ def test_recipe(name: str, tmp_path: Path) -> None:
     for package in NEEDS.get(name, ()):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    ranks = 2 if name in ("ddp", "fsdp2") else 1
+    ranks = 2 if name in ("ddp", "fsdp2", "tensor_parallel") else 1
     if ranks > 1 and not dist.is_available():
         pytest.skip("torch without distributed")
     file = tmp_path / "s.json"

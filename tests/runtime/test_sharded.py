@@ -129,7 +129,7 @@ def _refusals(rank: int) -> None:
         assert told in str(refused.value), (name, str(refused.value))
         assert "\n  " in str(refused.value), name
     with pytest.raises(CaptureError, match="DTensor"):
-        remate.plan(tensor_parallel(seeded(Blocks())), (data(4, 8),), budget="100%")
+        remate.plan(fully_sharded(seeded(Blocks()), True), (data(4, 8),), budget="100%")
 
 
 def _other_torch(rank: int) -> None:

@@ -38,7 +38,7 @@ def traced(step: TracedModule, leaves: list[torch.Tensor], branches: Branches) -
     mode = torch_api.mode_of(step, leaves)
     with torch_api.tracing(mode, branches, step.has_live, step.stepwise):
         fakes = [torch_api.fake(leaf, mode) for leaf in leaves]
-        modules = {} if step.has_live or branches.learned else candidates(step.model)
+        modules = {} if step.has_live or branches.learned or step.distributed else candidates(step.model)
         if not modules:
             return torch_api.joint(step, fakes)
         try:

@@ -109,7 +109,7 @@ class Dispatch:
                 faults.append(fault)
             else:
                 return self._run(step, call, args, kwargs)
-        refuse_sharded_since(model)
+        refuse_sharded_since(model, distributed=any(step.schedule.model.distributed for step in steps))
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
         if stale is not None and (torch.is_grad_enabled() or self.otherwise != "original"):
             raise stale

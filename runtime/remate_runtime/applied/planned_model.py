@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..bind.agreement import agree, communicated
 from ..bind.sharding import refuse_sharded
 from ..engine.compiled_step import Engine
 from ..engine.experimental.cuda_graphs import in_cuda_graphs
 from ..engine.registry import engine_of
-from ..errors import SteppedAsideWarning
+from ..errors import EngineError, SteppedAsideWarning
 from ..format import Schedule, decode, encode
 from ..self_check import Checks, Verify, checks_of
 from ..staleness.trust import Stale
@@ -28,6 +29,7 @@ from .dispatch import Dispatch, Otherwise
 from .given import Given, How, Read, parts_within, read_all
 from .part_view import AppliedParts, part_view, parts_of
 from .programs import CompiledForward, refuse_compiled, refuse_transforms
+from .scheduled_forward import ScheduledForward
 from .verification import Call, verify_parts, verify_step
 
 
@@ -97,15 +99,17 @@ def apply(
     refuse_compiled(model)
     with gc_paused():
         original = original_of(model)
-        refuse_sharded(original)
         checks, at_once = checks_of(verify)
         how: How = (tuple(namespaces), stale, engine, record_functions, checks, cuda_graphs)
         executes = engine_of(engine).for_a_model()
         reads = read_all(schedule)
+        _refuse_engine(reads, engine, cuda_graphs)
+        refuse_sharded(original, distributed=any(read.schedule.model.distributed for read in reads))
         if parts := parts_within(original, reads):
             return _applied_to_parts(original, parts, how, executes, otherwise, at_once)
         engine_of_model = _of_one(executes, how)
         steps = [read.bound(original, how, engine_of_model) for read in reads]
+        _agree(steps)
         dispatch = Dispatch(original, steps, otherwise, checks=checks, stale=stale)
         if at_once is not False:
             call = None if at_once is True else at_once
@@ -133,6 +137,7 @@ def _applied_to_parts(
     replacements: dict[int, nn.Module] = {}
     steps: dict[str, Dispatch] = {}
     verified: list[Schedule] = []
+    every: list[tuple[Dispatch, ScheduledForward]] = []
     schedules = list({id(read): read.schedule for reads in parts.values() for read in reads}.values())
     for path, reads in parts.items():
         part = modules[path]
@@ -141,15 +146,31 @@ def _applied_to_parts(
             bound = [read.bound(part, how, engine_of_part, path) for read in reads]
             steps[path] = Dispatch(part, bound, otherwise, schedules, how[4], how[1])
             replacements[id(part)] = _planned(steps[path], how)
-            for read in bound if verify is True else ():
-                if read.schedule not in verified:
-                    verified.append(read.schedule)
-                    verify_step(steps[path], read, None)
+            every += [(steps[path], read) for read in bound]
+    _agree([read for _, read in every])
+    for step, read in every if verify is True else ():
+        if read.schedule not in verified:
+            verified.append(read.schedule)
+            verify_step(step, read, None)
     shown = {path: replacements[id(module)] for path, module in modules.items() if id(module) in replacements}
     view = part_view(AppliedParts(model, steps, _pickled, _apply_again, (schedules, how, otherwise)), shown)
     if not isinstance(verify, bool):
         verify_parts(model, view, next(iter(steps.values())), verify)
     return view
+
+
+def _refuse_engine(given: Sequence[Read], engine: str, cuda_graphs: bool) -> None:
+    """Raise EngineError where an engine is to compile or record collectives."""
+    if (engine != "eager" or cuda_graphs) and any(one.schedule.model.ranks for one in given):
+        what = "cuda_graphs=True" if cuda_graphs else f"engine {engine!r}"
+        raise EngineError(f"the step communicates with other ranks, which {what} does not\n  use engine='eager'")
+
+
+def _agree(steps: Sequence[ScheduledForward]) -> None:
+    """Raise BindError unless all ranks run the same collectives."""
+    groups = {mesh: name for step in steps for mesh, name in step.groups.items()}
+    if groups:
+        agree(groups, list(communicated(step.steps.linked for step in steps if step.groups)))
 
 
 def original_of(model: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bind.distributed import local_tensor
 from ..bind.fsdp2 import Fsdp2
 from ..bind.model_binding import ModelBinding, check_autocast, check_default_dtype
 from ..bind.outputs import Detached
@@ -72,13 +73,13 @@ class ScheduledForward:
         """
         self.schedule = schedule
         _permit(schedule, namespaces)
-        self._steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
-        self._steps.verify(
-            self._planned_size()
-        )  # faults of the file have lines, so they are reported before those of the model
-        self._model = model
+        steps = StepsAtSizes(model, schedule, engine, namespaces, ranges)
+        # Faults of the file have lines, so they are reported before those of the model.
+        steps.verify(self._planned_size())
+        self._steps, self._model = steps, model
         self._make_caches()
         self._bound = ModelBinding(model, schedule.model)
+        steps.distributed = self._bound.distributed
         self._dtype = torch.get_default_dtype()
         self._guard = unchecked(model, schedule, stale, part)
         self._live = LiveNumbers(model, schedule.model.live)
@@ -110,6 +111,11 @@ class ScheduledForward:
     def steps(self) -> Steps:
         """The programs of the planned size."""
         return self._steps.at(self._planned_size()).steps
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """Names of torch's process groups by the mesh dimensions that the step communicates over."""
+        return self._bound.distributed.groups if self.schedule.model.ranks else {}
 
     @property
     def device(self) -> torch.device:
@@ -187,7 +193,7 @@ class ScheduledForward:
         slots = self._bound.slots
 
         def sources() -> list[Any]:
-            return [*call.inputs, *self._bound.tensors(device), *call.numbers]
+            return [*call.inputs, *map(local_tensor, self._bound.tensors(device)), *call.numbers]
 
         return Program(
             name=plain(self.schedule.name),
@@ -205,6 +211,7 @@ class ScheduledForward:
             eager_bytes=solve.baseline_peak,
             budget=solve.budget,
             fsdp2=sharded is not None,
+            communicates=bool(self.schedule.model.ranks),
         )
 
     def run(self, call: MatchedCall, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:
@@ -221,7 +228,14 @@ class ScheduledForward:
         self._written.refuse(call.given)
         sources = [*tensors, *call.numbers]
         contents = Checksums().content if checked and sharded is None else None
-        return step.build(run_step(step.steps.wanted(device, sources, sharded), sources, self._detached, contents))
+        wanted = step.steps.wanted(device, sources, sharded)
+        return step.build(run_step(wanted, sources, self._detached, contents, self._distributed(len(call.inputs))))
+
+    def _distributed(self, inputs: int) -> dict[int, tuple[Any, ...]]:
+        """Which of the sources are DTensors: placements of their gradients. inputs: the sources before these."""
+        bound = self._bound.distributed
+        slots = enumerate(self._bound.slots if bound.named else (), inputs)
+        return {at: bound.gradient(slot.name) for at, slot in slots if slot.name in bound.named}
 
 
 def _permit(schedule: Schedule, namespaces: tuple[str, ...]) -> None:

@@ -7,8 +7,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from torch import nn
 
+from ..bind.distributed import DistributedBinding
 from ..bind.outputs import Build, output_builder
 from ..engine.compiled_step import Engine
 from ..engine.steps import Steps
@@ -66,6 +68,7 @@ class StepsAtSizes:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
         self._warned = False  # that the peak at some size is over the budget
+        self.distributed: DistributedBinding | None = None  # of the model, once it is bound
         self._sound: dict[tuple[int, ...], _Sound] = {}  # verified sizes whose step has not been built yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
 
@@ -116,5 +119,9 @@ class StepsAtSizes:
         # In the order in which `ScheduledForward` passes them.
         names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
         outputs = tuple(output_leaves(planned.outputs))
-        steps = Steps(self._engine, sound.verified, outputs, names, sound.live, self._ranges)
+        verified = sound.verified
+        if planned.ranks and self.distributed is not None:
+            linked = replace(verified.linked, graph=self.distributed.resolved(verified.linked.graph))
+            verified = replace(verified, linked=linked)
+        steps = Steps(self._engine, verified, outputs, names, sound.live, self._ranges)
         return StepAtSize(sound.schedule, call, steps, output_builder(planned.outputs, self._model))

@@ -87,6 +87,7 @@ def verify_parts(model: nn.Module, view: nn.Module, dispatch: Dispatch, call: Ca
         exact=step.steps.exact,
         eager_bytes=solve.baseline_peak,
         budget=solve.budget,
+        communicates=bool(recorded.ranks),
     )
     with torch.enable_grad(), _autocast(recorded, step.device):
         dispatch.self_check.now(program)

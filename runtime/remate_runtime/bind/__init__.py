@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from .containers import children, rebuild
+from .distributed import mesh_groups, mesh_names
 from .records import record_class
-from .sharding import refuse_sharded
+from .sharding import is_distributed, refuse_sharded, sharded_parts
 from .sizes import CallSizes
 
-__all__ = ["CallSizes", "children", "rebuild", "record_class", "refuse_sharded"]
+__all__ = [
+    "CallSizes",
+    "children",
+    "is_distributed",
+    "mesh_groups",
+    "mesh_names",
+    "rebuild",
+    "record_class",
+    "refuse_sharded",
+    "sharded_parts",
+]

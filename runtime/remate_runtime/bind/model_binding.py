@@ -27,6 +27,7 @@ from ..operator_calls.overloads import (
     storage_address,
 )
 from ..support.plain_text import plain
+from .distributed import DistributedBinding, local_tensor
 from .fsdp2 import Fsdp2
 from .sharding import is_distributed
 
@@ -41,6 +42,7 @@ class TensorBinding:
 
     __slots__ = (
         "attributes",
+        "distributed",
         "dtype",
         "frozen",
         "gathered",
@@ -66,6 +68,7 @@ class TensorBinding:
         self.tensor: Any = _NEVER
         self.pointer = -1
         self.storage = 0  # `storage_address` of that tensor
+        self.distributed: DistributedBinding | None = None  # of a DTensor
         self.gathered: torch.Tensor | None = None  # the gathered tensor of a parameter that FSDP2 shards
 
     def get(self) -> Any:
@@ -91,6 +94,9 @@ class ModelBinding:
         frozen = set(planned.frozen)
         self.slots = _slots(modules, planned.parameters, frozen, True, faults)
         self.slots += _slots(modules, planned.buffers, frozen, False, faults)
+        self.distributed = DistributedBinding(planned)
+        for slot in self.slots:
+            slot.distributed = self.distributed if slot.name in self.distributed.named else None
         self.changes = 0
         self._tied = [(_entry(modules, a, faults), _entry(modules, b, faults)) for a, b in planned.tied.items()]
         self._others(faults)
@@ -101,6 +107,7 @@ class ModelBinding:
         check_device(planned, self.device())
         faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
+        self.distributed.check()
 
     def gather(self, sharded: Fsdp2 | None) -> None:
         """Use the gathered parameters of these parts from now on; None uses the model's own."""
@@ -131,7 +138,8 @@ class ModelBinding:
         """Return whether the tensors of these names have the planned shapes. Calls without the schedule may replace
         them."""
         slots = (slot for slot in self.slots if slot.name in names)
-        return all(isinstance(t := slot.get(), torch.Tensor) and t.shape == slot.type.shape for slot in slots)
+        tensors = ((slot, local_tensor(slot.get())) for slot in slots)
+        return all(isinstance(t, torch.Tensor) and t.shape == slot.type.shape for slot, t in tensors)
 
     def _collect(self, device: torch.device, applied: bool = False) -> tuple[list[Any], list[str]]:
         """Return the live tensors and all mismatches.
@@ -145,7 +153,11 @@ class ModelBinding:
         faults: list[str] = []
         for slot in self.slots:
             tensor: Any = slot.get()
-            if tensor is not slot.tensor or address(tensor) != slot.pointer or tensor.dtype is not slot.dtype:
+            if (
+                tensor is not slot.tensor
+                or address(local_tensor(tensor)) != slot.pointer
+                or tensor.dtype is not slot.dtype
+            ):
                 _compare(slot, tensor, device, faults, applied)
                 self.changes += 1
             if slot.frozen and isinstance(tensor, torch.Tensor) and tensor.requires_grad:
@@ -292,6 +304,8 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {_instead(slot, tensor)}")
+    elif slot.distributed is not None:
+        _compare_distributed(slot, tensor, want, faults, any_float)
     elif is_distributed(tensor):
         faults.append(
             f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor, which torch distributes"
@@ -312,6 +326,32 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     else:
         slot.tensor, slot.pointer = tensor, address(tensor)
         slot.storage = storage_address(tensor)
+
+
+def _compare_distributed(
+    slot: TensorBinding, tensor: torch.Tensor, device: torch.device, faults: list[str], any_float: bool
+) -> None:
+    """The same of a DTensor: its distribution, and its local tensor."""
+    assert slot.distributed is not None
+    if not is_distributed(tensor):
+        faults.append(
+            f"{slot.kind} {slot.name!r}: planned as a DTensor, the model has {described(tensor)}; call "
+            "parallelize_module before apply"
+        )
+        return
+    local = local_tensor(tensor)
+    cast = any_float and slot.kind == "parameter" and _is_cast(local.dtype, slot.dtype)
+    if fault := slot.distributed.fault(slot.name, tensor):
+        faults.append(f"{slot.kind} {slot.name!r}: {fault}")
+    elif local.device != device:
+        faults.append(f"{slot.kind} {slot.name!r}: must be on {device}, is {described(local)}")
+    elif (
+        local.shape != slot.type.shape or (local.dtype is not slot.dtype and not cast) or not laid_out(local, slot.type)
+    ):
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type} on this rank, the model has {described(local)}")
+    elif not cast:
+        slot.tensor, slot.pointer = tensor, address(local)
+        slot.storage = storage_address(local)
 
 
 def _instead(slot: TensorBinding, value: Any) -> str:

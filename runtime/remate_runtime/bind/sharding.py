@@ -15,9 +15,14 @@ from torch import nn
 from ..errors import BindError
 
 
-def refuse_sharded(model: nn.Module) -> None:
-    """Raise BindError for a model that was sharded before a schedule is applied to it."""
-    reason = _fsdp1(model) or _tensors(model)
+def refuse_sharded(model: nn.Module, distributed: bool = False) -> None:
+    """Raise BindError for a model that was sharded before a schedule is applied to it.
+
+    Args:
+        model: The live model.
+        distributed: The schedule is for a model with DTensors.
+    """
+    reason = _fsdp1(model) or ("" if distributed else _tensors(model))
     if sharded_parts(tuple(model.modules())):
         reason = (
             "fully_shard (FSDP2) has sharded this model already\n  apply the schedule first, to the whole model or to "
@@ -27,9 +32,14 @@ def refuse_sharded(model: nn.Module) -> None:
         raise BindError(reason)
 
 
-def refuse_sharded_since(model: nn.Module) -> None:
-    """Raise BindError for a model with a schedule that was sharded afterwards in a way that does not work."""
-    reason = _fsdp1(model) or _tensors(model)
+def refuse_sharded_since(model: nn.Module, distributed: bool = False) -> None:
+    """Raise BindError for a model with a schedule that was sharded afterwards in a way that does not work.
+
+    Args:
+        model: The live model.
+        distributed: The schedule is for a model with DTensors.
+    """
+    reason = _fsdp1(model) or ("" if distributed else _tensors(model))
     if reason:
         raise BindError(reason)
 
@@ -76,9 +86,8 @@ def _tensors(model: nn.Module) -> str | None:
         if is_distributed(tensor):
             return (
                 f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} "
-                "ranks), as parallelize_module makes them: its operations communicate, and a schedule has operations "
-                "of plain tensors alone\n  apply schedules to parts whose parameters are plain; of the rest, "
-                "torch.utils.checkpoint can be recomputed what it is put around; for ranks that share the batch use "
-                "DistributedDataParallel or fully_shard"
+                "ranks), as parallelize_module makes them: its operations communicate, and the schedule is of a model "
+                "with plain tensors alone\n  plan the model after parallelize_module, and apply that file; or apply "
+                "this one to parts whose parameters are plain"
             )
     return None

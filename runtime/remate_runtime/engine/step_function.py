@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from ..bind.distributed import NONE, Gradients, GradientSpec, local_tensor
 from ..bind.outputs import Detached
 from ..errors import ExecutionError
 from ..format.tensor_type import TensorType
-from ..link.contract import Output, StepContract
+from ..link.contract import Gradient, Output, StepContract
 from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
 from ..torch_private.execution import is_batched
 from .compiled_step import CompiledStep
@@ -62,16 +63,20 @@ class _Frame:
         "next",
         "residue",
         "sources",
+        "specs",
         "step",
         "tangents",
         "undelivered",
         "watched",
     )
 
-    def __init__(self, step: StepFunction, sources: Sequence[Any], contents: Contents | None) -> None:
+    def __init__(
+        self, step: StepFunction, sources: Sequence[Any], contents: Contents | None, distributed: Gradients
+    ) -> None:
         self.step = step
         self.contents = contents
-        self.sources: Sequence[Any] = sources  # until forward has run
+        self.sources: Sequence[Any] = _local(sources, distributed)  # until forward has run
+        self.specs = {at: GradientSpec(sources[at], placements) for at, placements in distributed.items()}
         self.residue: Any = None
         self.watched: list[_Held] = []
         self.tangents: list[torch.Tensor | None] = []
@@ -111,7 +116,11 @@ class _Held(NamedTuple):
 
 
 def run_step(
-    step: StepFunction, sources: Sequence[Any], detached: Detached | None = None, contents: Contents | None = None
+    step: StepFunction,
+    sources: Sequence[Any],
+    detached: Detached | None = None,
+    contents: Contents | None = None,
+    distributed: Gradients = NONE,
 ) -> Sequence[torch.Tensor]:
     """Run the step's forward and return the contract's outputs.
 
@@ -122,13 +131,14 @@ def run_step(
         sources: Inputs, parameters, buffers and live attributes (floats), as in the contract.
         detached: Refuses gradients that the step was planned without.
         contents: Returns the content of a tensor, to detect writes that do not increase the version.
+        distributed: Sources that are DTensors, of which the step has the local tensors: placements of their gradients.
     """
     contract = step.contract
     if torch.is_grad_enabled():
         arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
         if any(argument.requires_grad for group in arguments for argument in group):
             warn_of_saved_hooks()
-            frame = _Frame(step, sources, contents)
+            frame = _Frame(step, sources, contents, distributed)
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd first runs what was created last
                 token = _Segment.apply(frame, at, token, *arguments[at])
@@ -142,10 +152,18 @@ def run_step(
             frame.inner = inner_outputs(step.contract, returned)
             return returned
     with torch.no_grad():
-        results = step.compiled.inference(sources)
-        _update(contract, sources, results.updates)
+        local = _local(sources, distributed)
+        results = step.compiled.inference(local)
+        _update(contract, local, results.updates)
         returned = [_own(output, tensor) for output, tensor in zip(contract.outputs, results.outputs, strict=True)]
     return _returned(contract, returned, sources, detached)
+
+
+def _local(sources: Sequence[Any], distributed: Gradients) -> Sequence[Any]:
+    """The sources as the step takes them."""
+    if not distributed:
+        return sources
+    return [local_tensor(source) if at in distributed else source for at, source in enumerate(sources)]
 
 
 def _returned(
@@ -252,9 +270,16 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
     delivered: list[torch.Tensor | None] = []
     for number, computed in zip(contract.deliveries[at], _computed(frame, at, wanted), strict=True):
         gradient = gradients.pop(0)
-        shared = contract.gradients[number].shared
-        delivered.append((gradient.clone() if shared else gradient) if computed else None)
+        promised = contract.gradients[number]
+        delivered.append(_delivered(frame, promised, gradient) if computed else None)
     return delivered
+
+
+def _delivered(frame: _Frame, promised: Gradient, gradient: torch.Tensor) -> torch.Tensor:
+    """A gradient as autograd takes it."""
+    own = gradient.clone() if promised.shared else gradient
+    spec = frame.specs.get(promised.source)
+    return own if spec is None else spec.wrapped(own)
 
 
 def _check_unchanged(frame: _Frame) -> None:

@@ -58,6 +58,11 @@ class Steps:
         self._planned: dict[torch.device, StepFunction] = {}
         self._forms: dict[tuple[torch.device, tuple[bool, ...], Fsdp2 | None], StepFunction] = {}
 
+    @property
+    def linked(self) -> Linked:
+        """The planned step."""
+        return self._linked
+
     def planned(self, device: torch.device) -> StepFunction:
         """Return the step as planned."""
         if device not in self._planned:

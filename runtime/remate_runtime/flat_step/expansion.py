@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError
+from ..format.distributed_check import gradient_shapes
 from ..format.schedule import LANES, Operation, Schedule
 from ..format.signature import escape, input_leaves, named_faults, output_leaves
 from ..format.substitution import at_size
@@ -81,10 +82,8 @@ class _Expansion:
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
         self._costs()
         self.causes.report()
-        step, model = (
-            (tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root),
-            self.schedule.model,
-        )
+        step = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
+        model = self.schedule.model
         assumed = self.schedule.solve.gradients
         lanes = {**LANES, **self.schedule.lanes}
         graph = Graph(*step, model.device, assumed, model.modules * model.calls, model.modules, lanes)
@@ -324,6 +323,7 @@ class _Expansion:
 
     def _gradients(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
         found: dict[int, int] = {}
+        shapes = gradient_shapes(self.schedule.model)
         wanted = {leaf.name for leaf in input_leaves(self.schedule.model.inputs) if leaf.grad}
         wanted |= self.schedule.model.parameters.keys() - set(self.schedule.model.frozen)
         for scope, stated, where in self._stated("gradients", scopes):
@@ -331,14 +331,16 @@ class _Expansion:
                 at = f"{where}/{escape(name)}"
                 try:
                     source, value = resolve("%" + name, scope), resolve(text, scope)
-                    self._check_gradient(source, value, wanted, found)
+                    self._check_gradient(source, value, wanted, found, shapes)
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
                 found[source] = value
         return tuple(sorted(found.items()))
 
-    def _check_gradient(self, source: int, value: int, wanted: set[str], found: dict[int, int]) -> None:
+    def _check_gradient(
+        self, source: int, value: int, wanted: set[str], found: dict[int, int], shapes: Mapping[str, tuple[int, ...]]
+    ) -> None:
         target, made = self.values[source], self.values[value]
         if target.name not in wanted:
             raise ScheduleError("R060", f"{target.name[:120]!r} is no parameter or input that takes a gradient")
@@ -346,8 +348,9 @@ class _Expansion:
             raise ScheduleError(
                 "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
             )
-        if (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
-            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {target.type}")
+        wanted_type = TensorType(target.type.dtype, shapes.get(target.name, target.type.shape))
+        if (wanted_type.dtype, wanted_type.shape) != (made.type.dtype, made.type.shape):
+            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {wanted_type}")
 
     def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
         if field == "gradients":

@@ -68,7 +68,7 @@ CODES: dict[str, str] = {
     "R063": "an update names an unknown buffer, or a value that forward does not make, or one that lies in an "
     "updated buffer",
     "R064": "an output names a value that forward does not make",
-    "R065": "`frozen` names what is no parameter, or `tied` what is neither parameter nor buffer",
+    "R065": "`frozen` names what is no parameter, or `tied` or `distributed` what is neither parameter nor buffer",
     "R066": "`fill` names what is no input, or gives what an input of its type cannot hold",
     # Limits
     "R070": "the file is too large",

@@ -16,6 +16,7 @@ import msgspec
 from ..errors import ScheduleError, ScheduleFaultsError
 from ..support.files import open_regular
 from .density import density_fault
+from .distributed_check import ranks_in
 from .field_check import FieldCheck
 from .json_patterns import keys_differ
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
@@ -69,7 +70,7 @@ def decode(data: bytes | str) -> Schedule:
     text = _text(data)
     schedule = _fast(text)
     if schedule is not None:
-        check = SemanticCheck(schedule.namespaces, schedule.model.dims)
+        check = SemanticCheck(schedule.namespaces, schedule.model.dims, schedule.model.ranks)
         faults = _header(msgspec.structs.asdict(schedule)) or check.schedule(schedule)
         if not faults:
             return schedule
@@ -143,7 +144,8 @@ def _diagnose(text: bytes) -> list[ScheduleError]:
     if header:
         return locate(text, [*syntax_faults, *header][:MAX_FAULTS])
     named = tree.get("namespaces")
-    content = SemanticCheck([n for n in named if isinstance(n, str)] if isinstance(named, list) else [], dims_in(tree))
+    namespaces = [n for n in named if isinstance(n, str)] if isinstance(named, list) else []
+    content = SemanticCheck(namespaces, dims_in(tree), ranks_in(tree))
     shape = FieldCheck(content.struct)
     shape.walk(tree, Schedule)
     faults = _once([*syntax_faults, *shape.faults, *content.faults])

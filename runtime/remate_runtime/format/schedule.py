@@ -20,9 +20,10 @@ from .vocabulary import Captured, Device, Dtype, Gradients, PageMemory, StoppedB
 
 FORMAT = "remate.schedule"
 VERSION = 1
-REVISION = 1
+REVISION = 2
 PAGE_FEATURE = "page"  # what a file with `page` statements requires
-FEATURES: frozenset[str] = frozenset((PAGE_FEATURE,))  # names that this reader accepts in `requires`
+RANKS_FEATURE = "ranks"  # what a file with collectives or distributed tensors requires
+FEATURES: frozenset[str] = frozenset((PAGE_FEATURE, RANKS_FEATURE))  # names that this reader accepts in `requires`
 BASELINE = "baseline"  # the plan without recomputation: every block has it, defined or not
 
 
@@ -168,6 +169,19 @@ class Live(_Object, frozen=True, kw_only=True):
     below: int | float | None = None
 
 
+class Distributed(_Object, frozen=True, kw_only=True):
+    """Parameters or buffers that torch distributes alike (DTensor): the file has the local tensor of each.
+
+    placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the gradient,
+    where they are not the same."""
+
+    tensors: tuple[str, ...]  # names; a run of numbers is written once: layers.[0-3].wq.weight
+    shape: tuple[int, ...]  # of the whole tensor
+    mesh: tuple[str, ...]  # dimensions of the device mesh
+    placements: tuple[str, ...]
+    gradient: tuple[str, ...] = ()
+
+
 class Model(_Object, frozen=True):
     """The live model that the schedule fits; with `at`, each of these parts of it.
 
@@ -193,6 +207,9 @@ class Model(_Object, frozen=True):
     frozen: tuple[str, ...] = ()  # parameters that need no gradient
     tied: dict[str, str] = {}  # other name of a parameter or buffer -> the name used in this file
     buffers: Tensors = {}
+    ranks: dict[str, int] = {}  # mesh dimensions that collectives of the step run over: their number of ranks
+    coordinate: dict[str, int] = {}  # rank in these that the step is of; none: the ranks do the same step
+    distributed: tuple[Distributed, ...] = ()  # parameters and buffers of which each rank has a part, or a copy
     caches: tuple[str, ...] = ()  # attributes and buffers that forward makes at its first call, and keeps
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size

@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from ..errors import ScheduleError
-from ..operators.tables import NAMESPACES, OPERATORS, namespace, permissible, permission, refusal
+from ..operators.tables import NAMESPACES, permissible
 from .digest_check import DigestCheck
+from .distributed_check import check_collective, check_distributed, check_mesh, check_ranks
 from .enough import EnoughFaultsError
 from .limits import (
     MAX_DIMS,
@@ -31,6 +32,7 @@ from .limits import (
 from .literals import check_argument, check_elements
 from .live_range import check_live, range_fault
 from .number_text import number_fault
+from .operator_check import operator_fault
 from .part_check import check_parts
 from .plan_check import check_lane, check_lanes, check_page, check_recompute
 from .schedule import (
@@ -40,6 +42,7 @@ from .schedule import (
     Constant,
     Digest,
     Dimension,
+    Distributed,
     Instance,
     Lane,
     Live,
@@ -56,12 +59,10 @@ from .schedule import (
 from .settings_check import check_settings, check_solved
 from .signature import escape, unescape
 from .size_check import SizeCheck, dimension_fault, unsolved
-from .suggest import did_you_mean
 from .tree_check import TreeCheck
 
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
 _REFERENCE = re.compile(r"%[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
-_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}")
 _NAMESPACE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+){0,2}")
 _SOURCE = re.compile(r"[^/\\:\x00-\x1f]+(?::[^/\\:\x00-\x1f]+\+[0-9]{1,9})?")
 _HASH = re.compile(r"[0-9a-f]{16}")
@@ -74,9 +75,15 @@ _NAME_HINT = "letters, digits and _ ~ - joined by single dots"
 class SemanticCheck:
     """Collects faults. `schedule` checks a whole file, `struct` one object on its own (not the objects in it)."""
 
-    def __init__(self, namespaces: Collection[str] = (), dims: Mapping[str, Dimension] = _NO_DIMS) -> None:
+    def __init__(
+        self,
+        namespaces: Collection[str] = (),
+        dims: Mapping[str, Dimension] = _NO_DIMS,
+        ranks: Collection[str] = (),
+    ) -> None:
         """namespaces: what the file itself says that its operators are of, beyond the usual ones. dims: the sizes that
-        it names."""
+        it names. ranks: its mesh dimensions."""
+        self._ranks = ranks
         self.faults: list[ScheduleError] = []
         self._sizes = SizeCheck(dims)
         self._namespaces = NAMESPACES.union(islice(namespaces, MAX_NAMESPACES))
@@ -86,6 +93,7 @@ class SemanticCheck:
             Schedule: self._schedule,
             Model: self._model,
             Dimension: self._dimension,
+            Distributed: lambda one, where: check_distributed(self, one, where),
             Live: lambda live, where: self._fault(range_fault(live), where),
             Solve: self._solve,
             Compiled: self._compiled,
@@ -113,7 +121,10 @@ class SemanticCheck:
             self._dimension(dim, f"/model/dims/{escape(name)}")
         for name, live in schedule.model.live.items():
             self.struct(live, f"/model/live/{escape(name)}")
+        for index, one in enumerate(schedule.model.distributed):
+            self.struct(one, f"/model/distributed/{index}")
         self._model(schedule.model, "/model")
+        check_mesh(self, schedule)
         self._solve(schedule.solve, "/solve")
         for name in ("compiled", "settings"):
             if (part := getattr(schedule.solve, name)) is not None:
@@ -189,6 +200,7 @@ class SemanticCheck:
             self._types(getattr(model, field), f"{where}/{field}", self._sizes.fixed_type_fault)
         check_parts(self, model, where)
         check_live(self, model, where)
+        check_ranks(self, model, where)
         for field in ("mode_overrides", "frozen", "caches"):
             for index, name in enumerate(getattr(model, field)):
                 self.name(name, f"{where}/{field}/{index}")
@@ -256,6 +268,7 @@ class SemanticCheck:
     def _operation(self, operation: Operation, where: str) -> None:
         self.name(operation.id, f"{where}/id")
         self._operator(operation.op, f"{where}/op")
+        check_collective(self, operation, self._ranks, where)
         for index, argument in enumerate(operation.args):
             check_argument(self, argument, f"{where}/args/{index}")
         for name, argument in operation.kwargs.items():
@@ -367,32 +380,7 @@ class SemanticCheck:
         if len(self.faults) >= MAX_FAULTS:
             return
         if op not in self._operators:
-            self._operators[op] = self._judge(op)
+            self._operators[op] = operator_fault(op, self._namespaces)
         fault = self._operators[op]
         if fault is not None:
             self.add(fault[0], fault[1], where, fault[2])
-
-    def _judge(self, op: str) -> tuple[str, str, str] | None:
-        if len(op) > MAX_NAME or not _OPERATOR.fullmatch(op):
-            return "R014", f"{op[:80]!r} is not an operator's name", "write namespace.name or namespace.name.overload"
-        if namespace(op) not in self._namespaces:
-            hint = f'known: {", ".join(sorted(self._namespaces))}; that of a library is listed in "namespaces"'
-            return "R050", f"operators of the namespace {namespace(op)!r} are not allowed", hint
-        name, _, overload = op.split(".", 1)[1].partition(".")
-        if overload == "default":
-            return "R014", f"{op!r}: the overload `default` is left out", f"write {op.removesuffix('.default')}"
-        if (name.endswith("_") and not name.endswith("__")) or overload == "out" or overload.endswith("_out"):
-            return (
-                "R052",
-                f"{op} writes over its arguments",
-                "write the functional operator; in-place execution is derived",
-            )
-        if why := refusal(op):
-            return (
-                "R050",
-                why,
-                did_you_mean(op, sorted(OPERATORS), "name the operators that it is made of, as a planner does"),
-            )
-        if permission(op) and permission(op) not in self._namespaces:
-            return "R050", f"{op} needs a permission by name", f'list "{op}" in "namespaces"'
-        return None

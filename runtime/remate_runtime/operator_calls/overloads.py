@@ -15,6 +15,7 @@ from ..errors import REPLAN, BindError, ScheduleError
 from ..flat_step.graph import Number, Op
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
+from ..operators.collectives import COLLECTIVES, WAIT
 from ..operators.tables import (
     COPIED,
     IN_PLACE,
@@ -29,7 +30,7 @@ from ..operators.tables import (
 from ..torch_private.operators import OpOverload, OpOverloadPacket, has_kernel
 from .recurrent import LAYER, LAYER_BACKWARD, whole_layer
 
-_NAME = re.compile(r"([A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
+_NAME = re.compile(r"(_?[A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
 
 _SIZED_BY_NUMBERS = ("aten.arange", "aten.range")
 
@@ -146,12 +147,24 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
     function = live._op
     if live in (LAYER, LAYER_BACKWARD):
         return whole_layer(function)
+    if name in COLLECTIVES:
+        return _waited(function)
     if name not in COPIED:
         return function
 
     def run(*args: Any, **kwargs: Any) -> torch.Tensor:
         result = function(*args, **kwargs)
         return result.clone() if result.untyped_storage().nbytes() > result.nbytes else result
+
+    return run
+
+
+def _waited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A collective that has ended for its device when it returns: what it reads may be freed, or written over."""
+    wait = _overload(WAIT)._op
+
+    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return wait(function(*args, **kwargs))
 
     return run
 

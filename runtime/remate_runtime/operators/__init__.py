@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .collectives import COLLECTIVES, COMMUNICATION, WAIT
 from .tables import (
     COPIED,
     DEVICES,
@@ -23,6 +24,8 @@ from .tables import (
 )
 
 __all__ = [
+    "COLLECTIVES",
+    "COMMUNICATION",
     "COPIED",
     "DEVICES",
     "IN_PLACE",
@@ -36,6 +39,7 @@ __all__ = [
     "REFUSED",
     "TABLES",
     "VIEWS",
+    "WAIT",
     "namespace",
     "permissible",
     "permission",

@@ -79,7 +79,7 @@ class SelfCheck:
         Raises:
             StaleModelError: The outputs differ.
         """
-        together = ranks.calls_together(program.model, program.fsdp2) if fixed else ""
+        together = ranks.calls_together(program.model, program.fsdp2) if fixed or program.communicates else ""
         groups = ranks.groups_of(program.model, together)
         with self._lock:
             return _Check(program, groups, self._warn, raises=self._raises).run()
@@ -90,8 +90,10 @@ class SelfCheck:
         Raises:
             StaleModelError: The results differ.
         """
+        together = ranks.calls_together(program.model, program.fsdp2) if program.communicates else ""
+        groups = ranks.groups_of(program.model, together)
         with self._lock:
-            _Check(program, (), self._warn, gradients=True).leaving_nothing()
+            _Check(program, groups, self._warn, gradients=True).leaving_nothing()
 
     def _warn(self, text: str, once: str = "") -> None:
         """Warn, and only once for each non-empty key `once`."""
@@ -194,7 +196,9 @@ class _Check:
             return []
         if program.fsdp2:
             return self._unchecked("blocks are sharded, and torch's hooks take one backward for each forward")
-        if not self._fits():
+        if program.communicates and not self._gradients:
+            return self._unchecked("ranks communicate, and each has memory of its own for such a step")
+        if not program.communicates and not self._fits():
             return self._unchecked(f"a step of the model itself takes about {program.eager_bytes:,} bytes")
         try:
             return list(compared_gradients(program, self._checksums, self._tolerance, self._keep))
@@ -220,10 +224,15 @@ class _Check:
     def _where(self) -> Located:
         """Return where the schedule and the model differ.
 
-        Not for blocks that FSDP2 shards: another run would gather parameters again.
+        Not for blocks that FSDP2 shards: another run would gather parameters again. Not for ranks that
+        communicate: another run would wait for the others.
         """
         if self._located is None:
-            self._located = NOT_LOCATED if self.program.fsdp2 else located(self.program, self._checksums)
+            self._located = (
+                NOT_LOCATED
+                if self.program.fsdp2 or self.program.communicates
+                else located(self.program, self._checksums)
+            )
         return self._located
 
     def _measure_rounding(self) -> None:

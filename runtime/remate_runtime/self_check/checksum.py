@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from ..bind.distributed import local_tensor
 from ..operator_calls.overloads import described
 from ..torch_private.execution import DisableTorchFunctionSubclass
 
@@ -34,7 +35,7 @@ class Checksums:
     def of(self, tensor: torch.Tensor) -> Checksum:
         """Return the checksum of a tensor of any layout."""
         with torch.no_grad(), DisableTorchFunctionSubclass():
-            plain = tensor.detach()
+            plain = local_tensor(tensor).detach()
             if plain.layout is not torch.strided:
                 plain = plain.to_dense()
             plain = plain.resolve_conj().resolve_neg()

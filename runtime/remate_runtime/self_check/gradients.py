@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..bind.distributed import local_tensor
 from .checksum import Checksums
 from .comparison import Difference, Tolerance, gradient_differences
 from .generators import Generators
@@ -56,7 +57,7 @@ def gradients_of(program: Program, forward: Callable[[], Any], checksums: Checks
         with torch.autocast(program.device.type, enabled=False):
             gradients = _backward(chosen, [*wanted.values()])
         return {
-            name: None if gradient is None else noted(gradient, checksums, keep)
+            name: None if gradient is None else noted(local_tensor(gradient), checksums, keep)
             for name, gradient in zip(wanted, gradients, strict=True)
         }
     finally:

@@ -32,6 +32,7 @@ class Program(NamedTuple):
         eager_bytes: Planned peak of the model's own step, in bytes.
         budget: Budget of a step of the schedule, in bytes.
         fsdp2: Whether torch shards parts of the model.
+        communicates: Whether the step has collectives: a rank that runs it alone waits for the others.
     """
 
     name: str
@@ -49,3 +50,4 @@ class Program(NamedTuple):
     eager_bytes: int
     budget: int
     fsdp2: bool = False
+    communicates: bool = False

@@ -2,6 +2,7 @@
 
 An additional collective is safe only where all ranks make the same calls in the same order. It is used
 
+- of models with DTensors, whose forwards communicate, with and without gradients;
 - under FSDP2, where each call gathers parameters anyway, with and without gradients;
 - in calls that DistributedDataParallel makes with gradients enabled, without `join()`, of one file of fixed sizes.
 
@@ -17,12 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.sharding import is_distributed
 from ..staleness.attributes import is_fully_shards
 from ..torch_private.execution import active_ddp
 
 
 def calls_together(model: nn.Module, sharded: bool) -> str:
-    """Return the wrapper that makes all ranks run this very call: "fsdp2", "ddp", or "" if that is not certain.
+    """Return what makes all ranks run this very call: "fsdp2", "dtensor", "ddp", or "" if that is not certain.
 
     Args:
         model: The live model, whose call is running.
@@ -33,6 +35,8 @@ def calls_together(model: nn.Module, sharded: bool) -> str:
         return ""
     if sharded or any(map(is_fully_shards, vars(model)["_forward_pre_hooks"].values())):
         return "fsdp2"
+    if _meshes(model):
+        return "dtensor"
     wrapper = active_ddp()
     if wrapper is None or not torch.is_grad_enabled() or wrapper._join_config.enable:
         return ""
@@ -49,8 +53,18 @@ def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
     if together == "ddp":
         wrapper = active_ddp()
         return (wrapper.process_group,)
-    states = fsdp2_states(model) if together else []
-    return tuple(dict.fromkeys(group for state in states for group in _of_state(state)))
+    if not together:
+        return ()
+    found = [group for state in fsdp2_states(model) for group in _of_state(state)]
+    for mesh in _meshes(model):
+        found += [mesh.get_group(at) for at in range(mesh.ndim)]
+    return tuple(dict.fromkeys(found))
+
+
+def _meshes(model: nn.Module) -> list[Any]:
+    """The device meshes of a model's DTensors."""
+    tensors: list[Any] = [*model.parameters(), *model.buffers()]
+    return list({id(tensor.device_mesh): tensor.device_mesh for tensor in tensors if is_distributed(tensor)}.values())
 
 
 def fsdp2_states(model: nn.Module) -> list[Any]:

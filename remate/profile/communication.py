@@ -1,0 +1,37 @@
+"""What a collective costs: the latency of a rank's link, and the bytes that go through it at its bandwidth.
+
+Collectives are never measured: all ranks would have to take part. An all-reduce sends its tensor twice (a
+reduce-scatter and an all-gather); an all-gather and a reduce-scatter send what the larger tensor has beyond the smaller
+one; the others send their tensor once.
+
+Source: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA
+19(1), 2005, for long messages and many ranks.
+"""
+
+from __future__ import annotations
+
+from remate_runtime.flat_step import Graph, Op
+from remate_runtime.operators import COLLECTIVES
+
+from .cost import Cost
+from .devices import Device
+
+
+def is_collective(op: Op) -> bool:
+    return op.op in COLLECTIVES
+
+
+def communication(graph: Graph, op: Op, device: Device) -> Cost:
+    """Time and workspace of one collective on `device`."""
+    given = sum(graph.values[value].type.nbytes for value in op.reads)
+    made = sum(graph.values[value].type.nbytes for value in op.writes if value is not None)
+    sent = COLLECTIVES[op.op].sent * (abs(made - given) or made)
+    ns = device.link.latency_ns + round(sent / device.link.bandwidth * 1e9)
+    return Cost(ns=ns, workspace=_workspace(op, given, made) if device.kind == "cpu" else 0)
+
+
+def _workspace(op: Op, given: int, made: int) -> int:
+    """Gloo gathers into a second tensor, and reduces all that it is to scatter. NCCL works in place."""
+    if op.op.endswith("all_gather_into_tensor"):
+        return made
+    return given if op.op.endswith("reduce_scatter_tensor") else 0

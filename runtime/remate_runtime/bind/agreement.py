@@ -1,0 +1,96 @@
+"""Whether all ranks of a mesh run the same collectives, in the same order: others would wait for each other for ever.
+
+Ranks meet in the key-value store of the process group when schedules are applied, not in a collective. What they
+compare is what a step communicates, in the order in which it runs with its plan: plans may differ in all that is local.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ..errors import BindError
+from ..link.events import Linked, RecomputeRun, Run
+from ..operators.collectives import COLLECTIVES
+
+TIMEOUT = 300.0  # seconds that a rank waits for the others of its mesh
+_BETWEEN = 0.05  # seconds from one look to the next
+
+
+class Communicated(msgspec.Struct, frozen=True):
+    """A collective of a step. group: the name of torch's process group. text: for messages."""
+
+    group: str
+    text: str
+
+
+def communicated(steps: Iterable[Linked]) -> Iterator[Communicated]:
+    """The collectives of these steps, whose process groups are resolved, in the order in which they run."""
+    for linked in steps:
+        for event in linked.events:
+            if isinstance(event, Run | RecomputeRun):
+                op = linked.graph.operations[event.op]
+                known = COLLECTIVES.get(op.op)
+                if known is not None:
+                    given = ", ".join(str(linked.graph.values[value].type) for value in op.reads)
+                    again = "recomputes " if isinstance(event, RecomputeRun) else ""
+                    others = [arg for at, arg in enumerate(op.args[1:], 1) if at != known.group]
+                    text = f"{again}{op.id}: {op.op}({given}{''.join(f', {arg}' for arg in others)})"
+                    yield Communicated(str(op.args[known.group]), text)
+
+
+def agree(groups: Mapping[str, str], found: Sequence[Communicated], timeout: float = TIMEOUT) -> None:
+    """Raise BindError unless all ranks of each mesh dimension run these collectives; after the timeout, which ranks did
+    not apply a schedule. groups: names of torch's process groups by mesh dimension."""
+    from torch.distributed import distributed_c10d as c10d
+
+    for mesh, name in groups.items():
+        ranks = c10d.get_process_group_ranks(c10d._resolve_process_group(name))
+        if len(ranks) < 2:
+            continue
+        own = c10d.get_rank()
+        store = c10d.PrefixStore(f"remate/collectives/{name}", c10d._get_default_store())
+        turn = store.add(f"turn/{own}", 1)
+        listed = [one.text for one in found if one.group == name]
+        store.set(f"{turn}/{own}", msgspec.json.encode(listed))
+        missing = _missing(store, turn, ranks, timeout)
+        if missing:
+            raise BindError(
+                f"rank {own} has waited {timeout:g} s for {_spelled(missing)} to apply a schedule over {mesh!r}\n"
+                "  apply the same schedules in the same order on all ranks of the mesh, and look at what "
+                f"{_spelled(missing)} prints"
+            )
+        for rank in ranks:
+            _compare(mesh, own, listed, rank, msgspec.json.decode(store.get(f"{turn}/{rank}"), type=list[str]))
+
+
+def _missing(store: Any, turn: int, ranks: Sequence[int], timeout: float) -> list[int]:
+    """The ranks that have not come by then."""
+    until = time.monotonic() + timeout
+    missing = list(ranks)
+    while True:
+        missing = [rank for rank in missing if not store.check([f"{turn}/{rank}"])]
+        if not missing or time.monotonic() > until:
+            return missing
+        time.sleep(_BETWEEN)
+
+
+def _compare(mesh: str, own: int, listed: Sequence[str], rank: int, other: Sequence[str]) -> None:
+    if list(listed) == list(other):
+        return
+    at = next((at for at, (one, two) in enumerate(zip(listed, other, strict=False)) if one != two), None)
+    at = min(len(listed), len(other)) if at is None else at
+    here, there = (one[at] if at < len(one) else "nothing more" for one in (listed, other))
+    raise BindError(
+        f"the schedules of ranks {own} and {rank} communicate differently over {mesh!r}: collective {at + 1} is\n"
+        f"  - rank {own}: {here}\n  - rank {rank}: {there}\n  give all ranks one file; where their steps differ, plan "
+        "each with the same estimated costs: remate.plan(..., cost='h100')"
+    )
+
+
+def _spelled(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8])) + (" …" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

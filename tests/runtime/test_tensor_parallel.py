@@ -1,0 +1,247 @@
+"""Tensor parallelism: steps on local tensors with collectives, beside the same model without a schedule."""
+
+from __future__ import annotations
+
+import datetime
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from msgspec.structs import replace
+from torch import nn
+from torch.multiprocessing.spawn import spawn
+
+import remate
+from remate.errors import CaptureError
+from remate_runtime import BindError, EngineError, ScheduleError, StaleModelError, apply
+from remate_runtime.bind import agreement
+from remate_runtime.format import RANKS_FEATURE, Schedule, decode, encode, fingerprint
+
+from .small import data, seeded
+from .stepping import everything, just_in_time, no_recomputes, schedule_of
+
+needs_ranks = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
+COMMUNICATION = "_c10d_functional"
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(8), nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.relu(self.up(self.norm(x))))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.mlp, self.head = nn.Embedding(12, 8), Mlp(), nn.Linear(8, 12)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.mlp(self.table(tokens)))
+
+
+def mesh() -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+
+
+def columns_and_rows() -> nn.Module:
+    """Weights cut, all else on all ranks: an all-reduce in forward and one in backward."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    return parallelize_module(seeded(Mlp()), mesh(), {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+
+def sequences() -> nn.Module:
+    """Sequences cut, too: gathered and scattered; gradients of the norm are sums over the ranks."""
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
+
+    plan = {
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    return parallelize_module(seeded(Mlp()), mesh(), plan)
+
+
+def words() -> nn.Module:
+    """Rows of an embedding cut: ranks do different steps, and its gradient has all rows on each."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {
+        "table": RowwiseParallel(input_layouts=Replicate()),
+        "mlp.up": ColwiseParallel(),
+        "mlp.down": RowwiseParallel(),
+        "head": ColwiseParallel(output_layouts=Replicate()),
+    }
+    return parallelize_module(seeded(Words()), mesh(), plan)
+
+
+def hidden() -> torch.Tensor:
+    return data(2, 4, 8)
+
+
+def tokens() -> torch.Tensor:
+    return torch.arange(10).view(2, 5) % 12
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "columns and rows": (columns_and_rows, hidden),
+    "sequences": (sequences, hidden),
+    "words": (words, tokens),
+}
+
+
+def scheduled(model: nn.Module, x: torch.Tensor, recomputes: Any) -> Schedule:
+    schedule = schedule_of(model, (x,), recomputes=recomputes)
+    return replace(schedule, namespaces=(COMMUNICATION,), requires=(RANKS_FEATURE,))
+
+
+def applied(model: nn.Module, schedule: Schedule, **options: Any) -> Any:
+    return apply(model, schedule, namespaces=(COMMUNICATION,), **options)
+
+
+def assert_equal_steps(model: Any, planned: Any, x: torch.Tensor) -> None:
+    """Three steps: outputs, gradients and how they are distributed, parameters."""
+    optimizers = [torch.optim.SGD(one.parameters(), 0.1) for one in (model, planned)]
+    for _ in range(3):
+        outputs = [one(x) for one in (model, planned)]
+        assert torch.equal(*outputs)
+        for output in outputs:
+            output.square().sum().backward()
+        for (name, wanted), found in zip(model.named_parameters(), planned.parameters(), strict=True):
+            assert found.grad._spec == wanted.grad._spec if hasattr(wanted.grad, "_spec") else True, name
+            assert torch.equal(local(found.grad), local(wanted.grad)), name
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for wanted, found in zip(model.parameters(), planned.parameters(), strict=True):
+        assert torch.equal(local(found), local(wanted))
+
+
+def local(tensor: Any) -> torch.Tensor:
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _equal(rank: int) -> None:
+    """Whatever is recomputed, collectives among it."""
+    for name, (made, given) in MODELS.items():
+        for recomputes in (no_recomputes, everything, just_in_time):
+            planned = made()
+            schedule = scheduled(planned, given(), recomputes)
+            assert decode(encode(schedule)) == decode(encode(decode(encode(schedule)))), name
+            assert_equal_steps(made(), applied(planned, schedule), given())
+
+
+def _told(rank: int) -> None:
+    """What files say of ranks."""
+    one = scheduled(sequences(), hidden(), no_recomputes).model
+    assert one.ranks == {"tp": 2}
+    assert one.coordinate == {}
+    assert one.parameters["up.weight"] == "f32[8,8]"
+    about = {name: part for part in one.distributed for name in part.tensors}
+    assert about["up.weight"].placements == ("S(0)",)
+    assert about["up.weight"].shape == (16, 8)
+    assert about["norm.weight"].gradient == ("P(sum)",)
+    assert scheduled(words(), tokens(), no_recomputes).model.coordinate == {"tp": rank}
+    names = [op.op for block in scheduled(sequences(), hidden(), no_recomputes).blocks.values() for op in block.forward]
+    assert [name for name in names if name.startswith(COMMUNICATION)] == [
+        f"{COMMUNICATION}.all_gather_into_tensor",
+        f"{COMMUNICATION}.reduce_scatter_tensor",
+    ]
+
+
+def _refused(rank: int) -> None:
+    schedule = scheduled(sequences(), hidden(), no_recomputes)
+    plain = schedule_of(seeded(Mlp()), (hidden(),))
+    of_columns = scheduled(columns_and_rows(), hidden(), no_recomputes)
+    of_words = scheduled(words(), tokens(), no_recomputes)
+    other = replace(of_words, model=replace(of_words.model, coordinate={"tp": 1 - rank}))
+    other = replace(other, model=replace(other.model, fingerprint=fingerprint(other)))
+    refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
+        (BindError, "plan the model after parallelize_module", lambda: apply(sequences(), plain)),
+        (BindError, "planned as a DTensor", lambda: applied(seeded(Mlp()), schedule, stale="warn")),
+        (BindError, "the model has a DTensor", lambda: applied(sequences(), of_columns, stale="warn")),
+        (BindError, f"the step of rank {1 - rank} of 'tp'", lambda: applied(words(), other, stale="warn")),
+        (ScheduleError, "was not permitted", lambda: apply(sequences(), schedule)),
+        (EngineError, "communicates with other ranks", lambda: applied(sequences(), schedule, engine="compiled")),
+        (
+            CaptureError,
+            "planned for one size",
+            lambda: remate.plan(columns_and_rows(), (hidden(),), dims={"x": {0: "b"}}),
+        ),
+        (CaptureError, "the output 'output' is a DTensor", lambda: remate.plan(returning_parts(), (hidden(),))),
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind, told, act in refused:
+            with pytest.raises(kind, match=told):
+                act()
+
+
+def returning_parts() -> nn.Module:
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    model = nn.Sequential(seeded(nn.Linear(8, 16)))
+    return parallelize_module(model, mesh(), {"0": ColwiseParallel(use_local_output=False)})
+
+
+def _compared(rank: int) -> None:
+    """Ranks that would run different collectives refuse, and say which; those that nobody joins say whom they miss."""
+    own = no_recomputes if rank else everything
+    with pytest.raises(BindError, match=r"ranks \d and \d communicate differently over 'tp': collective 3 is") as told:
+        applied(sequences(), scheduled(sequences(), hidden(), own))
+    assert "recomputes" in str(told.value)
+    dist.barrier()
+    if not rank:
+        with pytest.raises(BindError, match=r"rank 0 has waited 0.5 s for rank 1 to apply a schedule over 'tp'"):
+            agreement.agree({"tp": mesh_name()}, [], timeout=0.5)
+    dist.barrier()
+    if rank:
+        agreement.agree({"tp": mesh_name()}, [])
+
+
+def mesh_name() -> str:
+    return dist.distributed_c10d._get_default_group().group_name
+
+
+def _checked(rank: int) -> None:
+    """The self-check compares with the model's own forward, and gradients where asked to; its verdict is that of all
+    ranks, though one alone sees a difference."""
+    model = columns_and_rows()
+    schedule = scheduled(model, hidden(), just_in_time)
+    applied(model, schedule, verify=True)
+    applied(model, schedule, verify=((hidden(),), {}))
+    ((name, block),) = schedule.blocks.items()
+    *before, last = block.forward
+    assert last.op == "aten.add.Tensor"  # behind the last collective, so that the other rank sees nothing of it
+    wrong = replace(block, forward=(*before, replace(last, op="aten.sub.Tensor")))
+    changed = replace(schedule, blocks={name: wrong})
+    changed = replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed)))
+    planned = applied(model, changed if rank else schedule)
+    with pytest.raises(StaleModelError, match="is not what the model computes" if rank else "on another rank"):
+        planned(hidden())
+
+
+def _rank(rank: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    limit = datetime.timedelta(seconds=60)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=limit)
+    try:
+        for check in (_told, _equal, _refused, _compared, _checked):
+            check(rank)
+    finally:
+        dist.destroy_process_group()
+
+
+@needs_ranks
+def test_two_ranks(tmp_path):
+    spawn(_rank, (2, str(tmp_path)), nprocs=2)
