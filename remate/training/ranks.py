@@ -56,10 +56,9 @@ def on_one_rank(
         if time.monotonic() - began > timeout:
             planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
             raise RemateError(
-                f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n"
-                f"  hint: look at what rank {planning} prints; give it more time with timeout=SECONDS, or plan "
-                "beforehand "
-                "and give all ranks the file"
+                f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n  hint: look at what rank "
+                f"{planning} prints; give it more time with timeout=SECONDS, or plan beforehand and give all ranks the "
+                "file"
             )
         time.sleep(_BETWEEN)
     return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
