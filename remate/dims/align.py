@@ -1,7 +1,7 @@
-"""Steps captured at several sizes, number by number: what they have in common, and where they differ.
+"""Compares steps captured at several sizes: their common structure, and the numbers that differ.
 
-A step is taken apart into its structure, which must be the same at every size, and its numbers: sizes and strides of
-values, numbers among arguments. The numbers of one place at all sizes are a *row*, to be fitted.
+A step consists of its structure, which must be the same at every size, and its numbers: sizes and strides of values,
+numbers among arguments. The numbers of one place at all sizes are a *row*, for which an expression is fitted.
 """
 
 from __future__ import annotations
@@ -24,16 +24,28 @@ Row = tuple[int | float | None, ...]  # None: a stride that says nothing, for th
 
 
 class RowOrigin(msgspec.Struct, frozen=True):
-    """Where a row is from, for messages. what: `shape of …`. source: line of the user's code."""
+    """The origin of a row, for messages.
+
+    Attributes:
+        what: `shape of …`.
+        source: Line of the user's code.
+    """
 
     what: str
     source: str
 
 
 class StructuralDifference(msgspec.Struct, frozen=True):
-    """The first structural difference of two steps. what: in words; module, source: of the operation, if there is one.
-    more: operations that the second has more than the first, by operator. hint: a remedy, if it is known.
-    everywhere: steps at other sizes differ likewise."""
+    """The first structural difference of two steps.
+
+    Attributes:
+        what: The difference as text.
+        module: Module of the operation, if there is one.
+        source: Line of the operation, if there is one.
+        more: Additional operations of the second step, by operator.
+        hint: A remedy, if known.
+        everywhere: Steps at other sizes differ in the same way.
+    """
 
     what: str
     module: str
@@ -44,7 +56,7 @@ class StructuralDifference(msgspec.Struct, frozen=True):
 
 
 def difference(left: Graph, right: Graph, modules: Sequence[str]) -> StructuralDifference | None:
-    """The first difference in structure of two steps, or None. modules: by operation of the first."""
+    """Return the first structural difference of two steps, or None. modules: of the first step, by operation."""
     had, has = Counter(op.op for op in left.operations), Counter(op.op for op in right.operations)
     more = {name: has[name] - had[name] for name in sorted(had | has) if has[name] != had[name]}
     for at, (first, second) in enumerate(zip(left.operations, right.operations, strict=False)):
@@ -88,7 +100,7 @@ def _operation_differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
 
 
 def _spelled(graph: Graph, number: Number) -> str:
-    """A number that follows from live attributes, with their names."""
+    """Return a number that follows from live attributes, with their names."""
     names = [graph.values[value].name for value in number.values]
     return re.sub(r"%([0-9]+)", lambda match: names[int(match[1])], number.text)
 
@@ -106,7 +118,7 @@ def _type(kind: TensorType) -> Any:
 
 
 def _bare(value: Any) -> Any:
-    """An argument without its numbers."""
+    """Return an argument without its numbers."""
     if isinstance(value, tuple):
         return tuple(map(_bare, value))
     if isinstance(value, dict):
@@ -117,7 +129,7 @@ def _bare(value: Any) -> Any:
 
 
 def rows(graphs: Sequence[Graph]) -> dict[Row, RowOrigin]:
-    """The distinct rows of steps of one structure that differ from size to size, each with the first place of it."""
+    """Return the distinct rows of steps of one structure that vary with the size, each with its first place."""
     origins: dict[Row, RowOrigin] = {}
     first = graphs[0]
     for at, value in enumerate(first.values):
@@ -134,14 +146,16 @@ def rows(graphs: Sequence[Graph]) -> dict[Row, RowOrigin]:
 
 
 def shapes(graphs: Sequence[Graph]) -> set[tuple[int, ...]]:
-    """The sizes that tensors of steps of one structure have, at all of the steps."""
+    """Return the sizes that tensors have in all of the steps."""
     every = zip(*(graph.values for graph in graphs), strict=True)
     return {row for values in every for row in zip(*(value.type.shape for value in values), strict=True)}
 
 
 def where_strides_tell(graphs: Sequence[Graph]) -> dict[Row, set[tuple[int, ...]]]:
-    """Rows of strides that are undefined at some size, each with the sizes of the axis: a stride is defined where the
-    size of its axis is not 1."""
+    """Return rows of strides that are undefined at some size, each with the sizes of the axis.
+
+    A stride is defined if the size of its axis is not 1.
+    """
     axes_of: dict[Row, set[tuple[int, ...]]] = {}
     for values in zip(*(graph.values for graph in graphs), strict=True):
         kinds = [value.type for value in values]
@@ -158,7 +172,7 @@ def differs(row: Sequence[Any]) -> bool:
 
 
 def type_rows(kinds: Sequence[TensorType]) -> list[Row]:
-    """Rows of a type: its sizes; then its strides, if it has any at some size."""
+    """Return the rows of a type: its sizes, then its strides, if it has any at some size."""
     result: list[Row] = list(zip(*(kind.shape for kind in kinds), strict=True))
     if any(kind.strides is not None for kind in kinds):
         result += zip(*(telling_strides(kind) for kind in kinds), strict=True)
@@ -166,12 +180,12 @@ def type_rows(kinds: Sequence[TensorType]) -> list[Row]:
 
 
 def telling_strides(kind: TensorType) -> tuple[int | None, ...]:
-    """The strides of a type, None where the size is 1."""
+    """Return the strides of a type, None where the size is 1."""
     return tuple(None if size == 1 else n for size, n in zip(kind.shape, strides_of(kind), strict=True))
 
 
 def strides_of(kind: TensorType) -> tuple[int, ...]:
-    """The strides of a type, also where it is contiguous."""
+    """Return the strides of a type, also if it is contiguous."""
     if kind.strides is not None:
         return kind.strides
     strides, step = [], 1

@@ -1,4 +1,4 @@
-"""From which sizes a number of a step follows, for messages: by captures in which a single size differs."""
+"""Finds the sizes that a number of a step depends on, for messages, by captures in which a single size differs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sampling import Sampling, TraceSample
 def sizes_of_row(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], row: Row
 ) -> list[str]:
-    """The sizes that the numbers of one place follow from. row: they, at `trace_samples`."""
+    """Return the sizes that the numbers of one place depend on. row: the numbers at `trace_samples`."""
     graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
 
     def moved(other: TraceSample) -> bool:
@@ -26,7 +26,7 @@ def sizes_of_row(
 
 
 def sizes_of_place(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, place: str) -> list[str]:
-    """The sizes that decisions at a line of the user's code follow from."""
+    """Return the sizes that decisions at a line of the user's code depend on."""
 
     def taken(trace_sample: TraceSample) -> list[tuple[object, ...]]:
         return [(d.comparison, d.left, d.right, d.held) for d in trace_sample.log.decisions if d.place == place]
@@ -37,7 +37,7 @@ def sizes_of_place(sampling: Sampling, ranges: Sequence[SizeRange], first: Trace
 def _those(
     sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, moved: Callable[[TraceSample], bool]
 ) -> list[str]:
-    """Names of sizes whose change moves the number; all names if no single size moves it."""
+    """Return names of sizes whose change moves the number; all names if no single size moves it."""
     names = []
     for size in ranges:
         for number in {size.min, size.max} - {size.planned}:

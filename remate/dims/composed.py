@@ -1,5 +1,7 @@
-"""Numbers that consist of other numbers of the same step: products of sizes of its tensors (strides, and the square of
-a product in attention over a flattened image), and sums of them (several maps that were joined).
+"""Numbers that are composed of other numbers of the same step.
+
+These are products of sizes of its tensors (strides, and the square of a product in attention over a flattened image),
+and sums of them (several joined maps).
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _LARGEST = 1 << 40
 
 
 def products(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
-    """A number and one or more of `known`, with repetition, whose product is `row` everywhere."""
+    """Yield a number and one or more of `known`, with repetition, whose product is `row` everywhere."""
     whole = [each for each in known if 0 not in each]
     left = itertools.repeat(None, _LOOKED_AT)
     open_ones: list[tuple[Row, int, tuple[Row, ...]]] = [(row, 0, ())]
@@ -40,9 +42,11 @@ def products(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, .
 
 
 def sums(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]]:
-    """A number that is not negative and one or more of `known`, with repetition, whose sum is `row` everywhere; only
-    those with the fewest summands. All sums are tried at once, by a hash that equal rows share; results are checked
-    against the row."""
+    """Yield a non-negative number and one or more of `known`, with repetition, whose sum is `row` everywhere.
+
+    Only those with the fewest summands. All sums are tried at once, by a hash that equal rows share; results are
+    checked against the row.
+    """
     if not known or max(row) > _LARGEST:
         return
     rows = np.array(known, dtype=np.int64)
@@ -65,7 +69,7 @@ def sums(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]
 
 
 def joined(composing: Composing, number: int, parts: Sequence[Size]) -> Size:
-    """The product or sum as an expression. Raises ScheduleError R024 where it is larger than a file may contain."""
+    """Return the product or sum as an expression. Raises ScheduleError R024 if it is larger than a file may contain."""
     result = constant(number)
     for part in parts:
         result = result * part if composing is products else result + part
@@ -75,7 +79,8 @@ def joined(composing: Composing, number: int, parts: Sequence[Size]) -> Size:
 def _ended(
     row: Row, close: Sequence[int], chosen: Sequence[Sequence[int]], known: Sequence[Row]
 ) -> Iterator[tuple[list[Row], Row, Row]]:
-    """Sums that one more row completes to `row`, except for a constant: the summands, the rest, and the last row."""
+    """Yield sums that one more row completes to `row`, except for a constant: the summands, the rest, and the last
+    row."""
     for at in close:
         some = [known[each] for each in chosen[at]]
         rest = tuple(wanted - sum(numbers) for wanted, *numbers in zip(row, *some, strict=True))

@@ -1,4 +1,4 @@
-"""One training step at several sizes: captured, compared, and shown to be the same step for a whole range."""
+"""A training step at several sizes: captured, compared, and proven to be the same step for a whole range."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ _PROBES = 512  # sizes at which candidates and conditions are tried
 class Family(msgspec.Struct, frozen=True):
     """A step that is the same over `ranges`.
 
-    trace_samples: at different sizes, those of the plan first. fitter: knows an expression for each row of their
-    numbers. said: how ranges were narrowed, for people.
+    Attributes:
+        trace_samples: Captures at different sizes, the planned one first.
+        fitter: Has an expression for each row of their numbers.
+        said: How ranges were narrowed, as text.
     """
 
     ranges: tuple[SizeRange, ...]
@@ -44,7 +46,7 @@ class Family(msgspec.Struct, frozen=True):
 
 
 def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[SizeRange, ...]:
-    """The requested ranges, with the default ends: from 2 (the first multiple of the steps) to the planned size."""
+    """Return the requested ranges with default ends: from 2 (the first multiple of the steps) to the planned size."""
     ranges = []
     for size in sizes:
         low, high, step = size.min, size.max, size.multiple
@@ -60,10 +62,11 @@ def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[Si
 
 
 def family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
-    """The step of `sampling` over `ranges`, narrowed where the caller did not give their ends.
+    """Return the step of `sampling` over `ranges`, narrowed where the caller did not give their ends.
 
-    Raises DimsError if the step is not the same in all of them, with the difference and its place; CaptureError if a
-    size cannot be captured.
+    Raises:
+        DimsError: The step is not the same in all of the ranges; with the difference and its place.
+        CaptureError: A size cannot be captured.
     """
     current, said = list(ranges), list[str]()
     for _ in range(_ROUNDS * len(current) + 1):
@@ -96,7 +99,7 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
 
 
 def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:
-    """Where to capture. For a narrow range also beyond it, as long as the step there is the same."""
+    """Return sizes to capture. For a narrow range also sizes beyond it, as long as the step there is the same."""
     avoid, count = _numbers(first.captured.graph), len(ranges) + 1  # and the plan, and corners
     wanted = spread(ranges, avoid, count)
     beyond = [sizes for sizes in wanted if any(not size.min <= sizes[size.name] <= size.max for size in ranges)]
@@ -110,12 +113,12 @@ def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
 
 
 def _numbers(graph: Graph) -> set[int]:
-    """All that stand in a step, so that samples are none of them."""
+    """Return all numbers in a step, so that samples avoid them."""
     return {n for value in graph.values for n in (*value.type.shape, *(value.type.strides or ()))} | arguments(graph)
 
 
 def _add(sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: list[TraceSample], sizes: Sizes) -> None:
-    """One more capture, which must have the structure of the first. Raises Narrowed, DimsError."""
+    """Add a capture, which must have the structure of the first. Raises Narrowed, DimsError."""
     if any(trace_sample.sizes == sizes for trace_sample in trace_samples):
         return
     fault = fault_at(sampling, ranges, trace_samples[0], sizes)
@@ -127,8 +130,11 @@ def _add(sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: list[Tr
 def _telling_apart(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
 ) -> tuple[Sizes, _Open] | None:
-    """Sizes at which the most rows have candidates that differ, and one of these rows; None if there are none. Raises
-    DimsError for a row without candidates."""
+    """Return sizes at which the most rows have differing candidates, and one of these rows; None if there are none.
+
+    Raises:
+        DimsError: A row has no candidates.
+    """
     graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
     open_rows: list[_Open] = []
     for row, place in rows(graphs).items():
@@ -147,26 +153,27 @@ def _telling_apart(
 
 
 class _Open(msgspec.Struct, frozen=True):
-    """Several expressions for one row. axes: of a row of strides, the sizes of which at least one must not be 1."""
+    """Several candidate expressions for a row. axes: for a row of strides, sizes of which at least one must not be
+    1."""
 
     place: RowOrigin
     candidates: Sequence[Size | Real]
     axes: Sequence[Size | Real]
 
     def differs(self, sizes: Sizes) -> bool:
-        """Whether they give several numbers at some sizes."""
+        """Return whether the expressions give different numbers at some sizes."""
         if self.axes and all(_at(axis, sizes) == 1 for axis in self.axes):
             return False
         return len({_at(each, sizes) for each in self.candidates}) > 1
 
     @property
     def names(self) -> list[str]:
-        """The sizes that they follow from."""
+        """Return the sizes in the expressions."""
         return sorted(frozenset[str]().union(*(each.dims for each in self.candidates)))
 
 
 def _axes(graphs: Sequence[Graph], fitter: SizeFitter, row: Row) -> list[Size | Real]:
-    """What is known of the axes of a row of strides that are not defined everywhere."""
+    """Return the known expressions of the axes of a row of strides that are not defined everywhere."""
     axes = where_strides_tell(graphs).get(row, ()) if None in row else ()
     return [sizes[0] for axis in axes if (sizes := fitter.expressions(axis))]
 
@@ -179,7 +186,7 @@ def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:
 
 
 def _probes(ranges: Sequence[SizeRange]) -> Iterator[Sizes]:
-    """Sizes within the ranges: all of a small one, else a random choice (always the same), and the ends."""
+    """Yield sizes within the ranges: all of a small range, else a deterministic random choice, and the ends."""
     numbers = [size.numbers() for size in ranges]
     names = [size.name for size in ranges]
     total = 1
@@ -207,7 +214,7 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
 def _hold(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
 ) -> None:
-    """Decisions of forward by sizes have the same outcome at all sizes of the ranges. Raises Narrowed, DimsError."""
+    """Check that forward's decisions by sizes have the same outcome at all sizes. Raises Narrowed, DimsError."""
     decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
     probes = list(_probes(ranges))
     for guard in decided.split if decided.lost else ():

@@ -1,4 +1,4 @@
-"""Why the step at some sizes is not the planned one."""
+"""Explains why the step at some sizes is not the planned one."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ _LARGEST_STRIDE = 512
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong at `sizes`.
+    """The fault at `sizes`.
 
-    what: in a few words, and where. error: to raise. traced: there is a step. guard: the decision of forward that
-    differs, if it is known. everywhere: no other size has the planned step either.
+    Attributes:
+        what: A short description with the place.
+        error: The error to raise.
+        traced: A step was captured.
+        guard: The decision of forward that differs, if known.
+        everywhere: No other size has the planned step either.
     """
 
     sizes: Sizes
@@ -36,12 +40,12 @@ class Fault(msgspec.Struct, frozen=True):
     everywhere: bool = False
 
     def described(self, at: str) -> str:
-        """What is wrong at a size that is called `at`."""
+        """Return the description of a fault at a size with the name `at`."""
         return f"the step at {at} differs: {self.what}" if self.traced else f"at {at} {self.what}"
 
 
 def fault_at(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, sizes: Sizes) -> Fault | None:
-    """None where the step is the planned one. first: the planned one."""
+    """Return the fault; None if the step is the planned one. first: the planned step."""
     try:
         trace_sample = sampling.at(sizes)
     except CaptureError as error:
@@ -64,7 +68,7 @@ def _differs(first: TraceSample, sizes: Sizes, deviation: StructuralDifference, 
 
 
 def fitter_of(ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample]) -> SizeFitter:
-    """Knows expressions over `ranges` for the numbers of these captures."""
+    """Return a fitter over `ranges` for the numbers of these captures."""
     divisors = (
         arguments(trace_samples[0].captured.graph)
         | divided_by([trace_sample.log.decisions for trace_sample in trace_samples])
@@ -77,7 +81,7 @@ def fitter_of(ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample])
 
 
 def _strides(graph: Graph) -> set[int]:
-    """What convolutions and pools divide a size by, one after another: products of their strides."""
+    """Return the divisors of sizes in convolutions and pools: products of their strides."""
     strides = {1}
     for op in graph.operations[: graph.backward_start]:
         if "conv" in op.op or "pool" in op.op:
@@ -88,7 +92,7 @@ def _strides(graph: Graph) -> set[int]:
 
 
 def arguments(graph: Graph) -> set[int]:
-    """All integers among the arguments of a step's operations."""
+    """Return all integers among the arguments of a step's operations."""
     numbers: set[int] = set()
 
     def look(value: object) -> None:

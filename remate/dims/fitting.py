@@ -1,10 +1,10 @@
-"""Expressions of sizes that give known numbers at known sizes: all of a small grammar that do, not only the first one.
+"""Fits expressions of sizes to known numbers at known sizes: all expressions of a small grammar, not only the first.
 
-Candidates of a row, from simple to involved: sums of up to two products of dimensions and a number; products in which
-one or two dimensions are divided, rounding down; sums of three products; products with a division, with another product
-or number added; products of sizes of tensors, and sums of them. Their coefficients are solved for exactly from as many
-sizes as there are unknowns, and checked at all others. The divisors are given: a step divides by numbers that occur in
-it (strides of convolutions and pools) or by which forward divides.
+Candidates of a row, from simple to complex: sums of up to two products of dimensions and a number; products in which
+one or two dimensions are divided, rounding down; sums of three products; products with a division, plus a further
+product or number; products of sizes of tensors, and sums of them. Coefficients are solved exactly from as many sizes as
+there are unknowns, and checked at all others. The divisors are given: a step divides by numbers that occur in it
+(strides of convolutions and pools) or by which forward divides.
 """
 
 from __future__ import annotations
@@ -26,9 +26,14 @@ _TELLING = 4  # numbers of a row that identify its expression
 
 
 class SizeFitter:
-    """ranges: for each dimension all sizes that matter. sizes: where the numbers of rows are known, in the order of the
-    rows. divisors: to try. parts: returns rows of which others may consist, used for a row that has no expression
-    without them."""
+    """Fits expressions to rows.
+
+    Attributes:
+        ranges: For each dimension all relevant sizes.
+        sizes: The sizes of the rows' numbers, in order.
+        divisors: Divisors to try.
+        parts: Returns rows of which others may be composed, for a row without a simpler expression.
+    """
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class SizeFitter:
         self._quotient_parts: Products | None = None
 
     def expressions(self, row: Sequence[int | float | None]) -> Sequence[Size | Real]:
-        """Those of a row of integers, or of floats. None: whatever an expression gives there."""
+        """Return the expressions of a row of integers or of floats. None in a row matches any number."""
         if None in row:
             return self.where(tuple(number is not None for number in row)).expressions(
                 [n for n in row if n is not None]
@@ -56,7 +61,7 @@ class SizeFitter:
         return self.reals([float(number or 0) for number in row])
 
     def where(self, known: tuple[bool, ...]) -> SizeFitter:
-        """The fitter of those sizes at which a number is known."""
+        """Return the fitter of the sizes at which a number is known."""
         if known not in self._partial:
             sizes = [at for at, is_known in zip(self._sizes, known, strict=True) if is_known]
             fitter = SizeFitter(self._ranges, sizes, self._divisors)
@@ -69,11 +74,11 @@ class SizeFitter:
         return self._partial[known]
 
     def elsewhere(self, sizes: Sequence[Mapping[str, int]]) -> SizeFitter:
-        """The fitter of rows that are known at other sizes."""
+        """Return the fitter of rows at other sizes."""
         return SizeFitter(self._ranges, sizes, self._divisors)
 
     def sizes(self, row: Sequence[int]) -> list[Size]:
-        """All integer expressions of the grammar that give `row`, the simplest first."""
+        """Return all integer expressions of the grammar that give `row`, the simplest first."""
         key = tuple(row)
         if key not in self._known:
             self._known[key] = [constant(key[0])] if len(set(key)) == 1 else self._searched(key)
@@ -87,8 +92,7 @@ class SizeFitter:
         return list(dict.fromkeys(sizes))
 
     def _composed(self, row: tuple[int, ...], composing: Composing) -> Iterator[Size]:
-        """Products or sums of parts that are less than the row: of the first expression of each, since every part is
-        distinguished by itself."""
+        """Yield products or sums of parts that are simpler than the row, by the first expression of each part."""
         if len(row) < _TELLING or min(row) < 0:
             return
         less = [part for part in self._those_parts() if sum(part) < sum(row) and part != row]
@@ -100,15 +104,17 @@ class SizeFitter:
                 continue
 
     def _those_parts(self) -> dict[tuple[int, ...], Callable[[], list[Size]]]:
-        """Parts that are not the same everywhere, the smallest first, with what gives their expressions."""
+        """Return varying parts, the smallest first, with functions that return their expressions."""
         if self._found_parts is None:
             rows = sorted({row for row in self._parts() if len(set(row)) > 1}, key=lambda row: (sum(row), row))
             self._found_parts = {row: partial(self.sizes, row) for row in rows}
         return self._found_parts
 
     def _quotients(self, row: tuple[int, ...], more: ExpressionProduct | None = None) -> Iterator[Size]:
-        """Multiples of products with a division, with a multiple of one more product. In floats first, which tries
-        thousands at once: values that are not close cannot be equal."""
+        """Yield multiples of products with a division, plus a multiple of a further product.
+
+        Floats are compared first, thousands at once: values that are not close cannot be equal.
+        """
         parts = self._divided()
         if not len(parts.values):
             return
@@ -116,7 +122,7 @@ class SizeFitter:
             yield from _combined([parts.part(at)] if more is None else [parts.part(at), more], row)
 
     def _divided(self) -> Products:
-        """Products with a division, squares of them; computed on first use."""
+        """Return products with a division, and their squares; computed on first use."""
         if self._quotient_parts is None:
             numbers = {
                 name: frozenset((*every, *(at[name] for at in self._sizes))) for name, every in self._ranges.items()
@@ -127,12 +133,15 @@ class SizeFitter:
         return self._quotient_parts
 
     def reals(self, row: Sequence[float]) -> list[Real]:
-        """All floats of the grammar that give `row` to the last bit: size, sqrt(size), size/n, n/size, n/sqrt(size)."""
+        """Return all floats of the grammar that equal `row` bitwise: size, sqrt(size), size/n, n/size, n/sqrt(size)."""
         return list(dict.fromkeys(real for real in self._reals(row) if self._gives(real, row)))
 
     def bound(self, row: Sequence[int | None]) -> Size:
-        """A multiple of a product of dimensions, plus a number, that is nowhere less than the known numbers of `row`:
-        the closest at the first known size; of these, the closest overall."""
+        """Return a multiple of a product of dimensions, plus a number, that is nowhere below the known numbers of
+        `row`.
+
+        It is the closest at the first known size; of these, the closest overall.
+        """
         at = [k for k, wanted in enumerate(row) if wanted is not None]
         wanted = [number for number in row if number is not None]
         best: tuple[int, float, Size] | None = None
@@ -160,7 +169,7 @@ class SizeFitter:
                     yield from _combined([*chosen, self._one], row)
 
     def _sums_of_three(self, row: Sequence[int]) -> Iterator[Size]:
-        """`b*t+b*s+b`: what several inputs that were joined have together."""
+        """Yield sums like `b*t+b*s+b`, the joint size of several joined inputs."""
         for chosen in itertools.combinations(self._products, 3) if len(row) > 3 else ():
             yield from _combined(chosen, row)
 
@@ -193,7 +202,7 @@ class SizeFitter:
 
 
 def _combined(parts: Sequence[ExpressionProduct], row: Sequence[int]) -> Iterator[Size]:
-    """The sum of `parts` with integer coefficients, none of them 0, that gives `row`, if there is one."""
+    """Yield the sum of `parts` with integer coefficients, none of them 0, that gives `row`, if there is one."""
     coefficients = _SOLVERS[len(parts) - 1]([part.values for part in parts], row)
     if coefficients is None or 0 in coefficients or any(abs(c) > _LARGEST for c in coefficients):
         return
@@ -211,8 +220,7 @@ def _combined(parts: Sequence[ExpressionProduct], row: Sequence[int]) -> Iterato
 
 
 def _slopes(values: Sequence[int], wanted: Sequence[int]) -> set[int]:
-    """Possible integer slopes of one number against another: between the first point and each other, and the least that
-    suffices alone."""
+    """Return possible integer slopes: between the first point and each other, and the least that suffices alone."""
     slopes = {0, *(-(-number // value) for number, value in zip(wanted, values, strict=True))}
     for value, number in zip(values[1:], wanted[1:], strict=True):
         if value != values[0]:

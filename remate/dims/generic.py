@@ -1,5 +1,6 @@
-"""The step of a family for all its sizes: expressions in place of numbers that differ; and the proof that it equals
-every capture at its sizes.
+"""Writes the step of a family for all its sizes, with expressions in place of numbers that differ.
+
+It also proves that the result equals every capture at its sizes.
 """
 
 from __future__ import annotations
@@ -36,9 +37,13 @@ _MARGIN = 4  # of an estimated workspace, the part that is added to what was mea
 
 
 class TraceSampleCosts(msgspec.Struct, frozen=True):
-    """graphs: of a family's trace samples, in captured order, with the workspaces of their operations. measured: for
-    trace samples that were measured, the workspaces by operation; empty if those of the graphs count. priced: measures,
-    gives a graph its costs."""
+    """Costs at the sizes of a family.
+
+    Attributes:
+        graphs: Graphs of the trace samples, in captured order, with the workspaces of their operations.
+        measured: For measured trace samples, the workspaces by operation; empty if those of the graphs count.
+        priced: Measures: adds costs to a graph.
+    """
 
     graphs: list[Graph]
     measured: tuple[tuple[int, ...] | None, ...] = ()
@@ -46,7 +51,7 @@ class TraceSampleCosts(msgspec.Struct, frozen=True):
 
 
 def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy:
-    """`step`, that of the family's first trace sample in block order, for all sizes of the family."""
+    """Return `step`, that of the family's first trace sample in block order, for all sizes of the family."""
     graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs.graphs]
     dims = {
         size.name: Dimension(min=size.min, max=size.max, multiple=size.multiple, planned=size.planned)
@@ -73,7 +78,7 @@ def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy
 
 
 def _with_bounds(planned: Graph, generic: Graph, sizes: Mapping[str, int]) -> Graph:
-    """The planned graph with the workspaces that the file says, some of which are bounds."""
+    """Return the planned graph with the workspaces of the file, some of which are bounds."""
 
     def workspace(text: Any) -> int:
         return parse_size(text).at(sizes) if isinstance(text, str) else text
@@ -85,7 +90,7 @@ def _with_bounds(planned: Graph, generic: Graph, sizes: Mapping[str, int]) -> Gr
 
 
 def _in_order(graph: Graph, order: Sequence[int], planned: Graph) -> Graph:
-    """A graph in the block order of the planned one, whose times it takes."""
+    """Return a graph in the block order of the planned one, with its times."""
     operations = tuple(
         replace(graph.operations[at], ns=like.ns) for at, like in zip(order, planned.operations, strict=True)
     )
@@ -94,7 +99,7 @@ def _in_order(graph: Graph, order: Sequence[int], planned: Graph) -> Graph:
 
 
 class _Writer:
-    """Writes what the trace samples of a family have in common. Of several candidates, which agree at all sizes, the
+    """Writes what the trace samples of a family have in common. Of several equivalent candidates it uses the
     simplest."""
 
     def __init__(self, family: Family, graphs: Sequence[Graph]) -> None:
@@ -104,7 +109,7 @@ class _Writer:
         self._bounded: dict[str, None] = {}
 
     def said(self) -> Iterator[str]:
-        """What is not exact, for people."""
+        """Yield as text what is not exact."""
         if self._bounded:
             yield f"workspace is an estimate, with a margin of a quarter, at other sizes: {', '.join(self._bounded)}"
 
@@ -118,7 +123,7 @@ class _Writer:
         return replace(first, values=values, operations=tuple(map(self._operation, every)))
 
     def measured(self, graph: Graph, unsure: Sequence[int], priced: Callable[[Graph], Graph]) -> Graph:
-        """The graph with measured workspaces of some of its operations, in place of estimates."""
+        """Return the graph with measured workspaces of some of its operations in place of estimates."""
         sizes = probes(self._family.ranges)
         fitter, operations = self._family.fitter.elsewhere(sizes), list(graph.operations)
         for at, row in measured_at(graph, unsure, sizes, priced).items() if unsure else ():
@@ -137,7 +142,7 @@ class _Writer:
         )
 
     def _fitted(self, op: str, row: tuple[int, ...], fitter: SizeFitter) -> Any:
-        """A workspace: a number, or the text of an expression; an estimate where no expression agrees."""
+        """Return a workspace: a number, or the text of an expression; an estimate if no expression agrees."""
         if not differs(row):
             return row[0]
         key = fitter is self._family.fitter, row
@@ -156,7 +161,7 @@ class _Writer:
         return self._texts[key]
 
     def type(self, kinds: Sequence[TensorType]) -> Any:
-        """A type whose text names sizes; its graph is written to a file and never run."""
+        """Return a type whose text names sizes; its graph is written to a file and never run."""
         if not any(kind != kinds[0] for kind in kinds):
             return kinds[0]
         shape = tuple(map(self._size, zip(*(kind.shape for kind in kinds), strict=True)))
@@ -181,7 +186,7 @@ class _Writer:
         return first
 
     def tree(self, trace_samples: Sequence[Any]) -> Any:
-        """Inputs or outputs of the model."""
+        """Return the inputs or outputs of the model with expressions."""
         first = trace_samples[0]
         if isinstance(first, list | tuple):
             return type(first)(self.tree(each) for each in zip(*trace_samples, strict=True))
@@ -198,14 +203,16 @@ class _Writer:
 
 
 def _with_margin(row: Sequence[int]) -> list[int]:
-    """Add a quarter to each number but the first, which is that of the planned size: between the sizes that were
-    measured, workspaces of convolutions were up to 18.5% above a bound of those (6 of 80 sizes)."""
+    """Add a quarter to each number but the first, which is that of the planned size.
+
+    Between measured sizes, workspaces of convolutions were up to 18.5% above a bound of those (6 of 80 sizes).
+    """
     planned, *others = row
     return [planned, *(number + -(-number // _MARGIN) for number in others)]
 
 
 def prove(schedule: Schedule, step: Hierarchy) -> None:
-    """The schedule at each captured size is the step captured there. Raises RemateError, which would be a defect."""
+    """Prove that the schedule at each captured size is the step captured there. Raises RemateError for a defect."""
     assert step.sized is not None
     for sizes, captured in step.sized.trace_samples:
         where = _other(expand(at_size(schedule, sizes)).graph, captured) if _within(schedule, sizes) else ""
@@ -222,7 +229,7 @@ def _within(schedule: Schedule, sizes: Mapping[str, int]) -> bool:
 
 
 def _other(read_graph: Graph, captured_graph: Graph) -> str:
-    """How a step that was read differs from the captured one, "" if it does not: names of values are its own."""
+    """Return how a step that was read differs from the captured one except in names of values; "" if it does not."""
     if len(read_graph.operations) != len(captured_graph.operations):
         return f"{len(read_graph.operations)} operations, not {len(captured_graph.operations)}"
     positions = {v.name: at for at, v in enumerate(captured_graph.values) if v.kind not in ("op", "constant")}
@@ -271,7 +278,7 @@ def _renumbered(argument: Any, numbers: Mapping[int, int]) -> Any:
 
 
 def _alike(left: TensorType, right: TensorType) -> bool:
-    """The same type; strides of axes of size 1 do not count."""
+    """Return whether types are equal; strides of axes of size 1 do not count."""
     if (left.dtype, left.shape, left.cpu) != (right.dtype, right.shape, right.cpu):
         return False
     if 0 in left.shape:

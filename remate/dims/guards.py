@@ -1,4 +1,4 @@
-"""What forward decides by sizes, as conditions on named dimensions: for which sizes does each have the same outcome?"""
+"""Forward's decisions by sizes as conditions on named dimensions, and the sizes for which each has the same outcome."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class SizeGuard(msgspec.Struct, frozen=True):
     held: bool
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the outcome is the same at these sizes."""
+        """Return whether the outcome is the same at these sizes."""
         try:
             outcome = COMPARISONS[self.comparison](_value(self.left, sizes), _value(self.right, sizes))
         except (ZeroDivisionError, ScheduleError):
@@ -47,12 +47,14 @@ class SizeGuard(msgspec.Struct, frozen=True):
 
 
 class SizeDecisions(msgspec.Struct, frozen=True):
-    """What captures decided by sizes.
+    """The decisions of captures by sizes.
 
-    guards: conditions with the same outcome in all captures. split: conditions whose outcomes differ, or that some
-    captures do not evaluate, though the step is the same, with the outcome of the first capture. lost: places of
-    decisions without a known condition: they are not evaluated equally often at every size, or compare numbers without
-    an expression.
+    Attributes:
+        guards: Conditions with the same outcome in all captures.
+        split: Conditions whose outcomes differ, or that some captures do not evaluate, although the step is the same;
+            with the outcome of the first capture.
+        lost: Places of decisions without a known condition: they are not evaluated equally often at every size, or
+            compare numbers without an expression.
     """
 
     guards: list[SizeGuard]
@@ -61,10 +63,10 @@ class SizeDecisions(msgspec.Struct, frozen=True):
 
 
 def guards(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> SizeDecisions:
-    """The decisions of captures at the fitter's sizes, as far as they depend on sizes, each once.
+    """Return the decisions of captures at the fitter's sizes that depend on sizes, each once.
 
-    Where both outcomes occurred (and gave the same step), nothing depends on it, except for decisions after only one of
-    them.
+    If both outcomes occurred and gave the same step, nothing depends on the decision, except decisions after only one
+    of them.
     """
     settled: dict[SizeGuard, None] = {}
     split: dict[SizeGuard, None] = {}
@@ -82,8 +84,7 @@ def guards(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> Size
 
 
 def _guard(taken: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | None:
-    """The condition of a decision at all sizes of a fitter, with its first outcome; None if a number has no
-    expression."""
+    """Return the condition of a decision at all sizes of a fitter, with its first outcome; None without expressions."""
     left, right = (_fitted([getattr(d, side) for d in taken], fitter) for side in ("left", "right"))
     if left is None or right is None:
         return None
@@ -91,7 +92,7 @@ def _guard(taken: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | N
 
 
 def _of_some(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> Iterator[SizeGuard]:
-    """Conditions of decisions that the first capture took, and some others did not."""
+    """Yield conditions of decisions that the first capture took, and some others did not."""
     kinds = [_by_kind(log) for log in logs]
     for kind, first in kinds[0].items():
         present = tuple(len(each.get(kind, ())) == len(first) for each in kinds)
@@ -107,7 +108,7 @@ def _of_some(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> It
 def first_other(
     left_log: Sequence[SizeComparison], right_log: Sequence[SizeComparison], fitter: SizeFitter
 ) -> SizeGuard | None:
-    """The first decision whose outcomes differ in two captures, with the outcome of the first capture."""
+    """Return the first decision whose outcomes differ in two captures, with the outcome of the first capture."""
     for first, second in _aligned([left_log, right_log], {}):
         if first.held != second.held:
             guard = _guard([first, second], fitter)
@@ -117,7 +118,7 @@ def first_other(
 
 
 def divided_by(logs: Sequence[Sequence[SizeComparison]]) -> set[int]:
-    """Numbers by which forward divides sizes."""
+    """Return the numbers by which forward divides sizes."""
     divisors: set[int] = set()
 
     def look(tree: Any) -> None:
@@ -135,7 +136,7 @@ def divided_by(logs: Sequence[Sequence[SizeComparison]]) -> set[int]:
 
 
 def _aligned(logs: Sequence[Sequence[SizeComparison]], lost: dict[str, None]) -> list[list[SizeComparison]]:
-    """Decisions of one place and kind, the first of all logs together, the second, and so on."""
+    """Return decisions of one place and kind: the first of all logs together, the second, and so on."""
     kinds = [_by_kind(log) for log in logs]
     aligned = []
     for kind in dict.fromkeys(kind for each in kinds for kind in each):
@@ -160,7 +161,7 @@ def _shape(tree: Any) -> Any:
 
 
 def _fitted(trees: Sequence[Any], fitter: SizeFitter) -> Any:
-    """One tree with expressions in place of numbers; None if some numbers have none."""
+    """Return one tree with expressions in place of numbers; None if some numbers have none."""
     if not isinstance(trees[0], tuple):
         return next(iter(fitter.sizes(trees)), None)
     below = [_fitted([tree[at] for tree in trees], fitter) for at in range(1, len(trees[0]))]

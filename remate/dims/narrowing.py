@@ -1,9 +1,7 @@
-"""Where a range can end when the step is not the planned one in all of it: from a condition that forward decides by, or
-from further captures.
+"""Narrows a range if the step is not the planned one in all of it, by a condition of forward or by further captures.
 
-Sizes at which the step differs are assumed to be below some number (a kernel that is wider than its input), above one,
-or beside multiples (a reshape). Whether the step is the same in the remaining range is for `family` to prove, as
-before.
+Sizes at which the step differs are assumed to be below a number (a kernel wider than its input), above one, or between
+multiples (a reshape). `family` then proves that the step is the same in the remaining range.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ class Narrowed(Exception):  # noqa: N818
 
 
 def by_condition(ranges: Sequence[SizeRange], guard: SizeGuard) -> Exception:
-    """What to raise where a condition does not hold in all of the ranges.
+    """Return what to raise if a condition does not hold in all of the ranges.
 
     Narrowed if it leaves a range of one size, or multiples, around the planned size, and the caller did not request
     what it excludes; else DimsError.
@@ -46,10 +44,16 @@ def by_condition(ranges: Sequence[SizeRange], guard: SizeGuard) -> Exception:
 
 
 def by_search(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, fault: Fault) -> Exception:
-    """What to raise for a fault at some sizes.
+    """Return what to raise for a fault at some sizes.
 
-    Narrowed if the step is the planned one from a different number of one size on, or at multiples, and the caller did
-    not request what that excludes; else DimsError. first: the planned step.
+    Narrowed if the step is the planned one from a different end of one range, or at multiples, and the caller did not
+    request what that excludes; else DimsError.
+
+    Args:
+        sampling: Captures.
+        ranges: The ranges.
+        first: The planned step.
+        fault: The fault.
     """
     fault = _reduced(sampling, ranges, first, fault)
     name = _culprit(ranges, fault)
@@ -73,7 +77,7 @@ def by_search(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSampl
 
 
 def _settled(size: SizeRange, kept: SizeRange, why: str, refused: DimsError) -> Exception:
-    """Narrowed, or what to raise if the caller requested more than is kept."""
+    """Return Narrowed, or what to raise if the caller requested more than is kept."""
     least, most = kept.min > size.min and size.given[0], kept.max < size.max and size.given[1]
     if kept.min == kept.max and size.min != size.max:
         return refused
@@ -89,7 +93,7 @@ def _with_hint(error: DimsError, other: Exception) -> DimsError:
 
 
 def _reduced(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, fault: Fault) -> Fault:
-    """The same kind of fault with as many sizes as possible as planned: the fault needs each of the remaining ones."""
+    """Return the same kind of fault with as many planned sizes as possible: each remaining size is necessary for it."""
     for size in ranges:
         sizes = {**fault.sizes, size.name: size.planned}
         if sizes not in (fault.sizes, first.sizes):
@@ -98,15 +102,17 @@ def _reduced(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
 
 
 def _culprit(ranges: Sequence[SizeRange], fault: Fault) -> str:
-    """Of the sizes that cause a fault together, the one whose range is to end: smaller than planned, if possible one
-    whose lower end the caller did not give."""
+    """Return the size to narrow among those that cause a fault together.
+
+    Preferred is one that is smaller than planned and whose lower end the caller did not give.
+    """
     moved = [size for size in ranges if fault.sizes[size.name] != size.planned]
     below = [size for size in moved if fault.sizes[size.name] < size.planned]
     return min(below or moved, key=lambda size: size.given[0]).name
 
 
 def _where_planned(size: SizeRange, failed: int, at: At) -> SizeRange | None:
-    """The rest of a range without the number that failed; None if it is empty."""
+    """Return the rest of a range without the number that failed; None if it is empty."""
     if failed > size.planned:
         below = range(failed, size.planned - 1, -size.multiple)
         return None if at(size.planned) else replace(size, max=_nearest(below, at))
@@ -123,14 +129,13 @@ def _where_planned(size: SizeRange, failed: int, at: At) -> SizeRange | None:
 
 
 def _steps(size: SizeRange, upwards: bool = False) -> list[int]:
-    """Steps that lead to the planned size, and from there to a further number of the range."""
+    """Return steps that lead to the planned size, and from there to a further number of the range."""
     room = size.max - size.planned if upwards else size.planned - size.min
     return [d for d in range(size.multiple, room + 1, size.multiple) if size.planned % d == 0]
 
 
 def _nearest(numbers: Sequence[int], at: At) -> int:
-    """The first of `numbers` from which on there is no fault, if faults end anywhere; at the last number there is
-    none."""
+    """Return the first of `numbers` from which on there is no fault. At the last number there is none."""
     failed, works = -1, 0
     while works < len(numbers) - 1 and at(numbers[works]):
         failed, works = works, min(2 * works + 1, len(numbers) - 1)
@@ -141,7 +146,7 @@ def _nearest(numbers: Sequence[int], at: At) -> int:
 
 
 def _why(size: SizeRange, kept: SizeRange, faults: Mapping[int, Fault | None]) -> str:
-    """`t is from 5: at t=4 …`."""
+    """Return the reason as text: `t is from 5: at t=4 …`."""
     parts = []
     if kept.multiple > size.multiple:
         parts.append((f"a multiple of {kept.multiple}", size.planned - size.multiple))
@@ -156,7 +161,8 @@ def _why(size: SizeRange, kept: SizeRange, faults: Mapping[int, Fault | None]) -
 
 
 def _where_holds(size: SizeRange, guard: SizeGuard) -> SizeRange | None:
-    """The part of a range around the planned size in which a condition holds, or the multiples for which it does."""
+    """Return the part of a range around the planned size in which a condition holds, or the multiples for which it
+    does."""
     numbers = size.numbers()
     holds = [guard.holds({size.name: n}) for n in numbers]
     if size.planned not in numbers or not holds[at := numbers.index(size.planned)]:
@@ -173,6 +179,6 @@ def _where_holds(size: SizeRange, guard: SizeGuard) -> SizeRange | None:
 
 
 def _step(numbers: Sequence[int]) -> int:
-    """The distance of numbers that are multiples of it; 0 if they are none."""
+    """Return the common step of numbers that are multiples of it; 0 if they are not."""
     step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
     return step if step and all(n % step == 0 for n in numbers) else 0

@@ -1,4 +1,4 @@
-"""What `dims=` of `remate.plan` comes to: the family of a model's step over the sizes that were requested."""
+"""Converts `dims=` of `remate.plan` to the family of a model's step over the requested sizes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,12 @@ Progress = Callable[[str], None]
 
 
 class OpenSizes(msgspec.Struct, frozen=True):
-    """dims: as `remate.plan` takes it, or as it was read. largest: plan at the largest sizes, not at those of the
-    example."""
+    """The requested sizes.
+
+    Attributes:
+        dims: As in `remate.plan`, or as read.
+        largest: Plan at the largest sizes, not at those of the example.
+    """
 
     dims: Any = None
     largest: bool = False
@@ -43,7 +47,7 @@ def sampled(
     progress: Progress,
     live: Sequence[str] = (),
 ) -> Family | None:
-    """The step at the requested sizes; None if they stay fixed.
+    """Return the step at the requested sizes; None if they stay fixed.
 
     With "auto", a batch that cannot be left open is planned at its size, with a warning. Raises DimsError,
     CaptureError.
@@ -78,12 +82,16 @@ def _largest(most: int | None, planned: int, multiple: int) -> int:
 
 
 def trace_sample_costs(step: Family, planned: Graph, cost: str, priced: Callable[[Graph], Graph]) -> TraceSampleCosts:
-    """What the operations of a family need at its sizes.
+    """Return the workspaces of a family's operations at its sizes.
 
-    An estimate of a device is known at every size. Measurements are taken at the planned size and at both ends; where
-    they agree with the estimate, that says how they grow.
+    An estimate for a device is known at every size. Measurements are taken at the planned size and at both ends. Where
+    they agree with the estimate, it shows how they grow.
 
-    planned: the graph of the first trace sample with its costs. priced: gives a graph its costs.
+    Args:
+        step: The family.
+        planned: Graph of the first trace sample with its costs.
+        cost: The cost model.
+        priced: Adds costs to a graph.
     """
     graphs = [trace_sample.captured.graph for trace_sample in step.trace_samples]
     if cost != MEASURED:

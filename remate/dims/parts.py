@@ -1,6 +1,5 @@
-"""Parts of expressions: products of dimensions, dimensions divided, and products of both, thousands of which are tried
-at once.
-"""
+"""Parts of expressions: products of dimensions, quotients of dimensions, and products of both, tried thousands at
+once."""
 
 from __future__ import annotations
 
@@ -32,10 +31,12 @@ class ExpressionProduct:
 
 
 class Products:
-    """Each of `divided`, squared and not, and the products of two of different dimensions with the same divisor, times
-    each of `others`.
+    """Each of `divided`, squared and not, and products of two of different dimensions with the same divisor, times
+    `others`.
 
-    divided: by dimension. values: a line for each product. In floats: values that are not close cannot be equal.
+    Attributes:
+        divided: Quotients by dimension.
+        values: A row for each product, in floats: values that are not close cannot be equal.
     """
 
     def __init__(self, divided: Sequence[Sequence[ExpressionProduct]], others: Sequence[ExpressionProduct]) -> None:
@@ -52,7 +53,7 @@ class Products:
         self.values: Any = ((left[first] * left[second])[:, None] * right[None]).reshape(-1, width)
 
     def part(self, at: int) -> ExpressionProduct:
-        """The product of a line."""
+        """Return the product of a row."""
         pair, other = divmod(int(at), len(self._others))
         first, second = self._pairs[pair]
         product = self._divided_products[first]
@@ -61,14 +62,14 @@ class Products:
         ).times(self._others[other])
 
     def near(self, row: Sequence[int]) -> list[int]:
-        """The lines of which a multiple may be `row`."""
+        """Return the rows of which a multiple may be `row`."""
         values, wanted = self.values, np.array(row, dtype=float)
         with np.errstate(all="ignore"):
             some = np.flatnonzero(_whole(wanted[0] / values[:, 0]))
             return some[_close(values[some] * (wanted[0] / values[some, :1]), wanted)].tolist()
 
     def near_with(self, row: Sequence[int], more: ExpressionProduct) -> list[int]:
-        """The lines of which a multiple, with a multiple of `more`, may be `row`."""
+        """Return the rows of which a multiple, plus a multiple of `more`, may be `row`."""
         values, wanted = self.values, np.array(row, dtype=float)
         line = np.array(more.values, dtype=float)
         with np.errstate(all="ignore"):
@@ -80,7 +81,7 @@ class Products:
 
 
 def _whole(numbers: Any) -> Any:
-    """Where there may be integers other than 0."""
+    """Return where there may be integers other than 0."""
     return (np.abs(numbers - np.rint(numbers)) <= 1e-4 * np.maximum(1.0, np.abs(numbers))) & (np.abs(numbers) > 0.5)
 
 
@@ -89,7 +90,7 @@ def _close(values: Any, wanted: Any) -> Any:
 
 
 def products_of(names: Sequence[str]) -> list[Size]:
-    """Products of powers of dimensions, by degree."""
+    """Return products of powers of dimensions, by degree."""
     sizes: list[tuple[int, Size]] = []
     for powers in itertools.product(range(_DEGREE + 1), repeat=len(names)):
         if 0 < sum(powers) <= _TOTAL:
@@ -100,8 +101,7 @@ def products_of(names: Sequence[str]) -> list[Size]:
 
 @lru_cache(maxsize=64)
 def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) -> tuple[Size, ...]:
-    """Quotients of a dimension, rounded down; of those that are equal for all numbers in its range or seen, the
-    simplest."""
+    """Return quotients of a dimension, rounded down; of those that are equal in its range, the simplest."""
     every = np.array(sorted(numbers), dtype=np.int64)
     seen, quotients = {every.tobytes()}, []
     for divisor, scale in itertools.product(sorted(divisors), _SCALES):
@@ -118,7 +118,7 @@ def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) 
 
 
 def _alike(divided: Sequence[Sequence[ExpressionProduct]]) -> Iterator[tuple[int, int]]:
-    """Numbers of parts of two dimensions that have the same divisor, and nothing else."""
+    """Yield numbers of parts of two dimensions that have the same divisor, and nothing else."""
     starts = itertools.accumulate(map(len, divided), initial=0)
     by_divisor = []
     for start, parts in zip(starts, divided, strict=False):
@@ -133,7 +133,7 @@ def _alike(divided: Sequence[Sequence[ExpressionProduct]]) -> Iterator[tuple[int
 
 
 def _only_divisor(part: ExpressionProduct) -> int:
-    """Of a quotient that stands alone; 0 for others."""
+    """Return the divisor of a quotient without other factors; 0 for others."""
     (size,) = part.factors
     if len(size.terms) != 1 or size.terms[0].coefficient != 1:
         return 0

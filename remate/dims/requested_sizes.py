@@ -1,4 +1,4 @@
-"""Which sizes of a model's inputs may vary: `dims` as people write it, read against an example call.
+"""The sizes of a model's inputs that may vary: `dims` as users write it, matched with an example call.
 
 The conventions are those of `dynamic_shapes` of torch.export: names of arguments, and for each the axes that vary, in
 the structure of the argument. A name is a text, with a range if it has one (`"t=16..1024/8"`: 16 to 1024 in steps of
@@ -29,7 +29,7 @@ _HINT = 'write dims={"input_ids": {0: "b", 1: "t=16..1024"}}: argument, axis, na
 
 
 class RequestedSize(msgspec.Struct, frozen=True):
-    """A size that may vary. planned: what it is in the example. min, max: None where nobody said."""
+    """A size that may vary. planned: its value in the example. min, max: None if not given."""
 
     name: str
     planned: int
@@ -39,7 +39,7 @@ class RequestedSize(msgspec.Struct, frozen=True):
 
 
 class Axis(msgspec.Struct, frozen=True):
-    """Where a size is seen: an axis of a tensor among the leaves of the inputs, in order."""
+    """The place of a size: an axis of a tensor among the leaves of the inputs, in order."""
 
     leaf: int
     axis: int
@@ -47,21 +47,25 @@ class Axis(msgspec.Struct, frozen=True):
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """All requests: sizes by name, and the axes of inputs that have them. alike: axes (argument, axis) without a name
-    that have the size of a named one in the example."""
+    """All requests: sizes by name, and the axes of inputs that have them.
+
+    Attributes:
+        alike: Axes (argument, axis) without a name that have the size of a named one in the example.
+    """
 
     sizes: tuple[RequestedSize, ...]
     axes: tuple[Axis, ...]
     alike: tuple[tuple[str, int, str], ...] = ()
 
     def forgotten(self, names: Collection[str]) -> str:
-        """`axis 0 of 'labels' is as large as b`, for axes that may have one of the names; "" for none."""
+        """Return `axis 0 of 'labels' is as large as b`, for axes that may have one of the names; "" for none."""
         axes = [f"axis {axis} of {path!r} is as large as {name}" for path, axis, name in self.alike if name in names]
         return ", ".join(axes)
 
 
 def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Asking | None:
-    """The requests of `dims` for a call; None if there are none. Raises DimsError for what does not fit the call."""
+    """Return the requests of `dims` for a call; None if there are none. Raises DimsError for what does not fit the
+    call."""
     if dims is None or dims == NONE or dims == {}:
         return None
     leaves = [*_leaves(args, kwargs, model)]
@@ -97,7 +101,7 @@ def _tensors(node: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _at(spec: Any, node: Any, path: str) -> list[dict[int, Any]]:
-    """For each tensor below `node` the names of its axes."""
+    """Return for each tensor below `node` the names of its axes."""
     if isinstance(node, torch.Tensor):
         return [_axes(spec, node, path)]
     inner = children(node)
@@ -133,7 +137,7 @@ def _axes(spec: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
 
 
 def _named(given: Any, where: str) -> tuple[str, int | None, int | None, int]:
-    """(name, min, max, multiple) of a request for a size."""
+    """Return (name, min, max, multiple) of a request for a size."""
     if isinstance(given, str):
         match = _NAMED.fullmatch(given)
         if match is None or not _sound(match[1]):
@@ -157,7 +161,7 @@ def _named(given: Any, where: str) -> tuple[str, int | None, int | None, int]:
 
 
 def _sound(name: str) -> bool:
-    """Whether a file may call a size so."""
+    """Return whether a name is valid for a size in a file."""
     try:
         return parse_size(name).dims == {name}
     except ScheduleError:
@@ -165,7 +169,7 @@ def _sound(name: str) -> bool:
 
 
 def _ends(dim: Any) -> tuple[int | None, int | None]:
-    """Those that somebody gave: Dim fills in 0 and infinity."""
+    """Return the ends that were given: Dim fills in 0 and infinity."""
     return dim.min or None, dim.max if isinstance(dim.max, int) else None
 
 
@@ -213,7 +217,7 @@ def _check(size: RequestedSize) -> None:
 
 
 def _batch(tensors: list[torch.Tensor]) -> Asking | None:
-    """The first axis of every input that has the size of the first one's."""
+    """Return a request for the first axis of every input with the size of the first input's."""
     first = next((int(t.shape[0]) for t in tensors if t.dim()), 0)
     axes = tuple(Axis(leaf, 0, BATCH) for leaf, t in enumerate(tensors) if t.dim() and t.shape[0] == first)
     return Asking((RequestedSize(BATCH, first),), axes) if first > SMALLEST else None

@@ -16,8 +16,8 @@ from .requested_sizes import Asking
 def resized(
     asking: Asking, args: Sequence[Any], kwargs: Mapping[str, Any], sizes: Mapping[str, int]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with fake tensors of other shapes, their dimensions in memory in the order of the example's, and
-    with its gaps between rows."""
+    """Return the arguments as fake tensors of other shapes, with the example's order of dimensions and gaps between
+    rows."""
     call = (tuple(args), dict(kwargs))
     leaves = trees.tensors(call)
     mode = detect_fake_mode(leaves) or FakeTensorMode(allow_non_fake_inputs=True)

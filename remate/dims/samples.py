@@ -1,4 +1,4 @@
-"""At which sizes a model is captured, so that numbers tell from what they come."""
+"""Sizes at which to capture a model, chosen so that numbers reveal which sizes they follow from."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ _GRID = 4096  # numbers of a range that expressions and conditions are tried at
 
 
 def range_text(name: str, least: int, most: int, multiple: int = 1) -> str:
-    """A range as people write it: `t=16..1024/8`."""
+    """Format a range as users write it: `t=16..1024/8`."""
     return f"{name}={least}..{most}" + (f"/{multiple}" if multiple > 1 else "")
 
 
 class SizeRange(msgspec.Struct, frozen=True):
-    """The numbers that a size may be: both ends included, in steps of `multiple`. planned: its number in the plan.
-    given: which ends the caller requested; the others may move."""
+    """The numbers that a size may have: both ends included, in steps of `multiple`.
+
+    Attributes:
+        planned: The planned number.
+        given: The ends that the caller requested; the others may move.
+    """
 
     name: str
     min: int
@@ -31,7 +35,7 @@ class SizeRange(msgspec.Struct, frozen=True):
         return range_text(self.name, self.min, self.max, self.multiple)
 
     def numbers(self) -> Sequence[int]:
-        """Those that it may be, thinned out to some thousands (ends and neighbours of powers of two stay)."""
+        """Return the possible numbers, thinned to some thousands (ends and neighbours of powers of two stay)."""
         every = range(self.min, self.max + 1, self.multiple)
         if len(every) <= _GRID:
             return every
@@ -41,8 +45,11 @@ class SizeRange(msgspec.Struct, frozen=True):
 
 
 def spread(ranges: Sequence[SizeRange], avoid: set[int], count: int, inside: bool = False) -> list[dict[str, int]]:
-    """`count` sizes: numbers spread over each range that stand for themselves: without common divisors, apart from the
-    range's steps; odd and even ones; none in `avoid`. Narrow ranges are left upwards, unless `inside`."""
+    """Return `count` sizes with distinctive numbers spread over each range.
+
+    They have no common divisors except the range's steps, are odd and even, and none is in `avoid`. Narrow ranges are
+    exceeded upwards, unless `inside`.
+    """
     taken = set(avoid)
     chosen: dict[str, list[int]] = {}
     for offset, size in enumerate(ranges):
@@ -72,7 +79,7 @@ def _picked(size: SizeRange, taken: set[int], count: int, inside: bool) -> list[
 
 
 def _standing_for_themselves(size: SizeRange, numbers: Sequence[int], taken: set[int]) -> list[int]:
-    """Primes and their doubles, in steps of the range."""
+    """Return primes and their doubles, in steps of the range."""
     steps = ((n, n // size.multiple) for n in numbers)
     return [n for n, k in steps if k > 4 and n not in taken and k not in taken and (_prime(k) or _prime_double(k))]
 

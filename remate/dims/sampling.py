@@ -22,7 +22,7 @@ Sizes = dict[str, int]
 
 
 class TraceSample(msgspec.Struct, frozen=True):
-    """The step at some sizes, and what forward decided by them."""
+    """The step at some sizes, and forward's decisions by them."""
 
     sizes: Sizes
     captured: Captured
@@ -30,7 +30,12 @@ class TraceSample(msgspec.Struct, frozen=True):
 
 
 class Sampling:
-    """model, args, kwargs, differentiate, live: as of `captured`, the example. asking: what may vary of it."""
+    """Captures a model.
+
+    Attributes:
+        model: As in `captured`, like args, kwargs, differentiate and live: the example.
+        asking: The sizes that may vary.
+    """
 
     def __init__(
         self,
@@ -52,7 +57,7 @@ class Sampling:
         return {size.name: size.planned for size in self.asking.sizes}
 
     def at(self, sizes: Sizes) -> TraceSample:
-        """The step at some sizes. Raises CaptureError."""
+        """Return the step at some sizes. Raises CaptureError."""
         key = tuple(sizes[size.name] for size in self.asking.sizes)
         if key not in self._trace_samples:
             self._progress(f"tracing forward and backward at {spelled(sizes)}")

@@ -1,4 +1,4 @@
-"""Why a step cannot be left open in a size, in words: what differs, where, at which sizes, and what to do."""
+"""Texts why a step cannot be left open in a size: what differs, where, at which sizes, and what to do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _LOOP = 3  # operations that the body of a loop has at least, forward and backwa
 
 
 def spelled(sizes: Sizes) -> str:
-    """`b=4, t=64`."""
+    """Format sizes: `b=4, t=64`."""
     return ", ".join(f"{name}={number}" for name, number in sizes.items())
 
 
 def other_structure(
     difference: StructuralDifference, planned: Sizes, other: Sizes, guard: SizeGuard | None
 ) -> DimsError:
-    """The step at `other` is not that at `planned`. guard: the decision of forward that differs, if it is known."""
+    """The step at `other` is not the one at `planned`. guard: the decision of forward that differs, if known."""
     message = f"the step at {spelled(other)} is not that at {spelled(planned)}: {difference.what}{place_of(difference)}"
     names = " and ".join(name for name in planned if planned[name] != other[name])
     if guard is not None:
@@ -41,7 +41,7 @@ def other_structure(
 
 
 def place_of(difference: StructuralDifference) -> str:
-    """` (module 'h.0', model.py:12)`, as far as it is known."""
+    """Return ` (module 'h.0', model.py:12)`, as far as it is known."""
     at = ", ".join(
         part for part in (f"module {difference.module!r}" if difference.module else "", difference.source) if part
     )
@@ -58,14 +58,14 @@ def not_captured(sizes: Sizes, what: str, error: CaptureError, forgotten: str = 
 
 
 def instead(error: DimsError, kept: SizeRange) -> DimsError:
-    """The error, with the range that works."""
+    """Return the error with the range that works."""
     refusal = DimsError(error.message, f'write "{kept}", for which the step is the same, or leave {kept.name} fixed')
     refusal.__cause__ = error.__cause__
     return refusal
 
 
 def unrolled(difference: StructuralDifference, planned: Sizes, other: Sizes) -> str:
-    """`29 operations more for each t`, where the difference in operations is a multiple of that in one size."""
+    """Return `29 operations more for each t` if the difference in operations is a multiple of that in one size."""
     more, moved = sum(difference.more.values()), [name for name in planned if planned[name] != other[name]]
     if len(moved) == 1 and more:
         each, rest = divmod(more, other[moved[0]] - planned[moved[0]])
@@ -75,7 +75,7 @@ def unrolled(difference: StructuralDifference, planned: Sizes, other: Sizes) -> 
 
 
 def unfitted(place: RowOrigin, row: Row, sizes: Sequence[Sizes], of: Sequence[str]) -> DimsError:
-    """No expression gives the numbers of one place. of: names of the sizes that they depend on."""
+    """No expression gives the numbers of a place. of: names of the sizes that they depend on."""
     some = "; ".join(f"{number} at {spelled(at)}" for number, at in list(zip(row, sizes, strict=True))[:3])
     where = f" ({place.source})" if place.source else ""
     return DimsError(
@@ -85,7 +85,7 @@ def unfitted(place: RowOrigin, row: Row, sizes: Sequence[Sizes], of: Sequence[st
 
 
 def only_where(guard: SizeGuard, sizes: Sequence[SizeRange]) -> DimsError:
-    """The step holds for a part of the ranges only."""
+    """The step is valid for a part of the ranges only."""
     names = ", ".join(sorted(guard.dims))
     ranges = ", ".join(f"{r.name} from {r.min} to {r.max}" for r in sizes if r.name in guard.dims)
     return DimsError(
@@ -103,8 +103,7 @@ def undecided(place: str, names: Sequence[str]) -> DimsError:
 
 
 def still_open(captures: int, place: RowOrigin, of: Sequence[str], sizes: Sizes) -> DimsError:
-    """Several expressions remain that give different numbers at some size. of: names of the sizes that they depend
-    on."""
+    """Several expressions remain that differ at some size. of: names of the sizes that they depend on."""
     where = f" ({place.source})" if place.source else ""
     names = " or ".join(of)
     return DimsError(

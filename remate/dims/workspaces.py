@@ -1,5 +1,6 @@
-"""What operations need beside their results, measured at sizes all over a range: an estimate that does not agree with
-what is measured says nothing of other sizes, and three numbers tell little.
+"""The workspaces of operations, measured at sizes all over a range.
+
+An estimate that disagrees with a measurement reveals nothing about other sizes, and three numbers reveal little.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _MORE = 4  # sizes within the ranges, by chance (always the same ones)
 
 
 def probes(ranges: Sequence[SizeRange]) -> list[dict[str, int]]:
-    """Where to measure: what is planned, the ends of the ranges in all combinations, and some sizes between them."""
+    """Return sizes to measure: the planned ones, all combinations of the ends, and some sizes between them."""
     chance = random.Random(0)
     free = sorted(ranges, key=lambda dim: dim.min - dim.max)[:_ENDS]
     samples = [{dim.name: dim.planned for dim in ranges}]
@@ -33,7 +34,8 @@ def probes(ranges: Sequence[SizeRange]) -> list[dict[str, int]]:
 
 
 def disagreeing(estimated: Sequence[Graph], measured: Sequence[Sequence[int] | None]) -> list[int]:
-    """The operations whose estimate is not what was measured at some size. measured: where it was, by operation."""
+    """Return the operations whose estimate differs from a measurement at some size. measured: by operation, where
+    taken."""
     pairs = [
         (graph, workspaces) for graph, workspaces in zip(estimated, measured, strict=True) if workspaces is not None
     ]
@@ -44,15 +46,17 @@ def disagreeing(estimated: Sequence[Graph], measured: Sequence[Sequence[int] | N
 def measured_at(
     graph: Graph, operations: Collection[int], sizes: Sequence[Mapping[str, int]], priced: Callable[[Graph], Graph]
 ) -> dict[int, tuple[int, ...]]:
-    """The workspaces of some operations of a graph whose types and arguments name sizes, at these sizes. priced: gives
-    a graph its costs."""
+    """Return the workspaces of some operations of a graph with named sizes, at these sizes. priced: adds costs to a
+    graph."""
     measured = [priced(_at_size(graph, operations, at)).operations for at in sizes]
     return {at: tuple(every[at].workspace for every in measured) for at in operations}
 
 
 def _at_size(graph: Graph, operations: Collection[int], sizes: Mapping[str, int]) -> Graph:
-    """A graph with numbers in place of expressions in some of its operations; the others are made to cost nothing: they
-    become views, and what they compute has no producer, because it is no view of what they read."""
+    """Return a graph with numbers in place of expressions in some of its operations.
+
+    The others cost nothing: they become views, and their results have no producer.
+    """
     chosen = [graph.operations[at] for at in operations]
     touched = {value for op in chosen for value in (*op.reads, *op.writes) if value is not None}
     touched |= {graph.root[value] for value in touched}

@@ -1,4 +1,4 @@
-"""The file between runs: schedules that are there, whether they are for this model and call, and writing them."""
+"""The schedule file between runs: reads it, checks whether it is for this model and call, and writes it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .settings import AutoSettings
 
 
 def check_file(path: Path) -> None:
-    """Before any work: that schedules can be written there. Raises OSError; ScheduleError for a file of another
-    kind."""
+    """Check before any work that schedules can be written there. Raises OSError; ScheduleError for a different kind
+    of file."""
     if path.is_dir():
         return
     if path.exists() and path.stat().st_size:
@@ -27,7 +27,7 @@ def check_file(path: Path) -> None:
 
 
 def schedules_at(path: Path | None) -> list[Schedule]:
-    """Those of a file, or of a folder; none where nothing was written yet. Raises ScheduleError."""
+    """Return the schedules of a file or folder; none if nothing was written yet. Raises ScheduleError."""
     if path is None or not path.exists():
         return []
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -35,7 +35,7 @@ def schedules_at(path: Path | None) -> list[Schedule]:
 
 
 def save(path: Path, schedules: Sequence[Schedule]) -> None:
-    """Write one schedule into a file, several into a folder, by their names."""
+    """Write one schedule to a file, or several to a folder by their names."""
     if len(schedules) == 1 and not path.is_dir():
         schedules[0].save(str(path))
         return
@@ -45,13 +45,12 @@ def save(path: Path, schedules: Sequence[Schedule]) -> None:
 
 
 def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
-    """The model with its schedules. Raises what `apply` raises."""
+    """Return the model with its schedules. Raises what `apply` raises."""
     return apply(model, list(schedules), **settings.apply)
 
 
 def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Why the schedules of a model are not for a call, as text; "" if one of them is, or if they are for parts of
-    it."""
+    """Return why the schedules of a model are not for a call; "" if one of them is, or if they are for parts of it."""
     step = getattr(planned, "_remate_step", None)
     if step is None:
         return ""
@@ -68,7 +67,7 @@ def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str:
-    """Where schedules were planned for another budget than the one that is requested; "" if for this one."""
+    """Return the differing budget that schedules were planned for, as text; "" if it is the requested one."""
     if budget in (None, "min"):  # it followed from a goal
         return ""
     for schedule in schedules:
@@ -79,7 +78,7 @@ def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str
 
 
 def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
-    """What a model trains by, in a line."""
+    """Return a line about the schedules of a model."""
     peak, base = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("peak", "baseline_peak"))
     time, without = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("time", "baseline_time"))
     slower = f"{overhead(time, without)} time" if without else "no cost"

@@ -16,7 +16,7 @@ _ABOUT_SIZES = "the schedule is for"  # how warnings begin that say why a size s
 
 
 def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule]) -> list[Schedule]:
-    """Schedules for a call, with the notes of those that are replaced. Raises what `remate.plan` raises."""
+    """Return schedules for a call, with the notes of those that they replace. Raises what `remate.plan` raises."""
     require("remate.auto", "torch", "plan")
     from ..api.plan import plan
     from ..schedule_tools.notes import carry_notes

@@ -1,6 +1,6 @@
-"""Several ranks of torch.distributed: one of them plans a model, the others wait for what it wrote.
+"""Several ranks of torch.distributed: one of them plans a model, the others wait for its result.
 
-Ranks meet in the key-value store of the process group, not in a collective: what waits there keeps no other rank from
+Ranks use the key-value store of the process group and no collective: a waiting rank keeps no other rank from
 communicating, and ranks with different models (stages of a pipeline) do not wait for each other.
 """
 
@@ -18,14 +18,19 @@ _BETWEEN = 0.1  # seconds from one look to the next
 
 
 class PlannedElsewhere(msgspec.Struct, frozen=True):
-    """What one rank has for all of its kind. texts: of the schedules. refused: why there are none."""
+    """The result of one rank for all ranks of its kind.
+
+    Attributes:
+        texts: The schedules.
+        refused: Why there are none.
+    """
 
     texts: tuple[str, ...] = ()
     refused: str = ""
 
 
 def is_distributed() -> bool:
-    """Whether this process is one of several ranks."""
+    """Return whether this process is one of several ranks."""
     import torch.distributed as dist
 
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
@@ -34,10 +39,19 @@ def is_distributed() -> bool:
 def on_one_rank(
     key: str, what: str, make: Callable[[], PlannedElsewhere], timeout: float, say: Callable[[str], None]
 ) -> PlannedElsewhere:
-    """What the first rank that asks for `key` makes, for all that ask for it. what: names it in messages. timeout:
-    seconds to wait. Where making it raises, the others are reported, and the error goes on here.
+    """Return the result of the first rank that requests `key`, for all ranks that request it.
 
-    Raises RemateError after the timeout.
+    If the first rank fails, the others receive the reason, and the error propagates on the first.
+
+    Args:
+        key: Identifies the result.
+        what: Name of it in messages.
+        make: Computes it.
+        timeout: Seconds to wait.
+        say: Receives text about the wait.
+
+    Raises:
+        RemateError: After the timeout.
     """
     store, rank = _store(), _rank()
     if store.add(f"{key}/asked", 1) == 1:
@@ -56,17 +70,16 @@ def on_one_rank(
         if time.monotonic() - began > timeout:
             planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
             raise RemateError(
-                f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n"
-                f"  hint: look at what rank {planning} prints; give it more time with timeout=SECONDS, or plan "
-                "beforehand "
-                "and give all ranks the file"
+                f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n  hint: look at what rank "
+                f"{planning} prints; give it more time with timeout=SECONDS, or plan beforehand and give all ranks the "
+                "file"
             )
         time.sleep(_BETWEEN)
     return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes for all: rank 0, or the only one."""
+    """Return whether this process writes for all: rank 0, or the only one."""
     return not is_distributed() or _rank() == 0
 
 

@@ -1,5 +1,4 @@
-"""Running a person's script as `python script.py ARGS` does: arguments, `__main__`, folder of imports, and how it
-ends."""
+"""Runs a user's script as `python script.py ARGS` does: arguments, `__main__`, folder of imports, and exit status."""
 
 from __future__ import annotations
 
@@ -19,8 +18,11 @@ INTERRUPTED = 130
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
-    """Run a file. Returns the exit status that Python would; errors are printed as Python prints them. Raises OSError
-    for a file that cannot be read."""
+    """Run a file and return the exit status that Python would. Errors are printed as Python prints them.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
     with io.open_code(path) as file:
         source = file.read()
     where = os.path.abspath(path)

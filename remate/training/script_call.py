@@ -1,4 +1,4 @@
-"""The training call of a script, recorded to be planned: the script runs until it trains the module once more."""
+"""Records the training call of a script in order to plan it: the script runs until it trains the module once more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .watch import Backward, Listener, Watch
 
 
 class _First(Listener):
-    """Waits for the first module that is trained, of a class if it has a name, and records its next call."""
+    """Waits for the first trained module, of a class if it has a name, and records its next call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,10 +32,16 @@ class _First(Listener):
 
 
 def script_call(path: str, arguments: Sequence[str], name: str = "") -> RecordedCall:
-    """Run a script up to the second training call of a module, which is recorded, and leave it there. name: of the
-    module's class, by default that of the first one that is trained.
+    """Run a script up to the second training call of a module, record the call, and stop the script there.
 
-    Raises CaptureError where the script ends without it; OSError for a file that cannot be read.
+    Args:
+        path: The script.
+        arguments: Its arguments.
+        name: The module's class; by default that of the first trained module.
+
+    Raises:
+        CaptureError: The script ends without such a call.
+        OSError: The file cannot be read.
     """
     first = _First(name)
     with Watch(first):

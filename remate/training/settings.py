@@ -1,4 +1,4 @@
-"""What `remate.auto` is asked: arguments of `remate.plan` and of `remate_runtime.apply`, and its own."""
+"""The arguments of `remate.auto`: its own, and those of `remate.plan` and `remate_runtime.apply`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,14 @@ _OWN = ("model", "args", "kwargs", "budget", "progress")
 
 
 class AutoSettings(msgspec.Struct, frozen=True):
-    """budget: as it was given. file: of the schedule. plan, apply: further arguments of these functions. on_stale,
-    on_refused, timeout, progress: as of `auto`."""
+    """The arguments of `auto`.
+
+    Attributes:
+        budget: The budget as given.
+        file: Path of the schedule.
+        plan: Further arguments of `remate.plan`.
+        apply: Further arguments of `apply`.
+    """
 
     budget: str | int | None
     file: Path | None
@@ -37,11 +43,11 @@ class AutoSettings(msgspec.Struct, frozen=True):
 
     @property
     def requested(self) -> str:
-        """All that decides what is planned, as text."""
+        """Everything that determines the plan, as text."""
         return repr((str(self.budget), sorted(self.plan.items()), str(self.file)))
 
     def say(self, text: str) -> None:
-        """What a person ought to know of it, whenever it is."""
+        """Report something that the user should know."""
         if self.progress == "auto":
             print(f"remate: {plain(text)}", file=sys.stderr, flush=True)
         elif self.progress is not None:
@@ -57,7 +63,7 @@ def settings_for(
     progress: Told,
     options: Mapping[str, Any],
 ) -> AutoSettings:
-    """The arguments of `auto`, checked before anything runs. Raises BudgetError, UnknownNameError."""
+    """Return the arguments of `auto`, checked before anything runs. Raises BudgetError, UnknownNameError."""
     from ..api.goals import check_budget
     from ..api.plan import plan
     from ..api.settings import assumed

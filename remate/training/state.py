@@ -1,4 +1,4 @@
-"""How the calls of one model are answered: by its own forward until the first training call, then by a schedule."""
+"""Answers the calls of a model: by its own forward until the first training call, then by a schedule."""
 
 from __future__ import annotations
 
@@ -31,9 +31,14 @@ _PLANS = 3  # of one model in one process: what changes more often is no plan's 
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a model. schedules: that its calls run, none where it trains by its own forward. planned: here,
-    not read from the file or taken from another rank. seconds: that finding them took. refused: why there are none, ""
-    if there are."""
+    """The outcome for a model.
+
+    Attributes:
+        schedules: The schedules of its calls; none if it trains by its own forward.
+        planned: Planned here, not read from the file or received from another rank.
+        seconds: Time to obtain them.
+        refused: Why there are none; "" if there are.
+    """
 
     schedules: tuple[Schedule, ...] = ()
     planned: bool = False
@@ -42,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """model: with its schedules. planned: as of `Outcome`."""
+    """A model with its schedules. planned: as in `Outcome`."""
 
     model: Any
     schedules: tuple[Schedule, ...]
@@ -50,7 +55,7 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 
 class Auto:
-    """Answers the calls of a model, of which `plain` is the view with its own forward."""
+    """Answers the calls of a model. `plain` is the view with its own forward."""
 
     def __init__(self, plain: nn.Module, settings: AutoSettings) -> None:
         self.plain, self.settings = plain, settings
@@ -82,11 +87,11 @@ class Auto:
 
     @property
     def calls_aside(self) -> int:
-        """Calls that the model's own forward answered although it has schedules: no schedule is for their sizes."""
+        """Number of calls that the model's own forward answered because no schedule is for their sizes."""
         return getattr(getattr(self._scheduled, "_remate_step", None), "calls_aside", 0)
 
     def copied_to(self, model: nn.Module) -> None:
-        """A copy has the schedules that this model has by now, or plans on its own."""
+        """Give a copy the current schedules of this model; without any, it plans separately."""
         twin = Auto(plain_view(model), self.settings)
         twin.outcome, twin._decided = self.outcome, self._decided
         if self._scheduled is not None:
@@ -94,8 +99,11 @@ class Auto:
         take_over(model, twin.plain, twin)
 
     def _decide_for(self, wanted: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Plan the first training call; and once more where a later one wants gradients of inputs (a discriminator's,
-        in the step of the generator): schedules that have them serve calls without, too."""
+        """Plan the first training call, and plan once more if a later one wants gradients of inputs.
+
+        A discriminator in the generator's step is an example. Schedules with such gradients also serve calls without
+        them.
+        """
         again = self._scheduled is not None and self._plans < _PLANS and self.settings.on_stale == "replan"
         if again and refused_call(self._scheduled, args, kwargs):
             bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
@@ -107,7 +115,7 @@ class Auto:
         self._served.add(wanted)
 
     def _decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Find schedules for a training call and those like it, or leave the model to its own forward."""
+        """Find schedules for a training call and similar calls, or leave the model to its own forward."""
         call, began = RecordedCall(self.plain), time.monotonic()
         if self._decided or not call.take(args, kwargs):
             return
@@ -129,7 +137,7 @@ class Auto:
         self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
 
     def _decide_again(self, error: StaleModelError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """The model has changed since its schedules were applied."""
+        """Find schedules again, because the model has changed since they were applied."""
         if self.settings.on_stale == "refuse" or (self._plans >= _PLANS and self.settings.on_refused == "error"):
             raise error
         if self._plans >= _PLANS:
@@ -140,13 +148,13 @@ class Auto:
         self._decide(args, kwargs)
 
     def _leave(self, why: str) -> None:
-        """From now on, the model's own forward."""
+        """Use the model's own forward from now on."""
         self._scheduled, self._decided, self.outcome = None, True, Outcome(refused=why)
         told = f"the {type(self.plain).__name__} trains by its own forward, without a memory budget: {why}"
         warnings.warn(told, SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def _own(self, call: RecordedCall) -> Scheduled:
-        """What the file has for this call, else a new plan, which is written there."""
+        """Return the file's schedules for this call, else a new plan, which is written to the file."""
         settings = self.settings
         known, why = self.known or schedules_at(settings.file), ""
         if known:
@@ -167,7 +175,7 @@ class Auto:
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
     def _tried(self, schedules: Sequence[Schedule], call: RecordedCall) -> tuple[Any, str]:
-        """The model with these schedules, None if they are not for it or not for the call; and why."""
+        """Return the model with these schedules, or None if they are not for the model or the call; and the reason."""
         try:
             model = applied(self.plain, schedules, self.settings)
         except BindError as error:
@@ -176,7 +184,7 @@ class Auto:
         return (None if why else model), why
 
     def _among_ranks(self, call: RecordedCall) -> Scheduled:
-        """The same, where one rank does it for all whose model and call are of the same kind."""
+        """Return the schedules that one rank obtains for all whose model and call are of the same kind."""
         results: list[Scheduled] = []
 
         def make() -> PlannedElsewhere:
@@ -199,7 +207,7 @@ class Auto:
         return Scheduled(model, schedules, False)
 
     def _kind_of(self, call: RecordedCall) -> str:
-        """The same on ranks that can share a plan. Sizes of inputs differ from rank to rank."""
+        """Return a key that is equal on ranks that can share a plan. Sizes of inputs differ between ranks."""
         leaves = [
             (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             for leaf in pytree.tree_leaves((call.args, call.kwargs))
@@ -211,7 +219,7 @@ class Auto:
         return hashlib.sha256(repr(kind).encode()).hexdigest()
 
     def _save(self, schedules: Sequence[Schedule]) -> None:
-        """A file that cannot be written any more costs the next run its plan, and this one nothing."""
+        """Write the file. A failure costs the next run its plan, and does not affect this one."""
         if self.settings.file is None:
             return
         try:
@@ -221,14 +229,13 @@ class Auto:
 
 
 def state_of(model: Any) -> Auto | None:
-    """What `remate.auto` made of a model; None for one that it was not called for."""
+    """Return the state that `remate.auto` attached to a model; None without one."""
     calls = calls_of(model)
     return calls if isinstance(calls, Auto) else None
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
-    """Whether a call with these tensors is for another purpose than running it: an export, a trace, a transform of
-    torch.func."""
+    """Return whether a call has a purpose other than running: an export, a trace, a transform of torch.func."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     try:

@@ -1,4 +1,4 @@
-"""What steps of a module took, by the sizes of its inputs."""
+"""Measurements of a module's steps, by the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ _TIMES = 50  # that are kept of one kind
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """A step by the model's own forward, and by a schedule, at the same sizes: peaks in bytes, times in ns; None where
-    the script ended before it was measured."""
+    """A step by the model's own forward and a step by a schedule, at the same sizes.
+
+    Peaks are in bytes, times in ns; None if the script ended before the measurement.
+    """
 
     eager_peak: int | None = None
     peak: int | None = None
@@ -34,7 +36,7 @@ class _Taken:
 
 
 class StepsTaken:
-    """A step begins with a call of the module, and ends with the backward through it."""
+    """Measures steps. A step begins with a call of the module, and ends with the backward through it."""
 
     def __init__(self) -> None:
         self._meter: StepMeter | None = None
@@ -51,27 +53,27 @@ class StepsTaken:
         return self._meter is not None and self._memory
 
     def begin(self, device: torch.device, memory: bool) -> None:
-        """device: of the module. memory: measure the peak, in place of the time."""
+        """Begin a step. device: of the module. memory: measure the peak instead of the time."""
         self._meter, self._memory = StepMeter(device, memory), memory
         self._over = self._dropped = False
 
     def at(self, sizes: Any) -> None:
-        """Of the inputs of the call that it begins with."""
+        """Set the sizes of the inputs of the call that the step begins with."""
         self._sizes = sizes
 
     def drop(self) -> None:
-        """What is measured right now is no step like the others."""
+        """Discard the current measurement, because its step is not comparable."""
         self._dropped = True
         self._over = self._meter is not None
 
     def end(self, scheduled: bool) -> None:
-        """The step is over, and was run by a schedule or not. What it took is read by `settle`."""
+        """End the step. scheduled: a schedule ran it. `settle` reads the measurement."""
         if self._meter is not None and not self._over:
             self._meter.end()
             self._over, self._scheduled = True, scheduled
 
     def settle(self) -> None:
-        """Read what a step that is over took. Not for the inside of a backward."""
+        """Read the measurement of a step that has ended. Not inside a backward."""
         if self._meter is None or not self._over:
             return
         peak, took = self._meter.stop()
@@ -85,14 +87,14 @@ class StepsTaken:
             taken.times.append(took)
 
     def wants_memory(self, scheduled: bool) -> bool:
-        """Whether the next step is best measured for its peak: each kind's once, an eager one's first."""
+        """Return whether to measure the peak of the next step: once for each kind, first for an eager one."""
         kinds = [taken for (by, _), taken in self._taken.items() if by == scheduled]
         if not scheduled:
             return not any(taken.peak is not None for taken in kinds)
         return bool(kinds) and not any(taken.peak is not None for taken in kinds)
 
     def beside(self) -> Beside:
-        """At the sizes of which most was measured."""
+        """Return the measurements at the sizes with the most of them."""
         complete = [
             Beside(eager.peak, taken.peak, eager.time, taken.time)
             for (scheduled, sizes), taken in self._taken.items()

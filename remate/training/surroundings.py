@@ -1,4 +1,4 @@
-"""Planning inside a training step: as if it were not there."""
+"""Runs planning inside a training step without side effects on it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Inside, neither autocast nor a grad mode of the loop is in effect; afterwards the states of generators are what
-    they were."""
+    """Disable the loop's autocast and grad mode inside; restore the states of generators afterwards."""
     drawn = random.getstate()
     numpy = sys.modules.get("numpy")
     numbers = numpy.random.get_state() if numpy is not None else None

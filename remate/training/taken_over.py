@@ -1,7 +1,7 @@
-"""A model whose calls somebody else answers: the very object of the user, with another forward.
+"""A model whose calls other code answers: the user's own object, with a different forward.
 
-The class of the object becomes a subclass of its own, as `remate.record` does it. The attributes stay as they are, so
-optimizers, wrappers, hooks and references that exist already keep working, and `isinstance` and names are as before.
+The class of the object becomes a subclass, as in `remate.record`. The attributes do not change, so existing optimizers,
+wrappers, hooks and references keep working, and `isinstance` and names are as before.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _AGAIN = "remate_calls"
 
 
 class Calls(Protocol):
-    """Who answers the calls of a model."""
+    """Answers the calls of a model."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
     def copied_to(self, model: nn.Module) -> None:
-        """A deep copy of the model was made: it is answered alike."""
+        """Answer the calls of a deep copy of the model in the same way."""
         ...
 
 
 def plain_view(model: nn.Module) -> Any:
-    """The model with its own forward: an instance of its class on the very attributes of the model."""
+    """Return the model with its own forward: an instance of its class that shares the model's attributes."""
     view = object.__new__(type(model))
     object.__setattr__(view, "__dict__", vars(model))
     return view
 
 
 def is_taken_over(model: Any) -> bool:
-    """Whether the calls of this model are answered by somebody else already."""
+    """Return whether other code answers the calls of this model already."""
     return calls_of(model) is not None
 
 
 def calls_of(model: Any) -> Any:
-    """Who answers the calls of a model; None for one that nobody took over, copies made by its class included."""
+    """Return what answers the calls of a model; None for others, including copies created by its class."""
     plain = getattr(type(model), "_remate_plain", None)
     return None if plain is None or vars(plain) is not vars(model) else getattr(type(model), _AGAIN)
 
@@ -70,9 +70,15 @@ def check_free(model: nn.Module) -> None:
 
 
 def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
-    """From now on `calls` answers what `model` is called with, behind its hooks. plain: its `plain_view`, made before.
+    """Let `calls` answer the calls of `model`, after its hooks.
 
-    Raises CaptureError for what is no Python module (TorchScript), and what `check_free` raises.
+    Args:
+        model: The model.
+        plain: Its `plain_view`, created before.
+        calls: Answers the calls.
+
+    Raises:
+        CaptureError: The model is not a Python module (TorchScript), or as in `check_free`.
     """
     check_free(model)
     kind = type(model)
@@ -96,7 +102,7 @@ def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
 
 
 class _Forward:
-    """`forward` of the model. A data descriptor: what a library puts in its place, it puts around it."""
+    """`forward` of the model. A data descriptor: if a library sets a forward, it wraps this one."""
 
     def __init__(self, kind: Any, plain: Any, calls: Calls) -> None:
         self._kind, self._plain, self._around = kind, plain, None
@@ -135,7 +141,7 @@ class _Forward:
 
 
 def _reduce(model: Any, kind: type, protocol: Any) -> Any:
-    """A saved model is the user's: it loads where remate is not installed."""
+    """Reduce the model to the user's own, which loads where remate is not installed."""
     reduced = _as(model, kind, lambda: model.__reduce_ex__(protocol))
     # Pickle holds the class in this form against that of the object.
     newly = isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") == "__newobj__"
@@ -151,7 +157,7 @@ def _deepcopy(model: Any, kind: type, memo: dict[int, Any]) -> Any:
 
 
 def _as(model: Any, kind: type, act: Callable[[], Any]) -> Any:
-    """What `act` returns while the model is one of its own class."""
+    """Return the result of `act` while the model has its own class."""
     taken = type(model)
     model.__class__ = kind
     try:

@@ -23,7 +23,12 @@ _BACKWARDS = 4  # after which a script that no optimizer steps in, or seldom (LB
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
-    """What became of one module. refused: why it was left alone, "" if it has schedules. steps: by a schedule."""
+    """The outcome for a module.
+
+    Attributes:
+        refused: Why it was left alone; "" if it has schedules.
+        steps: Number of steps by a schedule.
+    """
 
     name: str
     outcome: Outcome
@@ -34,7 +39,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
 
 
 class _Seen:
-    """One module that may be trained; the script may drop it at any time."""
+    """A module that may be trained; the script may drop it at any time."""
 
     def __init__(self, module: nn.Module, name: str, file: Path | None) -> None:
         self.kept, self.kind, self.name, self.file = weakref.ref(module), type(module).__name__, name, file
@@ -57,9 +62,14 @@ class _Seen:
 
 
 class Trained(Listener):
-    """options: of `auto`. file: of the first module's schedule, the others' have the names of their classes in theirs.
-    skip: names of classes that are left alone. at_once: after the call by which a module is known, which runs its own
-    forward; where a file is there that is always so."""
+    """Gives trained modules schedules.
+
+    Attributes:
+        options: Options of `auto`.
+        file: Path of the first module's schedule; those of others contain the names of their classes.
+        skip: Names of classes to leave alone.
+        at_once: Plan after the call that identifies a module and runs its own forward; always if a file exists.
+    """
 
     def __init__(
         self, options: Mapping[str, Any], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False
@@ -133,8 +143,10 @@ class Trained(Listener):
         return seen if seen is not None and seen.kept() is module else None
 
     def _new(self, module: nn.Module) -> _Seen:
-        """What is known of a module that was not seen before. One like it that is gone (the last fold of a
-        cross-validation) leaves it its name, file and schedules."""
+        """Return the state of a new module.
+
+        If a similar module was dropped (the last fold of a cross-validation), its name, file and schedules are reused.
+        """
         kind = type(module).__name__
         gone = next((seen for seen in self._all if seen.kind == kind and seen.kept() is None and seen.taken), None)
         if gone is not None:

@@ -1,8 +1,6 @@
-"""Which modules a script trains: the outermost ones in train mode whose outputs get a gradient. And what their steps
-take.
+"""Detects which modules a script trains: the outermost ones in train mode whose outputs get a gradient.
 
-Hooks on all modules see each call and its end, hooks on outputs see that a gradient comes, and by which kind of
-backward.
+Hooks on all modules see each call and its end. Hooks on outputs see that a gradient arrives, and the kind of backward.
 """
 
 from __future__ import annotations
@@ -22,34 +20,33 @@ WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel
 
 
 class Backward:
-    """What came back to one call of a module. double: it can be differentiated again. times: backwards through the
-    call."""
+    """The backward through a call of a module. double: it can be differentiated again. times: number of backwards."""
 
     def __init__(self) -> None:
         self.double, self.times = False, 0
 
 
 class Listener:
-    """What `Watch` describes."""
+    """Receives the events of `Watch`."""
 
     def called(self, module: nn.Module) -> None:
         """A training call of an outermost module begins."""
 
     def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
-        """It has ended. sizes: of its inputs."""
+        """The call has ended. sizes: of its inputs."""
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
-        """A backward through a call has ended; it may still be one of several."""
+        """A backward through a call has ended; more may follow."""
 
     def between(self) -> None:
-        """No backward runs, and no training call."""
+        """Neither a backward nor a training call is running."""
 
     def stepped(self, parameters: set[int]) -> None:
-        """An optimizer has made a step. parameters: ids of those that it trains."""
+        """An optimizer has made a step. parameters: ids of its parameters."""
 
 
 class _Running(NamedTuple):
-    """A call under way. within: it is a training call, or is made by one."""
+    """A running call. within: it is a training call, or inside one."""
 
     module: nn.Module
     outermost: bool
@@ -57,7 +54,7 @@ class _Running(NamedTuple):
 
 
 class Watch:
-    """Inside, `listener` hears of what is trained."""
+    """Within this context, `listener` receives the events of training."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -95,7 +92,8 @@ class Watch:
             self._listener.called(module)
 
     def _end(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
-        """Where forward raised, torch calls this without an output, and not at all where it was interrupted."""
+        """Handle the end of a call. If forward raised, torch calls this without an output; if interrupted, not at
+        all."""
         if torch.compiler.is_compiling():
             return
         stack = self._stack()
@@ -108,7 +106,7 @@ class Watch:
         self._await(module, output)
 
     def _await(self, module: nn.Module, output: Any) -> None:
-        """Hear of each backward through this call, once."""
+        """Report each backward through this call, once."""
         backward, running = Backward(), set[int]()
 
         def ended(task: int) -> None:
@@ -137,7 +135,8 @@ class Watch:
 
 
 def _trains(module: nn.Module) -> bool:
-    """Whether a call of a module may be one of training. Not those that run a part of forward again within backward."""
+    """Return whether a call of a module may be a training call, and not a recomputation of a part of forward within
+    backward."""
     if not module.training or not torch.is_grad_enabled() or type(module).__name__ in WRAPPERS:
         return False
     if vars(module).get("_is_replica") or torch._C._current_graph_task_id() != -1:

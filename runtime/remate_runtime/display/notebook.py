@@ -58,17 +58,15 @@ def _drawing(schedule: Schedule) -> str:
     style = f'width="{_WIDTH}" height="{_HEIGHT + 18}" viewBox="0 0 {_WIDTH} {_HEIGHT + 18}" style="max-width:100%"'
     grey, blue, red = "#8b949e", "#1f6feb", "#cf222e"
     return (
-        f'<svg {style} font-size="12" fill="currentColor" role="img" aria-label="{_escape(label)}">'
-        f'<path d="{path(other)}V{_HEIGHT}H0Z" fill="{grey}" fill-opacity=".15" stroke="{grey}"/>'
-        f'<path d="{path(ours)}V{_HEIGHT}H0Z" fill="{blue}" fill-opacity=".18" stroke="{blue}"/>'
-        f'<path d="M0 {y(budget):.1f}H{_WIDTH}" stroke="{red}" stroke-dasharray="5 3"/>'
-        f'<path d="M{turn:.1f} {_TOP}V{_HEIGHT}" stroke="currentColor" stroke-dasharray="1.5 3"/>'
-        f'<text x="0" y="12"><tspan fill="{blue}">this schedule, peak {size(timeline.peak)}</tspan> · '
-        f'<tspan fill="{grey}">baseline {size(without.peak)}</tspan> · '
-        f'<tspan fill="{red}">budget {size(budget)}</tspan></text>'
-        f'<text x="0" y="{_HEIGHT + 14}">0</text>'
-        f'<text x="{turn:.1f}" y="{_HEIGHT + 14}" text-anchor="middle">backward</text>'
-        f'<text x="{_WIDTH}" y="{_HEIGHT + 14}" text-anchor="end">{took}</text></svg>'
+        f'<svg {style} font-size="12" fill="currentColor" role="img" aria-label="{_escape(label)}"><path '
+        f'd="{path(other)}V{_HEIGHT}H0Z" fill="{grey}" fill-opacity=".15" stroke="{grey}"/><path '
+        f'd="{path(ours)}V{_HEIGHT}H0Z" fill="{blue}" fill-opacity=".18" stroke="{blue}"/><path d="M0 '
+        f'{y(budget):.1f}H{_WIDTH}" stroke="{red}" stroke-dasharray="5 3"/><path d="M{turn:.1f} {_TOP}V{_HEIGHT}" '
+        f'stroke="currentColor" stroke-dasharray="1.5 3"/><text x="0" y="12"><tspan fill="{blue}">this schedule, peak '
+        f'{size(timeline.peak)}</tspan> · <tspan fill="{grey}">baseline {size(without.peak)}</tspan> · <tspan '
+        f'fill="{red}">budget {size(budget)}</tspan></text><text x="0" y="{_HEIGHT + 14}">0</text><text x="{turn:.1f}" '
+        f'y="{_HEIGHT + 14}" text-anchor="middle">backward</text><text x="{_WIDTH}" y="{_HEIGHT + 14}" '
+        f'text-anchor="end">{took}</text></svg>'
     )
 
 
