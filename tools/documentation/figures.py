@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from remate_runtime.format import load
@@ -164,7 +164,7 @@ _GRAPHS = (  # beginning of the name of a graph, how the page calls it, budgets
     ("resnet50.a72", "POET's ResNet-50", (60,)),
     ("bert.a72", "POET's BERT", (60,)),
 )
-_ALONE = ("moccasin", "hiremate", "rotor", "dtr", "fastsa")
+_ALONE = ("checkmate", "moccasin", "hiremate", "rotor", "dtr", "coop", "treewidth", "fastsa")
 
 
 def instances() -> Table:
@@ -172,7 +172,7 @@ def instances() -> Table:
     from tools.bench.instance_tables import PUBLISHED
 
     records = records_of("instances.jsonl")
-    table = [["graph", "budget", "best, order kept", "bound", *_ALONE, "published"]]
+    table = [["graph", "budget", "best, order kept", "bound", *_ALONE, "published", "solver s"]]
     for start, label, budgets in _GRAPHS:
         for budget in budgets:
             matching = [r for r in records if r["graph"].startswith(start) and r["budget"] == budget]
@@ -184,12 +184,31 @@ def instances() -> Table:
                     label,
                     f"{budget}%",
                     _best({name: times[name] for name in kept}),
-                    _percent(bound) if kept and bound else "",
-                    *(_percent(times[name]) if name in times else "" for name in _ALONE),
+                    _percent(bound) if kept and bound else "none",
+                    *(_cell(found, name) for name in _ALONE),
                     next(known for begin, known in PUBLISHED.items() if begin.startswith(start)).get(budget, "–"),
+                    _seconds(found, times, kept),
                 ]
             )
     return table
+
+
+def _cell(found: Sequence[Mapping[str, Any]], name: str) -> str:
+    """A strategy's time, or why it has none."""
+    record = next((r for r in found if r["strategy"] == name), None)
+    if record is None:
+        return "not run"
+    if record.get("time") is None:
+        return {"not applicable": "n/a", "none fits": "none"}.get(record.get("lacks", ""), "none")
+    return _percent(record["time"]) + " t" * (record.get("stopped_by") == "time")
+
+
+def _seconds(found: Sequence[Mapping[str, Any]], times: Mapping[str, float], kept: Collection[str]) -> str:
+    """CPU seconds of the strategy with the best time."""
+    if not kept:
+        return "-"
+    best = min(kept, key=lambda name: (round(times[name], 4), not name.startswith("auto")))
+    return f"{next(r['cpu'] for r in found if r['strategy'] == best):.1f}"
 
 
 def _best(times: dict[str, float]) -> str:

@@ -7,6 +7,7 @@ operations.
 
 from __future__ import annotations
 
+from ...errors import NotApplicableError
 from ..base import Context, Proposals, Request, Strategy
 from ..instance import StepInstance
 from ..problem import Problem
@@ -29,22 +30,31 @@ def staged_windows(problem: Problem, length: int, above: int) -> RecomputeWindow
 
 
 def staged(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Models with short segments first, as long as they stay solvable."""
-    for length, above in SHAPES:
-        windows = instance.view(_windows, length, above)
-        if len(windows.position) + len(windows.need) <= LARGEST and not context.deadline.stopped():
-            model = instance.view(_model, length, above)
+    """Models with short segments first, as long as they stay solvable. Raises NotApplicableError where none is."""
+    sizes = [_variables(instance.view(_windows, length, above)) for length, above in SHAPES]
+    if min(sizes) > LARGEST:
+        raise NotApplicableError(
+            f"staged: its smallest model of this step has about {min(sizes):,} variables, and it solves those of up to "
+            f"{LARGEST:,}\n  hint: ask for another strategy (flat), or for auto"
+        )
+    for (length, above), size in zip(SHAPES, sizes, strict=True):
+        if size <= LARGEST and not context.deadline.stopped():
+            model = instance.view(_model, length, above, request.solvers.milp)
             yield from retention(instance, request, context, model, f"staged {length}/{above}")
             if "staged" not in context.fitted:
                 yield from smallest(instance, request, context, model)
+
+
+def _variables(windows: RecomputeWindows) -> int:
+    return len(windows.position) + len(windows.need)
 
 
 def _windows(instance: StepInstance, length: int, above: int) -> RecomputeWindows:
     return staged_windows(instance.problem, length, above)
 
 
-def _model(instance: StepInstance, length: int, above: int) -> Formulation:
-    return formulation(instance, instance.view(_windows, length, above))
+def _model(instance: StepInstance, length: int, above: int, solver: str) -> Formulation:
+    return formulation(instance, instance.view(_windows, length, above), solver)
 
 
 STAGED = Strategy(
@@ -53,5 +63,6 @@ STAGED = Strategy(
     staged,
     reference="P. Jain et al., Checkmate, MLSys 2020 (with stages of operations)",
     solver=SOLVER,
+    options=frozenset({"milp"}),
     needs=frozenset({"backward"}),
 )

@@ -1,0 +1,22 @@
+"""Models that are too large for a step say so, and how large they may be, instead of blaming the budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from remate.errors import NotApplicableError
+from remate.strategy import Request, StepInstance, policy, solve
+
+from .strategy_graphs import transformer
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("staged", "solves those of up to 900"), ("checkmate", r"goes up to 9,000, about 90 operations")],
+)
+def test_a_model_that_is_too_large_does_not_apply(name: str, said: str) -> None:
+    instance = StepInstance(transformer(14))
+    with pytest.raises(NotApplicableError, match=said):
+        solve(instance, Request(int(0.7 * instance.baseline.peak)), policy(name))
+    small = StepInstance(transformer(1))
+    assert solve(small, Request(small.baseline.peak - 1), policy(name)).peak < small.baseline.peak
