@@ -185,9 +185,9 @@ def instances() -> Table:
                     f"{budget}%",
                     _best({name: times[name] for name in kept}),
                     _percent(bound) if kept and bound else "none",
-                    *(_cell(found, name) for name in _ALONE),
+                    *(_cell(matching, name) for name in _ALONE),
                     next(known for begin, known in PUBLISHED.items() if begin.startswith(start)).get(budget, "–"),
-                    _seconds(found, times, kept),
+                    _seconds(matching, times, kept),
                 ]
             )
     return table
