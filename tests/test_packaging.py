@@ -23,7 +23,11 @@ from tests.runtime.stepping import schedule_of
 ROOT = Path(__file__).resolve().parent.parent
 SCHEDULE = ROOT / "tests" / "cli" / "data" / "mlp.json"
 # Files of schema/ that are read at run time, and where a wheel has them.
-DATA = {"schedule-1.schema.json": "remate", "operators-1.json": "remate_runtime/operators"}
+DATA = {
+    "schedule-1.schema.json": "remate",
+    "operators-1.json": "remate_runtime/operators",
+    "rows-1.json": "remate_runtime/operators",
+}
 BASE = ["msgspec", "jsonschema", "shtab"]
 
 

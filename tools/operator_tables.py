@@ -72,7 +72,7 @@ IN_PLACE: dict[str, tuple[int, ...]] = {
         """aten.add.Scalar aten.sub.Tensor aten.sub.Scalar aten.mul.Scalar aten.div.Tensor aten.div.Scalar aten.relu
         aten.silu aten.gelu aten.tanh aten.sigmoid aten.exp aten.neg aten.sqrt aten.rsqrt aten.reciprocal aten.hardtanh
         aten.hardswish aten.hardsigmoid aten.leaky_relu aten.elu aten.clamp aten.masked_fill.Scalar
-        aten.pow.Tensor_Scalar aten.addcmul aten.addcdiv aten.lerp.Scalar aten.lerp.Tensor""".split(),
+        aten.pow.Tensor_Scalar aten.addcmul aten.addcdiv aten.addmm aten.lerp.Scalar aten.lerp.Tensor""".split(),
         (0,),
     ),
     # Those that copy their first argument and write into the copy.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from remate_runtime.format import BASELINE, Page, Statement
+from remate_runtime.format import BASELINE, Page, Split, Statement
 
 
 def fresh_name(
@@ -26,7 +26,9 @@ def fresh_name(
     base, exact = _named(operations, recompute)
     if paged := any(isinstance(statement, Page) for statement in plan):
         base = f"page-{base}" if recompute else "page"
-    if exact and not paged and base not in taken:
+    if split := any(isinstance(statement, Split) for statement in plan):
+        base = "split" if base == BASELINE else f"split-{base}"
+    if exact and not paged and not split and base not in taken:
         return base
     said = msgspec.json.encode([msgspec.structs.astuple(statement)[:-1] for statement in plan])
     digest = hashlib.sha256(said).hexdigest()

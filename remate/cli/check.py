@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remate_runtime.extras import require
 
+from ..present.assumptions import split_lines
 from ..present.text import count, overhead, percent, plain, size
 from . import exit_codes
 from .inputs import data_of
@@ -146,9 +147,19 @@ def _summary(path: str, opened: Analysis) -> str:
             *(f"  {line}" for line in (reserved_lines(ours, opened) if ours else ())),
             *_compiled(solve),
             f"  predicted time {over}",
+            *_splits(opened),
             *sizes,
         ]
     )
+
+
+def _splits(opened: Analysis) -> list[str]:
+    from ..schedule_tools.analysis import split_effects
+
+    if not opened.expanded.splits:
+        return []
+    effects = split_effects(opened)
+    return [f"  {plain(line)}" for line in split_lines(effects.reordered, effects.rounded, _SHOWN)]
 
 
 def _parts(opened: Analysis) -> list[str]:

@@ -73,6 +73,15 @@ def configure(commands: Any) -> None:
         default=[],
         help="narrow the range of a named size: b=2..16, around what was planned",
     )
+    parser.add_argument(
+        "--split",
+        metavar="ID",
+        nargs="+",
+        default=(),
+        help="run these operations of one block tile by tile along rows; `remate show` lists the gradients that are "
+        "summed in another order then",
+    )
+    parser.add_argument("--into", metavar="TILES", type=int, default=0, help="of --split: the number of tiles")
     parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
@@ -83,11 +92,13 @@ def configure(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if not (args.plan or args.keep or args.recompute or args.page or args.range):
+    if not (args.plan or args.keep or args.recompute or args.page or args.range or args.split):
         raise UsageError(
-            "nothing to edit\n"
-            "  hint: --keep ID, --recompute ID --before POINT, --page ID, --range b=2..16, or --plan INSTANCE=PLAN"
+            "nothing to edit\n  hint: --keep ID, --recompute ID --before POINT, --page ID, --split ID --into TILES, "
+            "--range b=2..16, or --plan INSTANCE=PLAN"
         )
+    if bool(args.split) != bool(args.into):
+        raise UsageError("--split and --into belong together\n  hint: --split lm_head.mm lm_head.grad.mm --into 8")
     if not args.page and (args.out or args.gone or args.back):
         raise UsageError("--out, --gone and --back are points of --page\n  hint: --page h.0.mlp.act --gone h.1.mlp.act")
     if bool(args.recompute) != bool(args.before):
@@ -124,6 +135,8 @@ def _apply(editor: Editor, args: argparse.Namespace) -> None:
         if not equals:
             raise UsageError(f"--plan {text!r} is not INSTANCE=PLAN")
         editor.plan(instance, plan)
+    if args.split:
+        editor.split(args.split, args.into)
     for name in args.keep:
         editor.keep(name)
     if args.recompute:

@@ -7,7 +7,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from ..present.assumptions import assumption_lines
+from ..present.assumptions import assumption_lines, split_lines
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PARAMETERS_NOTE, PEAK_NOTE, count, duration, overhead, percent, plain, size, table
 from ..profile.devices import is_estimated
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         _kept(opened, limit),
         _recompute(opened, limit),
         *([_paged(opened, limit)] if opened.expanded.pages else []),
+        *([_split(opened, limit)] if opened.expanded.splits else []),
     ):
         say(f"{part}\n", args.plot)
     said = PARAMETERS_NOTE if opened.linked.parameters_paged else PEAK_NOTE
@@ -251,6 +252,15 @@ def _paged(opened: Analysis, limit: int | None) -> str:
     without = sum(page.value not in leaving for page in opened.expanded.pages)
     title = f"paged: {size(sum(g.nbytes for g in paging(opened)))}, {duration(opened.timeline.stall)} of waiting"
     return _listed(title + (f"; {count(without, 'page')} without effect" if without else ""), rows, limit)
+
+
+def _split(opened: Analysis, limit: int | None) -> str:
+    from ..schedule_tools.analysis import split_effects, splitting
+
+    rows = [(f"{one.into}x", "", name) for one in splitting(opened) for name in one.operations]
+    effects = split_effects(opened)
+    lines = split_lines(effects.reordered, effects.rounded, limit)
+    return "\n".join([_listed("split along rows:", rows, limit), *map(plain, lines)])
 
 
 def _at_peak(opened: Analysis, limit: int | None) -> str:

@@ -24,6 +24,16 @@ def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
             yield f"{what}: {', '.join(items[:limit])}{_more(items, limit)}"
 
 
+def split_lines(reordered: Sequence[str], rounded: Sequence[str], limit: int | None) -> Iterator[str]:
+    """What splits change of the results: gradients that are summed in another order, and what libraries may round
+    otherwise for fewer rows. Names, both."""
+    summed = f"{', '.join(reordered[:limit])}{_more(reordered, limit)}" if reordered else "none"
+    yield f"gradients summed in another order than in eager PyTorch: {summed}"
+    if rounded:
+        several = f"{', '.join(rounded[:3])}{f' and {len(rounded) - 3} more' if len(rounded) > 3 else ''}"
+        yield f"from products of fewer rows, which a library may round otherwise: {several}"
+
+
 def attributes_set(model: Model) -> list[str]:
     """Paths of the attributes that forward sets to outputs."""
     outputs = model.outputs

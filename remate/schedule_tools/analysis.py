@@ -7,9 +7,10 @@ from collections import Counter
 from functools import cached_property
 
 import msgspec
+from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
-from remate_runtime.flat_step import Expanded, Graph, Ref, expand, is_parameter
+from remate_runtime.flat_step import Expanded, Graph, Ref, expand, is_parameter, lay_out
 from remate_runtime.format import PageMemory, Schedule, decode, locate, read
 from remate_runtime.link import (
     Allocation,
@@ -79,12 +80,12 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def without_recomputes(self) -> Linked:
-        """The same graph, everything kept."""
-        return link(self.graph)
+        """The same step, everything kept and nothing split."""
+        return link(self.expanded.unsplit)
 
     @cached_property
     def baseline(self) -> Timeline:
-        """What the same graph costs without any recomputation."""
+        """What the same step costs without its plan."""
         return simulate(self.without_recomputes)
 
 
@@ -113,6 +114,15 @@ def analyse(schedule: Schedule) -> Analysis:
     return Analysis(schedule, expanded, linked, simulate(linked))
 
 
+def unsplit(opened: Analysis) -> Analysis:
+    """The same schedule over the step without its plan, whose operations have the ids of the file."""
+    if not opened.expanded.splits:
+        return opened
+    expanded, places = opened.expanded, tuple(lay_out(opened.schedule)[0])
+    bare = replace(expanded, graph=expanded.unsplit, places=places, recomputes=(), stated=(), pages=(), paged=())
+    return Analysis(opened.schedule, bare, opened.without_recomputes, opened.baseline)
+
+
 class Recomputing(msgspec.Struct, frozen=True):
     """Recomputations of operations that differ only in the numbers of their names. ns: of all `count` of them."""
 
@@ -132,6 +142,33 @@ def recomputing(opened: Analysis) -> list[Recomputing]:
         count[key] += 1
         spent[key] += operations[recompute.op].ns
     return [Recomputing(*key, count[key], spent[key]) for key in sorted(count, key=lambda key: (-spent[key], key))]
+
+
+class SplitShare(msgspec.Struct, frozen=True):
+    """Operations that are split together, by name, in so many tiles."""
+
+    operations: tuple[str, ...]
+    into: int
+
+
+def splitting(opened: Analysis) -> list[SplitShare]:
+    """What runs tile by tile."""
+    return [SplitShare(one.operations, one.into) for one in opened.expanded.splits]
+
+
+class SplitEffects(msgspec.Struct, frozen=True):
+    """What splits change of the results, by name. reordered: parameters and inputs whose gradients are summed in
+    another order. rounded: outputs, and others with gradients, that come from products of fewer rows."""
+
+    reordered: tuple[str, ...]
+    rounded: tuple[str, ...]
+
+
+def split_effects(opened: Analysis) -> SplitEffects:
+    """What the splits of a schedule change of its results."""
+    names = [value.name for value in opened.graph.values]
+    found = opened.expanded.reordered, opened.expanded.rounded
+    return SplitEffects(*(tuple(names[v] for v in values) for values in found))
 
 
 class PagedGroup(msgspec.Struct, frozen=True):

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.format import BASELINE, Page, Schedule, Statement
+from remate_runtime.flat_step import TILE
+from remate_runtime.format import BASELINE, Page, Schedule, Split, Statement
 
-from .analysis import Analysis, analyse
+from .analysis import Analysis, analyse, unsplit
 from .blocks_match import InstancePair, pairs
 from .lines import with_features, with_plan
 from .notes import Where, carry_notes
@@ -34,7 +35,7 @@ class _Carrying:
     def __init__(self, old: Analysis, new: Schedule) -> None:
         self.old, self.new = old, new
         self.opened = analyse(new)
-        self.pairs = pairs(old, self.opened)
+        self.pairs = pairs(unsplit(old), self.opened)
         self.ids = {a: b for pair in self.pairs for a, b in pair.ids.items()}
         self.ids |= {pair.old.id: pair.new.id for pair in self.pairs}
         self.plans: dict[str, dict[str, tuple[Statement, ...]]] = {name: {} for name in new.blocks}
@@ -103,6 +104,9 @@ class _Carrying:
             if isinstance(statement, Page):
                 made += self._page(statement, old, new, where)
                 continue
+            if isinstance(statement, Split):
+                made += self._split(statement, old, new, where)
+                continue
             before = self._id(statement.before, old, new)
             recompute = {name: self._id(name, old, new) for name in statement.recompute}
             found = tuple(name for name in recompute.values() if name is not None)
@@ -130,14 +134,25 @@ class _Carrying:
             if found:
                 yield replace(page, page=found, **moved)
 
+    def _split(self, split: Split, old: str, new: str, where: str) -> Iterator[Split]:
+        """A split belongs together: all of it, or nothing."""
+        moved = {name: self._id(name, old, new) for name in split.split}
+        found = tuple(name for name in moved.values() if name is not None)
+        if len(found) == len(moved):
+            yield replace(split, split=found)
+        else:
+            lacking = ", ".join(name for name, there in moved.items() if there is None)
+            self._leave(f"{where}: a split of {lacking}: no counterpart")
+
     def _value(self, name: str, old: str, new: str) -> str | None:
         operation, colon, number = name.partition(":")
         found = self._id(operation, old, new)
         return None if found is None else found + colon + number
 
     def _id(self, name: str, old: str, new: str) -> str | None:
-        found = self.ids.get(old + name)
-        return found.removeprefix(new) if found is not None and found.startswith(new) else None
+        whole, tile, number = name.partition(TILE)
+        found = self.ids.get(old + whole)
+        return found.removeprefix(new) + tile + number if found is not None and found.startswith(new) else None
 
     def _leave(self, line: str) -> None:
         self.left_out.setdefault(line)

@@ -17,6 +17,7 @@ from remate_runtime.format import (
     Page,
     PageMemory,
     Recompute,
+    Split,
     Statement,
     did_you_mean,
     fingerprint,
@@ -136,6 +137,16 @@ class Editor:
         made = replace(self.schedule, model=replace(self.schedule.model, dims=narrowed))
         self.schedule = replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
 
+    def split(self, names: Sequence[str], into: int) -> None:
+        """Let operations run tile by tile; those that are split already, in another number of tiles."""
+        named_now = {self._names.find(name).operation for name in names}
+        if -1 in named_now:
+            raise EditError(f"{', '.join(names)}: operations are split\n  hint: name them by their ids")
+        scope = self._scope(names).removesuffix(".")
+        made = Split(tuple(name.removeprefix(f"{scope}.") for name in names), into)
+        others = (one for one in self._entries(scope) if not isinstance(one, Split) or one.split != made.split)
+        self._write(scope, (made, *others))
+
     # Names
 
     def _places(self) -> list[InstanceSpan]:
@@ -149,6 +160,8 @@ class Editor:
         graph = self.opened.graph
         if found.place is not None:
             return [i for i in found.place.forward if not graph.operations[i].view]
+        if found.tiles:
+            return [i for i in found.tiles if i < graph.backward_start and not graph.operations[i].view]
         if not 0 <= found.operation < graph.backward_start or graph.operations[found.operation].view:
             what = "a view" if 0 <= found.operation < graph.backward_start else "not a forward operation"
             raise EditError(f"{name} is {what}\n  hint: only forward operations that are no views are recomputed")
@@ -187,6 +200,8 @@ class Editor:
         return self._place(scope).plan() if scope else self.schedule.statements
 
     def _without(self, entry: Statement, scope: str, kept: set[int]) -> Statement:
+        if isinstance(entry, Split):
+            return entry
         prefix = f"{scope}." if scope else ""
         names: list[str] = []
         for name in named(entry):

@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 from msgspec.structs import replace
 
-from remate_runtime.format import PAGE_FEATURE, Instance, Page, Schedule, Statement, escape
+from remate_runtime.format import PAGE_FEATURE, SPLIT_FEATURE, Instance, Page, Schedule, Split, Statement, escape
+
+_FEATURES: dict[str, type] = {PAGE_FEATURE: Page, SPLIT_FEATURE: Split}
 
 
 def lines(schedule: Schedule) -> dict[str, Instance]:
@@ -28,9 +30,10 @@ def entry_at(schedule: Schedule, pointer: str) -> Statement:
 def with_features(schedule: Schedule) -> Schedule:
     """The schedule with what its statements need in `requires`, and nothing else of that."""
     plans = [schedule.statements, *(plan for block in schedule.blocks.values() for plan in block.plans.values())]
-    paged = any(isinstance(statement, Page) for plan in plans for statement in plan)
-    others = tuple(feature for feature in schedule.requires if feature != PAGE_FEATURE)
-    return replace(schedule, requires=(*others, PAGE_FEATURE) if paged else others)
+    kinds = {type(statement) for plan in plans for statement in plan}
+    needed = tuple(feature for feature, kind in _FEATURES.items() if kind in kinds)
+    others = tuple(feature for feature in schedule.requires if feature not in _FEATURES)
+    return replace(schedule, requires=(*others, *needed))
 
 
 def with_plan(schedule: Schedule, pointers: Collection[str], plan: str) -> Schedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.flat_step import InstanceSpan
+from remate_runtime.flat_step import InstanceSpan, tiles_by_id
 from remate_runtime.format import did_you_mean
 
 from ..errors import UnknownNameError
@@ -12,11 +12,13 @@ from .analysis import Analysis
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Exactly one of the three. operation, value: index in the graph or -1."""
+    """Exactly one of the three. operation, value: index in the graph or -1. tiles: of an operation that is split, all
+    that it became; `operation` is the first of them that is no view."""
 
     operation: int = -1
     value: int = -1
     place: InstanceSpan | None = None
+    tiles: tuple[int, ...] = ()
 
 
 class IdIndex:
@@ -24,6 +26,8 @@ class IdIndex:
 
     def __init__(self, opened: Analysis) -> None:
         self.operations = {op.id: index for index, op in enumerate(opened.graph.operations)}
+        self.tiles = tiles_by_id(self.operations)
+        self._views = [op.view for op in opened.graph.operations]
         self.places = {place.id: place for place in opened.expanded.places}
         self.values = {value.name: index for index, value in enumerate(opened.graph.values)}
 
@@ -32,6 +36,10 @@ class IdIndex:
         bare = text.removeprefix("%")
         if text in self.operations:
             return Named(operation=self.operations[text])
+        if text in self.tiles:
+            tiles = self.tiles[text]
+            first = next((i for i in tiles if not self._views[i]), tiles[0])
+            return Named(operation=first, tiles=tuple(tiles))
         if text in self.places:
             return Named(place=self.places[text])
         if bare in self.operations:

@@ -59,7 +59,8 @@ class Trials:
         if self.left <= 0:
             return None
         expanded = expand(schedule)
-        timeline = simulate(self._link(list(expanded.recomputes), expanded.pages))
+        self.left -= len(expanded.graph.operations) + len(expanded.recomputes)
+        timeline = simulate(link(expanded.graph, expanded.recomputes, expanded.pages))
         return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
     def without_pages(self, values: Collection[int], recomputes: Sequence[FlatRecompute] = ()) -> TrialResult | None:

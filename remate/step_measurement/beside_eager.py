@@ -253,7 +253,7 @@ def try_schedule(
             side.clear()
     taken = tuple(times[eager]), tuple(times[ours])
     expanded = expand(at_size(schedule, dims))
-    parted = tuple(beyond_eager(expanded.graph, operators))
+    parted = tuple(beyond_eager(expanded.unsplit, operators))
     linked = link(expanded.graph, expanded.recomputes, expanded.pages) if expanded.pages else None
     counted = parameter_bytes(expanded.graph) if linked is not None and linked.parameters_paged else 0
     predicted, held = predicted_peak(applied, dims), eager_peak + counted

@@ -22,7 +22,8 @@ def of_types() -> Described:
     """The structs of `remate_runtime.format`."""
     by_name: Described = {}
     for name, kind in vars(file_format).items():
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__module__ == file_format.__name__:
+        own = isinstance(kind, type) and kind.__module__.startswith(f"{file_format.__package__}.")
+        if own and issubclass(kind, msgspec.Struct):
             fields = msgspec.structs.fields(kind)
             if fields:
                 by_name[name] = {f.encode_name: {"type": _text(f.type), "required": f.required} for f in fields}

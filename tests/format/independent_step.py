@@ -10,6 +10,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .independent_split import Window
+
 Json = dict[str, Any]
 TABLES: Json = json.loads((Path(__file__).parents[2] / "schema/operators-1.json").read_bytes())
 VIEWS = set(TABLES["views"])
@@ -110,6 +112,7 @@ class Step:
         self._lines(leaves)
         self._places(leaves, spans)
         self._note(self.model.get("gradients", {}), {}, self.gradients)
+        self._splits()
         for prefix, statements in self.plans:
             self._statements(prefix, statements)
 
@@ -221,16 +224,33 @@ class Step:
         name, took = f"{full}.{line['id']}", self.costs[full].get(line["id"], 0)
         return Op(name, line, args, list(dict.fromkeys(reads)), [name + k for k in keys], took)
 
+    def _splits(self) -> None:
+        for prefix, statements in self.plans:
+            for statement in statements:
+                if "split" in statement:
+                    named = sorted({self.index[prefix + name] for name in statement["split"]})
+                    first = self.ops[named[0]].id
+                    home = max((full for full in self.costs if first.startswith(full + ".")), key=len)
+                    Window(self, named, statement["into"], self.costs[home], home).apply()
+
+    def _tiles(self, name: str) -> list[int]:
+        """What an operation that is split became."""
+        return [i for i, op in enumerate(self.ops) if op.id.startswith(name + "@")]
+
     def _statements(self, prefix: str, statements: list[Json]) -> None:
         for statement in statements:
             if "page" in statement:
                 self._page(prefix, statement)
                 continue
-            before = prefix + statement["before"]
-            point = self.index[before] if before in self.index else self.spans[before][1][0]
+            if "split" in statement:
+                continue
+            point = self._point(prefix + statement["before"])
             for name in statement["recompute"]:
                 if prefix + name in self.index:
                     self.plan.setdefault(point, []).append(self.index[prefix + name])
+                elif tiles := self._tiles(prefix + name):
+                    again = [i for i in tiles if i < self.backward_start and not self.ops[i].view]
+                    self.plan.setdefault(point, []).extend(again)
                 else:
                     inside = (i for i in self.spans[prefix + name][0] if not self.ops[i].view)
                     self.plan.setdefault(point, []).extend(inside)
@@ -252,7 +272,8 @@ class Step:
             if full in self.parameters:
                 self.pages.append((full, statement.get("to", "disk"), None, gone, back))
                 continue
-            span = self.spans[full][0] if full in self.spans and full not in self.index else [self.index[full]]
+            span = self.spans[full][0] if full in self.spans and full not in self.index else self._tiles(full)
+            span = [self.index[full]] if full in self.index else span
             for value in (w for index in span for w in self.ops[index].writes):
                 held = {root(v) for v in (*self.outputs, *self.gradients.values())}
                 leaves = value not in views and value not in held and not (self.types[value].cpu and self._on_device)
@@ -266,7 +287,9 @@ class Step:
         return self.model["device"] != "cpu"
 
     def _point(self, full: str) -> int:
-        return self.index[full] if full in self.index else self.spans[full][1][0]
+        if full in self.index:
+            return self.index[full]
+        return self._tiles(full)[0] if self._tiles(full) else self.spans[full][1][0]
 
 
 def _range(numbers: list[int]) -> range:

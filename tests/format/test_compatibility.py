@@ -94,7 +94,7 @@ def complaint(revision: int, old: Described, new: Described) -> str:
     [
         (lambda d: None, ""),
         (lambda d: d["Recompute"].update(offload={"type": "str", "required": False}), "revision"),
-        (lambda d: d.update(Split={"id": {"type": "str", "required": True}}), "revision"),
+        (lambda d: d.update(Merge={"id": {"type": "str", "required": True}}), "revision"),
         (lambda d: d["Recompute"]["before"].update(required=False), "revision"),
         (lambda d: d["Recompute"].update(offload={"type": "str", "required": True}), "version"),
         (lambda d: d["Recompute"]["note"].update(required=True), "version"),

@@ -18,7 +18,7 @@ from tests.schedule_tools.hand_edits import by_hand
 from tests.schedule_tools.test_random_edits import scheduled
 from tools.expected import CORPUS, expected, expected_of, text
 
-from . import independent_pages, independent_simulator, independent_step
+from . import independent_pages, independent_rows, independent_simulator, independent_split, independent_step
 
 ROOT = Path(__file__).parents[2]
 VALID = sorted((CORPUS / "valid").glob("*.json"))
@@ -29,7 +29,10 @@ LARGER = [
 ]
 
 
-@pytest.mark.parametrize("module", [independent_simulator, independent_step, independent_pages])
+MODULES = [independent_simulator, independent_step, independent_pages, independent_rows, independent_split]
+
+
+@pytest.mark.parametrize("module", MODULES)
 def test_the_second_simulator_is_independent(module: ModuleType) -> None:
     tree = ast.parse(Path(module.__file__ or "").read_text(encoding="utf-8"))
     named = [n.module or "." for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)]
@@ -39,6 +42,8 @@ def test_the_second_simulator_is_independent(module: ModuleType) -> None:
         "__future__",
         "independent_step",
         "independent_pages",
+        "independent_rows",
+        "independent_split",
     }
 
 

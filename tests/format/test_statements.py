@@ -12,7 +12,7 @@ import pytest
 from remate.schedule_tools.schema_file import load_schema
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import decode
-from remate_runtime.format.schedule import STATEMENTS, Page, Recompute
+from remate_runtime.format.schedule import STATEMENTS, Page, Recompute, Split
 
 SAMPLE = Path(__file__).parents[2] / "schema/corpus/valid/nested.json"
 
@@ -30,9 +30,9 @@ def refused(statement: Any, where: str) -> ScheduleError:
 
 @pytest.mark.parametrize("where", ["/statements/2", "/blocks/Gate/plans/p/0"])
 def test_an_unknown_kind_is_named_and_the_known_ones_are_listed(where: str) -> None:
-    error = refused({"split": ["a"], "before": "b"}, where)
+    error = refused({"offload": ["a"], "before": "b"}, where)
     assert (error.code, error.where) == ("R017", where)
-    assert "'split'" in error.message
+    assert "'offload'" in error.message
     assert all(kind in error.hint for kind in STATEMENTS)
     misspelt = refused({"before": "b", "recomptue": ["a"]}, where)
     assert (misspelt.code, misspelt.where) == ("R017", where)
@@ -49,7 +49,7 @@ def test_every_kind_is_known_by_a_field_that_no_other_kind_has() -> None:
     for key, own in fields.items():
         assert key in own
         assert not any(key in others for other, others in fields.items() if other != key)
-    assert (STATEMENTS["recompute"], STATEMENTS["page"]) == (Recompute, Page)
+    assert (STATEMENTS["recompute"], STATEMENTS["page"], STATEMENTS["split"]) == (Recompute, Page, Split)
 
 
 def test_the_json_schema_knows_the_same_kinds() -> None:

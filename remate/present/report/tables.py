@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from remate_runtime.format import Page, Statement, named
+from remate_runtime.format import Page, Split, Statement, named
 
 from ...profile.devices import is_estimated
 from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operation_at, recomputing
@@ -155,6 +155,8 @@ def _recomputes_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
 
 def _stated(one: Statement) -> str:
     names = ", ".join(map(code, named(one)))
+    if isinstance(one, Split):
+        return f"in {one.into} tiles along {one.along}: {names}"
     if not isinstance(one, Page):
         return f"before {code(one.before)}: {names}"
     points = [f"{field} {code(point)}" for field in ("out", "gone", "back") if (point := getattr(one, field))]

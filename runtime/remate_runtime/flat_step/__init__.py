@@ -22,20 +22,27 @@ from .graph import (
 from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
 from .page_rules import held_outside, is_paged_gradient, is_parameter, stays
+from .splitting import FlatSplit, SplitStep, split_step
+from .statements import StatedSplit, tiles_by_id
+from .tile_writer import TILE
 
 __all__ = [
     "DEVICE",
     "HOST",
     "LIVE",
     "NUMBER",
+    "TILE",
     "Expanded",
     "FlatPage",
     "FlatRecompute",
+    "FlatSplit",
     "Graph",
     "InstanceSpan",
     "Number",
     "Op",
     "Ref",
+    "SplitStep",
+    "StatedSplit",
     "Value",
     "expand",
     "held_outside",
@@ -45,6 +52,8 @@ __all__ = [
     "numbers_in",
     "overwritable",
     "planned_number",
+    "split_step",
     "stays",
+    "tiles_by_id",
     "to_json",
 ]

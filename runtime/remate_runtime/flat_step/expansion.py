@@ -23,19 +23,23 @@ from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
 from .arguments import resolve, to_graph
 from .causes import Causes
+from .cost_names import check_cost_names
 from .graph import LIVE, NUMBER, FlatPage, FlatRecompute, Graph, Op, Value, roots
 from .layout import InstanceSpan, lay_out
 from .live_scopes import scopes_of_live
-from .statements import flat_plan
+from .split_plan import SplitPlan, split_by_plan
+from .statements import StatedSplit, flat_plan, stated_splits
 
 Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, and live attributes
 
 
 class Expanded(msgspec.Struct, frozen=True):
-    """graph: the step without plan. recomputes: in execution order. pages: of the outermost statements first.
+    """graph: the step with its splits, without recomputations and pages. unsplit: without them, too. recomputes: in
+    execution order. pages, splits: of the outermost statements first.
 
     where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page.
-    places: all instances, enclosing ones before those inside.
+    places: all instances, enclosing ones before those inside. reordered, rounded: what splits change of the results,
+    as of `SplitPlan`.
     """
 
     graph: Graph
@@ -43,8 +47,12 @@ class Expanded(msgspec.Struct, frozen=True):
     where: tuple[str, ...]
     stated: tuple[str, ...]
     places: tuple[InstanceSpan, ...]
-    pages: tuple[FlatPage, ...] = ()
-    paged: tuple[str, ...] = ()
+    pages: tuple[FlatPage, ...]
+    paged: tuple[str, ...]
+    unsplit: Graph
+    splits: tuple[StatedSplit, ...]
+    reordered: tuple[int, ...]
+    rounded: tuple[int, ...]
 
 
 def expand(schedule: Schedule) -> Expanded:
@@ -80,33 +88,17 @@ class _Expansion:
         self.causes.report()
         root = roots(len(self.values), operations)
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
-        self._costs()
+        check_cost_names(self.schedule, self.causes)
         self.causes.report()
-        step = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
-        model = self.schedule.model
-        assumed = self.schedule.solve.gradients
-        lanes = {**LANES, **self.schedule.lanes}
-        graph = Graph(*step, model.device, assumed, model.modules * model.calls, model.modules, lanes)
-        plan = flat_plan(self.schedule, self.places, graph, {n: i for i, n in enumerate(self.full_ids)})
-        where, places = tuple(self.where), tuple(self.places)
-        return Expanded(graph, plan.recomputes, where, plan.stated, places, plan.pages, plan.paged)
-
-    def _costs(self) -> None:
-        """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
-        blocks = self.schedule.blocks
-        for name, costs in self.schedule.costs.items():
-            where = f"/costs/{escape(name)}"
-            if name not in blocks:
-                hint = did_you_mean(name, blocks, "delete it")
-                self.causes.add(
-                    ScheduleError("R033", f"costs of a block {name[:120]!r} that is not there", hint=hint), where
-                )
-                continue
-            known = dict.fromkeys(line.id for line in chain(blocks[name].forward, blocks[name].backward))
-            for unknown in (local for local in costs if local not in known):
-                hint = did_you_mean(unknown, known, "delete it")
-                message = f"block {name[:120]!r} has no operation {unknown[:120]!r}"
-                self.causes.add(ScheduleError("R039", message, hint=hint), f"{where}/{escape(unknown)}")
+        made = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
+        model, assumed, lanes = self.schedule.model, self.schedule.solve.gradients, {**LANES, **self.schedule.lanes}
+        graph = Graph(*made, model.device, assumed, model.modules * model.calls, model.modules, lanes)
+        step = SplitPlan(graph, tuple(self.where), tuple(self.places))
+        if splits := stated_splits(self.schedule, self.places):
+            step = split_by_plan(step, splits, self.schedule.costs)
+        plan = flat_plan(self.schedule, step.places, step.graph)
+        stated = plan.recomputes, step.where, plan.stated, step.places, plan.pages, plan.paged
+        return Expanded(step.graph, *stated, graph, tuple(splits), step.reordered, step.rounded)
 
     # Values
 

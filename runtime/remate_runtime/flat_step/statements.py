@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, takewhile
 
 import msgspec
@@ -10,19 +10,28 @@ from msgspec.structs import replace
 
 from ..errors import ScheduleError, ScheduleFaultsError
 from ..format.limits import MAX_FAULTS, MAX_ITEMS, MAX_RECOMPUTES
-from ..format.schedule import BASELINE, Page, Recompute, Schedule, Statement, named
+from ..format.schedule import BASELINE, Page, Recompute, Schedule, Split, Statement, named
 from ..format.signature import escape
 from ..format.suggest import did_you_mean
 from .graph import FlatPage, FlatRecompute, Graph
 from .layout import InstanceSpan
 from .page_rules import check_page, held_outside, stays
 from .recompute_rules import check_recomputes
+from .tile_writer import TILE
 
 
 class Stated(msgspec.Struct, frozen=True):
     """A recomputation or a page, and the JSON pointer of its name in the file."""
 
     flat: FlatRecompute | FlatPage
+    where: str
+
+
+class StatedSplit(msgspec.Struct, frozen=True):
+    """operations: full ids. into: number of tiles. where: JSON pointer of the statement."""
+
+    operations: tuple[str, ...]
+    into: int
     where: str
 
 
@@ -37,11 +46,13 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """What names mean in a plan. prefix: of its ids. operations, instances: by full id. held: as of `stays`."""
+    """What names mean in a plan. prefix: of its ids. operations, instances: by full id. tiles: of an operation that is
+    split, by its full id. held: as of `stays`."""
 
     prefix: str
     graph: Graph
     operations: Mapping[str, int]
+    tiles: Mapping[str, Sequence[int]]
     instances: Mapping[str, InstanceSpan]
     held: Mapping[int, str]
 
@@ -53,6 +64,8 @@ class _Names(msgspec.Struct, frozen=True):
         full = self.prefix + name
         if full in self.operations:
             return self.operations[full]
+        if full in self.tiles:
+            return self.tiles[full][0]
         if full not in self.instances:
             raise ScheduleError(code, f"{name[:120]!r} is no operation or instance here", where, self.meant(name))
         backward = self.instances[full].backward
@@ -62,31 +75,24 @@ class _Names(msgspec.Struct, frozen=True):
         return backward.start
 
     def meant(self, name: str) -> str:
-        known = (n[len(self.prefix) :] for n in chain(self.operations, self.instances) if n.startswith(self.prefix))
+        every = chain(self.operations, self.instances, self.tiles)
+        known = (n[len(self.prefix) :] for n in every if n.startswith(self.prefix))
         return did_you_mean(name, known, "name an operation by its id")
 
 
-def flat_plan(schedule: Schedule, places: list[InstanceSpan], graph: Graph, operations: Mapping[str, int]) -> Plan:
-    """All statements (see `expand`). operations: full id -> index. Raise ScheduleError R04x."""
-    names = _Names("", graph, operations, {place.id: place for place in places}, held_outside(graph))
-    stated = [("", "/statements", schedule.statements)]
+def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) -> Plan:
+    """All statements but splits, which the graph has (see `expand`). Raise ScheduleError R04x."""
+    operations = {op.id: index for index, op in enumerate(graph.operations)}
+    instances = {place.id: place for place in places}
+    names = _Names("", graph, operations, tiles_by_id(operations), instances, held_outside(graph))
     faults: list[ScheduleError] = []
+    stated = _stated(schedule, places, faults)
     for name, block in schedule.blocks.items():
         if block.plans.get(BASELINE):
             where = f"/blocks/{escape(name)}/plans/{BASELINE}"
             faults.append(
                 ScheduleError("R046", "baseline is the plan without recomputation", where, "choose another name")
             )
-    for place in places:  # enclosing places come first
-        try:
-            statements = place.plan()
-        except ScheduleError as fault:
-            faults.append(fault)
-            if len(faults) >= MAX_FAULTS:
-                break
-            continue
-        pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
-        stated.append((place.id + ".", pointer, statements))
     _check_size(stated)
     flat: list[Stated] = []
     items = 0
@@ -133,6 +139,45 @@ def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
     return unique
 
 
+def _stated(
+    schedule: Schedule, places: Iterable[InstanceSpan], faults: list[ScheduleError]
+) -> list[tuple[str, str, tuple[Statement, ...]]]:
+    """All plans that are followed, outer ones first: prefix of their ids, JSON pointer, statements. Faults are added
+    to `faults`."""
+    stated = [("", "/statements", schedule.statements)]
+    for place in places:  # enclosing places come first
+        try:
+            statements = place.plan()
+        except ScheduleError as fault:
+            faults.append(fault)
+            if len(faults) >= MAX_FAULTS:
+                break
+            continue
+        pointer = f"/blocks/{escape(place.block_name)}/plans/{escape(place.instance.plan)}"
+        stated.append((place.id + ".", pointer, statements))
+    return stated
+
+
+def stated_splits(schedule: Schedule, places: Iterable[InstanceSpan]) -> list[StatedSplit]:
+    """All splits of the plans that are followed, outer ones first."""
+    return [
+        StatedSplit(tuple(prefix + name for name in one.split), one.into, f"{where}/{at}")
+        for prefix, where, statements in _stated(schedule, places, [])
+        for at, one in enumerate(statements)
+        if isinstance(one, Split)
+    ]
+
+
+def tiles_by_id(operations: Mapping[str, int]) -> dict[str, list[int]]:
+    """By id of an operation that is split, what it became. operations: id -> index."""
+    tiles: dict[str, list[int]] = {}
+    for name, index in operations.items():
+        whole, found, _ = name.partition(TILE)
+        if found:
+            tiles.setdefault(whole, []).append(index)
+    return {name: sorted(found) for name, found in tiles.items()}
+
+
 def _items(graph: Graph, flat: FlatRecompute | FlatPage) -> int:
     return len(graph.operations[flat.op].args) if isinstance(flat, FlatRecompute) else 1
 
@@ -157,8 +202,10 @@ def _recomputes(statement: Recompute, names: _Names, where: str) -> list[Stated]
         here, full = f"{where}/recompute/{at}", names.prefix + name
         if full in names.operations:
             found.append(Stated(FlatRecompute(names.operations[full], point), here))
-        elif full in names.instances:
-            inside = names.instances[full].forward
+        elif full in names.instances or full in names.tiles:
+            inside = names.tiles[full] if full in names.tiles else names.instances[full].forward
+            if full in names.tiles:
+                inside = [op for op in inside if op < graph.backward_start] or inside
             found += [Stated(FlatRecompute(op, point), here) for op in inside if not graph.operations[op].view]
             if len(found) > MAX_RECOMPUTES:
                 raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations", f"{where}/recompute")
@@ -196,6 +243,9 @@ def _values(name: str, names: _Names, where: str) -> list[int]:
     if not colon and operation in names.instances:
         made = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]
         return [value for value in made if not stays(graph, value, names.held)]
+    if not colon and operation in names.tiles:
+        tiles = [v for op in names.tiles[operation] for v in graph.operations[op].writes if v is not None]
+        return [value for value in tiles if not stays(graph, value, names.held)] or tiles[:1]
     if operation not in names.operations:
         given = takewhile(lambda number: graph.values[number].producer < 0, range(len(graph.values)))
         if (source := next((number for number in given if graph.values[number].name == operation), None)) is not None:
@@ -213,4 +263,8 @@ def _values(name: str, names: _Names, where: str) -> list[int]:
 
 
 # What a statement stands for, by its kind (`format.schedule.STATEMENTS`).
-_MEANING: Mapping[type, Callable[..., list[Stated]]] = {Recompute: _recomputes, Page: _pages}
+_MEANING: Mapping[type, Callable[..., list[Stated]]] = {
+    Recompute: _recomputes,
+    Page: _pages,
+    Split: lambda statement, names, where: [],  # what the step was made of (`split_by_plan`)
+}

@@ -81,4 +81,9 @@ CODES: dict[str, str] = {
     "R081": "a figure of the solve record is not what the schedule gives",
     "R082": "the model is not the one that the schedule was planned for",
     "R083": "the step differs from the one that the fingerprint was made of",
+    # Splits
+    "R090": "a split names what is no operation, or operations of several instances",
+    "R091": "an operation that cannot be split along rows",
+    "R092": "more tiles than rows, or fewer than two",
+    "R093": "a split in a file that does not require the feature",
 }

@@ -16,6 +16,7 @@ MAX_OPERATIONS = 100_000  # after expansion, forward and backward; also instance
 MAX_MODULES = 200_000  # paths of a digest, runs of numbers expanded
 MAX_RANKS = 1 << 20  # of a mesh dimension
 MAX_CALLS = 1 << 20  # of the modules that a file for parts is for, in one step
+MAX_TILES = 65_536  # of an operation
 MAX_RECOMPUTES = 250_000  # after expansion; also names in the plans that instances follow
 # After expansion: arguments, outputs, and names of blocks that instances bind; those of recomputations too.
 MAX_ITEMS = 1_000_000

@@ -5,21 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from .limits import MAX_INTEGER, MAX_NAME
+from .limits import MAX_INTEGER, MAX_NAME, MAX_TILES
 from .literals import Faults
-from .schedule import Lane, Page, Recompute
+from .schedule import SPLIT_FEATURE, Lane, Page, Recompute, Schedule, Split
 from .suggest import did_you_mean
 from .vocabulary import PAGE_MEMORIES
 
-_VALUE = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?::[0-9]{1,5})?")
+_NAME = r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*(?:@(?:all|[0-9]{1,5})(?:\.[a-z0-9]+){0,2})?"  # perhaps of a tile
+_OPERATION = re.compile(_NAME)
+_VALUE = re.compile(rf"{_NAME}(?::[0-9]{{1,5}})?")
 
 
 def check_recompute(faults: Faults, recompute: Recompute, where: str) -> None:
     if not recompute.recompute:
         faults.add("R013", "a recomputation that names nothing", f"{where}/recompute", "delete this entry")
     for index, name in enumerate(recompute.recompute):
-        faults.name(name, f"{where}/recompute/{index}")
-    faults.name(recompute.before, f"{where}/before")
+        _operation(faults, name, f"{where}/recompute/{index}")
+    _operation(faults, recompute.before, f"{where}/before")
     faults.text(recompute.note, f"{where}/note")
 
 
@@ -35,8 +37,35 @@ def check_page(faults: Faults, page: Page, where: str) -> None:
             faults.add("R014", f"{name[:80]!r} is not a name of a value", here, hint)
     for field in ("out", "gone", "back"):
         if point := getattr(page, field):
-            faults.name(point, f"{where}/{field}")
+            _operation(faults, point, f"{where}/{field}")
     faults.text(page.note, f"{where}/note")
+
+
+def check_split(faults: Faults, split: Split, where: str) -> None:
+    if not split.split:
+        faults.add("R013", "a split that names nothing", f"{where}/split", "delete this entry")
+    for index, name in enumerate(split.split):
+        faults.name(name, f"{where}/split/{index}")
+    if not 2 <= split.into <= MAX_TILES:
+        faults.add("R013", f"{str(split.into)[:40]} tiles", f"{where}/into", f"a number from 2 to {MAX_TILES}")
+    faults.text(split.note, f"{where}/note")
+
+
+def check_top(faults: Faults, schedule: Schedule, where: str) -> None:
+    """Lanes lead somewhere; and splits change gradients, if only by the order of sums: a file says so at its top."""
+    check_lanes(faults, schedule.lanes, f"{where}/lanes")
+    plans = [schedule.statements, *(plan for block in schedule.blocks.values() for plan in block.plans.values())]
+    if SPLIT_FEATURE not in schedule.requires and any(isinstance(one, Split) for plan in plans for one in plan):
+        hint = f'write "requires": ["{SPLIT_FEATURE}"]'
+        faults.add("R093", "the file has splits and does not require the feature", f"{where}/requires", hint)
+
+
+def _operation(faults: Faults, name: str, where: str) -> None:
+    """The name of an operation, of one of its tiles, or of an instance."""
+    if "@" not in name or len(name) > MAX_NAME:
+        faults.name(name, where)
+    elif not _OPERATION.fullmatch(name):
+        faults.add("R014", f"{name[:80]!r} is not a name", where, "a tile is written id@3")
 
 
 def check_lanes(faults: Faults, lanes: Mapping[str, Lane], where: str) -> None:

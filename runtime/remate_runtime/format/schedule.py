@@ -16,22 +16,20 @@ import msgspec
 from ..errors import ScheduleError
 from .module_paths import count_paths
 from .name_runs import unfolded
-from .vocabulary import Captured, Device, Dtype, Gradients, PageMemory, StoppedBy
+from .statements import FileObject, Page, Recompute, Split
+from .vocabulary import Captured, Device, Dtype, Gradients, StoppedBy
 
 FORMAT = "remate.schedule"
 VERSION = 1
 REVISION = 2
 PAGE_FEATURE = "page"  # what a file with `page` statements requires
+SPLIT_FEATURE = "split"  # the same for `split` statements
 RANKS_FEATURE = "ranks"  # what a file with collectives or distributed tensors requires
-FEATURES: frozenset[str] = frozenset((PAGE_FEATURE, RANKS_FEATURE))  # names that this reader accepts in `requires`
+FEATURES: frozenset[str] = frozenset((PAGE_FEATURE, RANKS_FEATURE, SPLIT_FEATURE))  # that this reader accepts
 BASELINE = "baseline"  # the plan without recomputation: every block has it, defined or not
 
 
-class _Object(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    pass
-
-
-class Operation(_Object, frozen=True, kw_only=True):
+class Operation(FileObject, frozen=True, kw_only=True):
     """One ATen operation of a block. `out` is one type, or a list for several outputs (null: not produced)."""
 
     id: str
@@ -44,35 +42,14 @@ class Operation(_Object, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Recompute(_Object, frozen=True):
-    """Forward operations (or whole instances) that run again, in this order, just before the point `before`."""
-
-    recompute: tuple[str, ...]
-    before: str
-    note: str = ""
-
-
-class Page(_Object, frozen=True):
-    """Forward values (or those of whole instances) whose storages leave the device and come back before their next
-    read.
-
-    Points are operations, or instances for the start of their backward. out: from where on the copy may run; "": as
-    soon as the value is made. gone: where the bytes have left; "": behind the last read in forward. back: where a
-    storage is allocated again; "": just before the next read.
-    """
-
-    page: tuple[str, ...]
-    to: PageMemory = "disk"
-    out: str = ""
-    gone: str = ""
-    back: str = ""
-    note: str = ""
-
-
 # kinds of statements of a plan, by the key that tells them
-STATEMENTS: dict[str, type[Recompute] | type[Page]] = {"recompute": Recompute, "page": Page}
+STATEMENTS: dict[str, type[Recompute] | type[Page] | type[Split]] = {
+    "recompute": Recompute,
+    "page": Page,
+    "split": Split,
+}
 if TYPE_CHECKING:
-    Statement = Recompute | Page
+    Statement = Recompute | Page | Split
     Tensors = dict[str, str]
 else:
 
@@ -82,6 +59,7 @@ else:
 
     Statement.register(Recompute)
     Statement.register(Page)
+    Statement.register(Split)
 
     class Tensors(ABC):  # noqa: B024
         """Types by full name, in memory a plain dict; the text writes what repeats once (see `name_runs`)."""
@@ -91,7 +69,12 @@ else:
 
 def named(statement: Statement) -> tuple[str, ...]:
     """What a statement is about: operations, values or instances."""
-    return statement.page if isinstance(statement, Page) else statement.recompute
+    match statement:
+        case Page():
+            return statement.page
+        case Split():
+            return statement.split
+    return statement.recompute
 
 
 def decoded(kind: type, value: Any) -> Any:
@@ -112,7 +95,7 @@ def _refuse(fault: ScheduleError) -> None:
     raise ValueError(fault.message)
 
 
-class Constant(_Object, frozen=True):
+class Constant(FileObject, frozen=True):
     """A small tensor made in `forward`: its type and its elements in row-major order."""
 
     type: str
@@ -120,7 +103,7 @@ class Constant(_Object, frozen=True):
     note: str = ""
 
 
-class Instance(_Object, frozen=True):
+class Instance(FileObject, frozen=True):
     """One use of a block. `with` binds the block's inputs (and parameters that `prefix` does not find)."""
 
     id: str
@@ -131,7 +114,7 @@ class Instance(_Object, frozen=True):
     note: str = ""
 
 
-class Block(_Object, frozen=True):
+class Block(FileObject, frozen=True):
     """A template: either operations (`forward`, `backward`) or instances of other blocks (`instances`)."""
 
     inputs: dict[str, str] = {}
@@ -148,7 +131,7 @@ class Block(_Object, frozen=True):
     note: str = ""
 
 
-class Dimension(_Object, frozen=True, kw_only=True):
+class Dimension(FileObject, frozen=True, kw_only=True):
     """A named size that calls may differ in: its range, both ends included, in steps of `multiple`; and what it was
     when the schedule was planned, the size that `solve` speaks of."""
 
@@ -158,7 +141,7 @@ class Dimension(_Object, frozen=True, kw_only=True):
     planned: int
 
 
-class Live(_Object, frozen=True, kw_only=True):
+class Live(FileObject, frozen=True, kw_only=True):
     """An attribute of the model that is read at every call: a number, within the range over which the step is the same.
     min and max are in the range, above and below not. planned: what it was; integers are taken too if that is one."""
 
@@ -169,7 +152,7 @@ class Live(_Object, frozen=True, kw_only=True):
     below: int | float | None = None
 
 
-class Distributed(_Object, frozen=True, kw_only=True):
+class Distributed(FileObject, frozen=True, kw_only=True):
     """Parameters or buffers that torch distributes alike (DTensor): the file has the local tensor of each.
 
     placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the gradient,
@@ -182,7 +165,7 @@ class Distributed(_Object, frozen=True, kw_only=True):
     gradient: tuple[str, ...] = ()
 
 
-class Model(_Object, frozen=True):
+class Model(FileObject, frozen=True):
     """The live model that the schedule fits; with `at`, each of these parts of it.
 
     `inputs` and `outputs` are trees: a leaf tensor `{"tensor": type, "name": n, "grad": true}` (input; `"same": n` if
@@ -225,7 +208,7 @@ class Model(_Object, frozen=True):
         return max(1, sum(map(count_paths, self.at)))
 
 
-class Settings(_Object, frozen=True):
+class Settings(FileObject, frozen=True):
     """What `remate plan` was asked; `remate replan` asks it again. Defaults are left out, those of `remate.plan`."""
 
     budget: str  # as it was written: 60%, 4GiB, or bytes
@@ -242,7 +225,7 @@ class Settings(_Object, frozen=True):
     bandwidth: str = ""  # of the lanes: measured, or 50GB/s
 
 
-class Compiled(_Object, frozen=True):
+class Compiled(FileObject, frozen=True):
     """What was asked of the engine "compiled", which holds less than `Solve.peak`: that it keep this budget. Bytes,
     both."""
 
@@ -250,7 +233,7 @@ class Compiled(_Object, frozen=True):
     peak: int | None = None  # as it was predicted; None: unknown since the plan was changed
 
 
-class SolvedPart(_Object, frozen=True):
+class SolvedPart(FileObject, frozen=True):
     """A node of the tree of parts that a hierarchical strategy planned.
 
     part: its name, or the first and the last of equal neighbours; "" for the whole step. level: 0 for the whole step.
@@ -267,7 +250,7 @@ class SolvedPart(_Object, frozen=True):
     time: int
 
 
-class Solve(_Object, frozen=True, kw_only=True):
+class Solve(FileObject, frozen=True, kw_only=True):
     """What the planner promised. Derived figures; `check` computes them again and never trusts them."""
 
     strategy: str
@@ -289,7 +272,7 @@ class Solve(_Object, frozen=True, kw_only=True):
     note: str = ""
 
 
-class ModuleGroup(_Object, frozen=True):
+class ModuleGroup(FileObject, frozen=True):
     """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its attribute.
 
     `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`: attributes that were
@@ -303,7 +286,7 @@ class ModuleGroup(_Object, frozen=True):
     hooks: tuple[str, ...] = ()
 
 
-class Digest(_Object, frozen=True):
+class Digest(FileObject, frozen=True):
     """What the capture saw of the model's code, so that a change is noticed without tracing.
 
     `packages`: versions of the packages that define modules. `functions`: the user's own functions that forward
@@ -324,7 +307,7 @@ class Digest(_Object, frozen=True):
     note: str = ""
 
 
-class Lane(_Object, frozen=True, kw_only=True):
+class Lane(FileObject, frozen=True, kw_only=True):
     """How fast values are paged to one memory and back: bytes per second in each direction; latency: ns of each
     copy."""
 
@@ -339,7 +322,7 @@ LANES: dict[str, Lane] = {  # of a file that does not say it
 }
 
 
-class Schedule(_Object, frozen=True, kw_only=True):
+class Schedule(FileObject, frozen=True, kw_only=True):
     """A schedule file. `program` is the top level: instances in forward order; backward runs them in reverse."""
 
     schema: str = msgspec.field(name="$schema", default="")

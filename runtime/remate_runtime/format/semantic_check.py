@@ -34,7 +34,7 @@ from .live_range import check_live, range_fault
 from .number_text import number_fault
 from .operator_check import operator_fault
 from .part_check import check_parts
-from .plan_check import check_lane, check_lanes, check_page, check_recompute
+from .plan_check import check_lane, check_page, check_recompute, check_split, check_top
 from .schedule import (
     BASELINE,
     Block,
@@ -54,6 +54,7 @@ from .schedule import (
     Schedule,
     Settings,
     Solve,
+    Split,
     Statement,
 )
 from .settings_check import check_settings, check_solved
@@ -104,6 +105,7 @@ class SemanticCheck:
             Instance: self._instance,
             Recompute: lambda recompute, where: check_recompute(self, recompute, where),
             Page: lambda page, where: check_page(self, page, where),
+            Split: lambda split, where: check_split(self, split, where),
             Lane: lambda lane, where: check_lane(self, lane, where),
             Digest: self._digest.digest,
             ModuleGroup: self._digest.group,
@@ -173,7 +175,7 @@ class SemanticCheck:
         self.text(schedule.note, f"{where}/note")
         self.number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
-        check_lanes(self, schedule.lanes, f"{where}/lanes")
+        check_top(self, schedule, where)
         for block, costs in schedule.costs.items():
             for name, ns in costs.items():
                 if not 0 <= ns <= MAX_INTEGER:

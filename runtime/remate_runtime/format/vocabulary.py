@@ -20,6 +20,7 @@ Gradients = Literal[
     "accumulated",  # added to a `.grad` that exists, and gone then
     "consumed",  # used up by an optimizer in backward, and gone then
 ]  # what becomes of gradients that are delivered
+SplitAxis = Literal["rows"]  # what the tiles of a split divide: the first axis of tensors, mostly
 PageMemory = Literal["disk", "host"]  # where values are paged to: a scratch file, or pinned memory of the host
 Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
 Captured = Literal["", "by rules"]  # without the device, by torch's dispatch and rules for what only it knows

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..flat_step.expansion import Expanded, expand
 from ..flat_step.graph import FlatPage, FlatRecompute, Graph
-from ..format.schedule import BASELINE, Instance, Page, Recompute, Schedule
+from ..format.schedule import BASELINE, Instance, Page, Recompute, Schedule, Split
 from ..format.substitution import PLANNED, at_size, checked_size
 from .linker import link
 from .recompute_order import RecomputeGroup, groups, ranked
@@ -48,7 +48,9 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
     left = _left(expanded, budget)
     if len(left) == len(recomputes):
         return FittedSchedule(plain, 0, len(recomputes))
-    made = replace(without_recomputes(plain), statements=(*_statements(graph, left), *_pages(graph, expanded.pages)))
+    splits = (Split(one.operations, one.into) for one in expanded.splits)
+    statements = (*splits, *_statements(graph, left), *_pages(graph, expanded.pages))
+    made = replace(without_recomputes(plain), statements=statements)
     return FittedSchedule(made, len(recomputes) - len(left), len(recomputes))
 
 

@@ -86,17 +86,17 @@ class Tables(msgspec.Struct, frozen=True):
     exceptions: dict[str, dict[str, str]]
 
 
-def path() -> Path:
-    """Return the path of the file: beside this module in an installed wheel, in `schema/` of the source tree.
+def path(name: str = _NAME) -> Path:
+    """Return the path of a file of tables: beside this module in an installed wheel, in `schema/` of the source tree.
 
     Raises:
         FileNotFoundError: The installation is damaged.
     """
     module = Path(__file__).resolve()
-    for candidate in (module.with_name(_NAME), module.parents[3] / "schema" / _NAME):
+    for candidate in (module.with_name(name), module.parents[3] / "schema" / name):
         if candidate.is_file():
             return candidate
-    raise FileNotFoundError(f"{_NAME} is missing from the installation of remate_runtime; install it again")
+    raise FileNotFoundError(f"{name} is missing from the installation of remate_runtime; install it again")
 
 
 TABLES = msgspec.json.decode(path().read_bytes(), type=Tables)

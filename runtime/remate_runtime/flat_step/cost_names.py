@@ -1,0 +1,28 @@
+"""What the costs of a schedule file are of: operations of its blocks, and their tiles."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from ..errors import ScheduleError
+from ..format.schedule import Schedule
+from ..format.signature import escape
+from ..format.suggest import did_you_mean
+from .causes import Causes
+from .tile_writer import TILE
+
+
+def check_cost_names(schedule: Schedule, causes: Causes) -> None:
+    """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
+    blocks = schedule.blocks
+    for name, costs in schedule.costs.items():
+        where = f"/costs/{escape(name)}"
+        if name not in blocks:
+            hint = did_you_mean(name, blocks, "delete it")
+            causes.add(ScheduleError("R033", f"costs of a block {name[:120]!r} that is not there", hint=hint), where)
+            continue
+        known = dict.fromkeys(line.id for line in chain(blocks[name].forward, blocks[name].backward))
+        for unknown in (local for local in costs if local.partition(TILE)[0] not in known):
+            hint = did_you_mean(unknown, known, "delete it")
+            message = f"block {name[:120]!r} has no operation {unknown[:120]!r}"
+            causes.add(ScheduleError("R039", message, hint=hint), f"{where}/{escape(unknown)}")

@@ -1,0 +1,278 @@
+"""Which axes of the values of a split are its rows: rules of operators and views, applied until nothing new follows.
+
+A window has a number of rows. A value with rows has neighbouring axes whose sizes multiply to that number: its *axes*,
+first and behind the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+from ..errors import ScheduleError
+from ..operators.rows import ROWS, RowRule
+from .graph import Graph, Op, Ref
+
+Axes = tuple[int, int]
+NOT_SPLIT = "R091"
+
+
+class Rows:
+    """axes: by value, where its rows are. sums: values that are sums over all rows. read[i]: by value that operation i
+    reads row by row, its axes. count: of rows."""
+
+    def __init__(self, graph: Graph, operations: Sequence[int]) -> None:
+        self.graph = graph
+        self.axes: dict[int, Axes] = {}
+        self.sums: set[int] = set()
+        self.read: dict[int, dict[int, Axes]] = {}
+        self._made = frozenset(v for i in operations for v in graph.operations[i].writes if v is not None)
+        self._seed(graph.operations[operations[0]])
+        left = list(operations)
+        while left:
+            rest = [i for i in left if not self._apply(i)]
+            if len(rest) == len(left):
+                op = graph.operations[rest[0]]
+                raise _refused(op, "it reads no rows of the others", "leave it out, or name what leads to it")
+            left = rest
+
+    def _seed(self, op: Op) -> None:
+        """The first axes of the first result, up to one with several elements, are the rows."""
+        value = next(v for v in op.writes if v is not None)
+        shape = self.graph.values[value].type.shape
+        end = next((at + 1 for at, size in enumerate(shape) if size > 1), 0)
+        self.count = prod(shape[:end])
+        if end == 0:
+            raise _refused(op, "its result has no rows", "name first what makes rows")
+        self.axes[value] = (0, end)
+
+    def shape(self, value: int) -> tuple[int, ...]:
+        return self.graph.values[value].type.shape
+
+    def of(self, value: int) -> Axes | None:
+        """The axes of a value, followed through views."""
+        if value not in self.axes and (found := self._through_view(value)) is not None:
+            self.axes[value] = found
+        return self.axes.get(value)
+
+    def split(self, value: int) -> bool:
+        """Whether tiles of the value are made, be it as views of such."""
+        return self.of(value) is not None and self._inside(value)
+
+    def _view(self, value: int) -> Op | None:
+        producer = self.graph.values[value].producer
+        op = self.graph.operations[producer] if producer >= 0 else None
+        return op if op is not None and op.view else None
+
+    def _through_view(self, value: int) -> Axes | None:
+        op = self._view(value)
+        if op is None:
+            return None
+        axes = self.of(op.reads[0])
+        return None if axes is None else self.viewed(op, axes)
+
+    def viewed(self, op: Op, axes: Axes) -> Axes | None:
+        """The axes of the one result of a view, from those of what it views."""
+        kind, made = ROWS.views.get(op.op), [v for v in op.writes if v is not None]
+        if kind is None or len(made) != 1:
+            return None
+        before, after = self.shape(op.reads[0]), self.shape(made[0])
+        if kind == "same":
+            return axes
+        if kind == "reshape":
+            return _reshaped(before, after, axes)
+        if kind == "transpose":
+            one, other = (0, 1) if len(op.args) == 1 else (int(at) % len(before) for at in op.args[1:3])
+            if axes[1] - axes[0] != 1:
+                return None
+            at = {one: other, other: one}.get(axes[0], axes[0])
+            return at, at + 1
+        if kind == "unsqueeze":
+            at = int(op.args[1]) % (len(before) + 1)
+            return None if axes[0] < at < axes[1] else (axes if at >= axes[1] else (axes[0] + 1, axes[1] + 1))
+        shift = len(after) - len(before)
+        return axes[0] + shift, axes[1] + shift
+
+    def _learn(self, value: int, axes: Axes, op: Op) -> None:
+        """A value is read, or made, with these axes; so is what it is a view of."""
+        known = self.of(value)
+        if known is not None:
+            if known != axes:
+                raise _refused(op, f"{self._name(value)} has its rows elsewhere", "leave one of them out")
+            return
+        view = self._view(value)
+        before = None if view is None else self._back(view, axes)
+        if view is not None and before is not None:
+            self._learn(view.reads[0], before, op)
+        elif view is not None and self._inside(value):
+            raise _refused(op, f"{view.op} leaves no rows of {self._name(view.reads[0])}", "leave it out")
+        self.axes[value] = axes
+
+    def _inside(self, value: int) -> bool:
+        """Whether the operations of the split make the value, or what it is a view of."""
+        while value not in self._made and (op := self._view(value)) is not None:
+            value = op.reads[0]
+        return value in self._made
+
+    def _back(self, view: Op, axes: Axes) -> Axes | None:
+        """The axes of what is viewed, from those of the view."""
+        made = [v for v in view.writes if v is not None]
+        kind = ROWS.views.get(view.op) if len(made) == 1 else None
+        if kind == "reshape":
+            return _reshaped(self.shape(made[0]), self.shape(view.reads[0]), axes)
+        return self.viewed(view, axes) if kind in ("same", "transpose") else None
+
+    def _name(self, value: int) -> str:
+        return repr(self.graph.values[value].name[:120])
+
+    def _apply(self, i: int) -> bool:
+        """Whether the axes of all that operation i reads and writes follow from what is known by now."""
+        op = self.graph.operations[i]
+        rule = ROWS.operators.get(op.op)
+        if rule is None or op.random:
+            why = "it draws random numbers" if op.random else ROWS.barriers.get(op.op, "there is no rule for its rows")
+            raise _refused(op, why, "leave it out")
+        found = _RULES[rule.rule](self, op, rule)
+        if found is None:
+            return False
+        self.read[i], outs = found
+        for value, axes in self.read[i].items():
+            self._learn(value, axes, op)
+        for value, out in zip(op.writes, outs, strict=False):
+            if value is not None and isinstance(out, tuple):
+                self._fits(op, value, out)
+                self._learn(value, out, op)
+            elif value is not None:
+                self.sums.add(value)
+                if not self._backward(i) and rule.rule != "loss":
+                    raise _refused(op, "it sums over rows in forward, in another order then", "leave it out")
+        for value in op.reads:
+            producer = self.graph.values[value].producer
+            inside = value in self.sums or self._inside(value)
+            if value not in self.read[i] and inside and self._backward(i) == self._backward(producer):
+                raise _refused(op, f"it reads all rows of {self._name(value)}", "leave it out")
+        return True
+
+    def _backward(self, i: int) -> bool:
+        return i >= self.graph.backward_start
+
+    def _fits(self, op: Op, value: int, axes: Axes) -> None:
+        if prod(self.shape(value)[slice(*axes)]) != self.count or min(axes) < 0:
+            raise _refused(op, f"the rows of {self._name(value)} are not together", "leave it out")
+
+    # Rules: what is read row by row, and what becomes of each result
+
+    def elementwise(self, op: Op, rule: RowRule) -> _Found | None:
+        made = next(v for v in op.writes if v is not None)
+        rank = len(self.shape(made))
+        out = self.of(made)
+        for value in op.reads:
+            if out is None and (axes := self.of(value)) is not None:
+                shift = rank - len(self.shape(value))
+                out = axes[0] + shift, axes[1] + shift
+        if out is None:
+            return None
+        read: dict[int, Axes] = {}
+        for value in op.reads:
+            shape = self.shape(value)
+            shift = rank - len(shape)
+            start, end = max(0, out[0] - shift), max(0, out[1] - shift)
+            if shape[start:end] == self.shape(made)[out[0] : out[1]]:
+                read[value] = start, end
+            elif prod(shape[start:end]) != 1:
+                raise _refused(op, f"{self._name(value)} is the same for some rows", "leave it out")
+        return read, [out] * len(op.writes)
+
+    def along(self, op: Op, rule: RowRule) -> _Found | None:
+        values = [op.args[at].value for at in rule.cut if isinstance(op.args[at], Ref)]
+        axes = next((found for v in values if (found := self.of(v)) is not None), None)
+        if axes is None and rule.out[0] == "rows" and op.writes[0] is not None:
+            axes = self.of(op.writes[0])
+        if axes is None:
+            return None
+        if rule.over is not None and axes[0] <= int(op.args[rule.over]) % len(self.shape(values[0])) < axes[1]:
+            raise _refused(op, "it computes along the rows", "leave it out")
+        if rule.leading is not None and axes[1] > rule.leading:
+            raise _refused(op, "its rows are not the first axis", "leave it out")
+        return dict.fromkeys(values, axes), [axes if out == "rows" else None for out in rule.out]
+
+    def product(self, op: Op, rule: RowRule) -> _Found | None:
+        left, right = (op.args[at].value for at in rule.cut)
+        a, b, out = self.of(left), self.of(right), self.of(op.writes[0] or 0)
+        if a == (1, 2) or (a is None and b == (0, 1)):
+            if rule.cut != (0, 1):
+                raise _refused(op, "it adds to a sum over rows", "leave it out")
+            return {left: (1, 2), right: (0, 1)}, [None]
+        if a == (0, 1) or (a is None and b is None and out == (0, 1)):
+            read = {left: (0, 1)}
+            if rule.cut != (0, 1) and self.shape(op.args[0].value)[:-1] not in ((), (1,)):
+                read[op.args[0].value] = (0, 1)
+            return read, [(0, 1)]
+        if a is None and b is None and out is None:
+            return None
+        raise _refused(op, "its rows are columns of a product", "leave it out")
+
+    def reduce(self, op: Op, rule: RowRule) -> _Found | None:
+        value = op.args[0].value
+        axes, rank = self.of(value), len(self.shape(value))
+        over = {int(at) % rank for at in op.args[1] or range(rank)}
+        left = [at for at in range(rank) if at not in over or (len(op.args) > 2 and op.args[2])]
+        if axes is None:
+            made = self.of(op.writes[0] or 0)
+            if made is None:
+                return None
+            axes = left[made[0]], left[made[1] - 1] + 1
+        if over.isdisjoint(range(*axes)):
+            return {value: axes}, [(left.index(axes[0]), left.index(axes[1] - 1) + 1)]
+        if not over.issuperset(range(*axes)) or op.op != "aten.sum.dim_IntList":
+            raise _refused(op, "it computes along the rows", "leave it out")
+        return {value: axes}, [None]
+
+    def loss(self, op: Op, rule: RowRule) -> _Found | None:
+        value, target, weight, reduction = op.args[0].value, op.args[1].value, op.args[2], op.args[3]
+        if self.of(value) is None:
+            return None
+        if self.of(value) != (0, 1) or weight is not None or reduction not in (1, 2) or len(self.shape(value)) != 2:
+            why = "classes have weights" if weight is not None else "it reduces nothing" if not reduction else ""
+            raise _refused(op, why or "its rows are not the first of two axes", "leave it out")
+        return {value: (0, 1), target: (0, 1)}, [None, None]
+
+    def loss_backward(self, op: Op, rule: RowRule) -> _Found | None:
+        value, target = op.args[1].value, op.args[2].value
+        if self.of(value) is None:
+            return None
+        if self.of(value) != (0, 1) or len(self.shape(value)) != 2:
+            raise _refused(op, "its rows are not the first of two axes", "leave it out")
+        read = {value: (0, 1), target: (0, 1)}
+        return (read if op.args[4] else {op.args[0].value: (0, 1), **read}), [(0, 1)]
+
+
+_Found = tuple[dict[int, Axes], list[Axes | None]]
+_RULES: dict[str, Any] = {
+    "elementwise": Rows.elementwise,
+    "along": Rows.along,
+    "product": Rows.product,
+    "reduce": Rows.reduce,
+    "loss": Rows.loss,
+    "loss_backward": Rows.loss_backward,
+}
+
+
+def _refused(op: Op, why: str, hint: str) -> ScheduleError:
+    return ScheduleError(NOT_SPLIT, f"{op.id[:120]!r} ({op.op}) cannot be split along rows: {why}", hint=hint)
+
+
+def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axes: Axes) -> Axes | None:
+    """The axes of rows behind a change of shape; None where they do not stay together."""
+    ahead, rows = prod(before[: axes[0]]), prod(before[axes[0] : axes[1]])
+    start = next((at for at in range(len(after)) if prod(after[:at]) == ahead and after[at] > 1), None)
+    if start is None:
+        return None
+    end = next((at for at in range(start + 1, len(after) + 1) if prod(after[start:at]) == rows), None)
+    return None if end is None else (start, end)
+
+
+def bounds(rows: int, into: int) -> Iterator[tuple[int, int]]:
+    """First row of each tile, and the one behind its last."""
+    return ((tile * rows // into, (tile + 1) * rows // into) for tile in range(into))

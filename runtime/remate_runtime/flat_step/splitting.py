@@ -1,0 +1,129 @@
+"""The statement `split`: operations that run tile by tile along rows, as a step of ordinary operations.
+
+The forward operations that a split names become one window, the backward ones another. In a window the first tile of
+every operation runs, then the second one of every operation, and so on; backward begins with the last tile. Only one
+tile's intermediate values are needed at once. `schema/README.md` specifies the operations that result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from ..errors import ScheduleError
+from ..operators.rows import ROWS
+from .graph import Graph
+from .rows import NOT_SPLIT, Rows, bounds
+from .split_order import around_window
+from .tile_loss import TiledLoss
+from .tile_writer import Costs, TileWriter
+from .tiles import Tiles
+
+
+class FlatSplit(msgspec.Struct, frozen=True):
+    """operations: indices, ascending, of the step before it is split. into: number of tiles."""
+
+    operations: tuple[int, ...]
+    into: int
+
+
+class SplitStep(msgspec.Struct, frozen=True):
+    """graph: with tiles. origins: by operation of it, the index of the one that it is, or is a tile of, before. summed:
+    names of values that are sums over tiles."""
+
+    graph: Graph
+    origins: tuple[int, ...]
+    summed: frozenset[str]
+
+
+def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: None) -> SplitStep:
+    """Run operations tile by tile. costs: of what results. A tile has the workspace of the whole, as an upper bound.
+
+    Raises ScheduleError R091 for an operation that cannot be split, R092 where there are fewer rows than tiles.
+    """
+    for i in split.operations:
+        if graph.operations[i].view:
+            message = f"{graph.operations[i].id[:120]!r} is a view: views follow what they are views of"
+            raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
+    rows = Rows(graph, split.operations)
+    if not 2 <= split.into <= rows.count:
+        message = f"{split.into} tiles of {rows.count} rows"
+        raise ScheduleError("R092", message, hint=f"a number from 2 to {rows.count}" if rows.count > 1 else "delete it")
+    return _Splitting(graph, split, rows, TileWriter(graph, split.into, costs)).result()
+
+
+class _Splitting:
+    def __init__(self, graph: Graph, split: FlatSplit, rows: Rows, out: TileWriter) -> None:
+        self.graph, self.rows, self.out = graph, rows, out
+        self.tiles = Tiles(out, rows, list(bounds(rows.count, split.into)))
+        self.members = frozenset(split.operations)
+        self.whole = self._needed_whole()
+
+    def result(self) -> SplitStep:
+        graph, out = self.graph, self.out
+        starts = list[int]()
+        for half in (range(graph.backward_start), range(graph.backward_start, len(graph.operations))):
+            starts.append(len(out.operations))
+            for i in around_window(graph, half, self.members):
+                if isinstance(i, list):
+                    self._window(i, backward=i[0] >= graph.backward_start)
+                elif not self._obsolete(i):
+                    out.append(graph.operations[i], i)
+        losses = {v for i in self.members if self._is_loss(i) for v in graph.operations[i].writes}
+        summed = frozenset(out.values[v].name for v in self.rows.sums - losses)
+        return SplitStep(out.result(starts[1]), tuple(out.origins), summed)
+
+    def _needed_whole(self) -> set[int]:
+        """Values that something reads as a whole."""
+        graph, wanted = self.graph, set(self.graph.outputs)
+        wanted.update(v for _, v in (*graph.gradients, *graph.updates))
+        for i in range(len(graph.operations) - 1, -1, -1):
+            op = graph.operations[i]
+            if op.view:
+                if not wanted.isdisjoint(op.writes):
+                    wanted.update(op.reads)
+            elif i in self.members:
+                wanted.update(v for v in op.reads if v not in self.rows.read[i] or not self.rows.split(v))
+            else:
+                wanted.update(op.reads)
+        return wanted
+
+    def _obsolete(self, i: int) -> bool:
+        """Whether a view of what is made tile by tile is read nowhere as a whole."""
+        op = self.graph.operations[i]
+        if not op.view or not self.whole.isdisjoint(op.writes):
+            return False
+        owner = self.graph.root[op.reads[0]]
+        return self.graph.values[owner].producer in self.members and owner not in self.rows.sums
+
+    def _is_loss(self, i: int) -> bool:
+        return ROWS.operators[self.graph.operations[i].op].rule == "loss"
+
+    def _window(self, members: Sequence[int], backward: bool) -> None:
+        """Tile by tile, then what is made of all tiles."""
+        made = {i: [(k, v) for k, v in enumerate(self.graph.operations[i].writes) if v is not None] for i in members}
+        losses = {i: TiledLoss(self.out, i, self.rows.count) for i in members if self._is_loss(i)}
+        count, tiles = len(self.tiles.bounds), self.tiles
+        for tile in reversed(range(count)) if backward else range(count):
+            for i in members:
+                if i in losses:
+                    scores = self.graph.operations[i].args[0].value
+                    losses[i].tile(tile, tiles.read(i, scores, (0, 1), tile, 1), tiles.bounds[tile])
+                    continue
+                tiles.run(i, tile)
+                for k, v in made[i]:
+                    if self._leaves(v):
+                        tiles.fill(i, k, v, tile)
+        for i in members:
+            if i in losses:
+                losses[i].end()
+                continue
+            for k, v in made[i]:
+                if v in self.rows.sums:
+                    tiles.end_sum(i, k, v)
+                elif self._leaves(v):
+                    tiles.end_whole(i, k, v)
+
+    def _leaves(self, value: int) -> bool:
+        return value in self.whole and value not in self.rows.sums

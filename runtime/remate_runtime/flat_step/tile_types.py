@@ -1,0 +1,58 @@
+"""Types of tiles, and of views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from msgspec.structs import replace
+
+from ..errors import ScheduleError
+from ..format.tensor_type import TensorType
+from ..operators.rows import ROWS
+from .graph import Op
+
+
+def _strides(kind: TensorType) -> tuple[int, ...]:
+    if kind.strides is not None:
+        return kind.strides
+    return tuple(prod(kind.shape[at + 1 :]) for at in range(len(kind.shape)))
+
+
+def _with_strides(kind: TensorType, strides: Sequence[int]) -> TensorType:
+    """Strides are left out where the tensor is contiguous."""
+    plain = replace(kind, strides=None)
+    same = all(n < 2 or s == own for n, s, own in zip(kind.shape, strides, _strides(plain), strict=True))
+    return plain if same else replace(kind, strides=tuple(strides))
+
+
+def sliced(kind: TensorType, axis: int, count: int) -> TensorType:
+    shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
+    return _with_strides(replace(kind, shape=shape), _strides(kind))
+
+
+def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
+    """The type of a view of a tile. kind: with its shape."""
+    match ROWS.views[op.op]:
+        case "transpose":
+            strides = list(_strides(base))
+            one, other = (0, 1) if len(op.args) == 1 else (int(at) % len(strides) for at in op.args[1:3])
+            strides[one], strides[other] = strides[other], strides[one]
+            return _with_strides(kind, strides)
+        case "expand":
+            shift = len(kind.shape) - len(base.shape)
+            own = (0,) * shift + _strides(base)
+            sizes = (1,) * shift + base.shape
+            strides = [0 if a != b else s for a, b, s in zip(sizes, kind.shape, own, strict=True)]
+            return _with_strides(kind, strides)
+        case "same":
+            return base
+    if base.strides is not None:
+        raise ScheduleError("R091", f"{op.id[:120]!r} is a view of what is not contiguous", hint="split less")
+    return replace(kind, strides=None)
+
+
+def dense(kind: TensorType, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of another shape, without gaps, in the order of those of a type."""
+    order = sorted(range(len(shape)), key=lambda at: -_strides(kind)[at])
+    return tuple(prod(shape[other] for other in order[order.index(at) + 1 :]) for at in range(len(shape)))

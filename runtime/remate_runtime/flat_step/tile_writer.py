@@ -1,0 +1,140 @@
+"""The operations and values of a step that is being rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..format.tensor_type import TensorType
+from ..operators import VIEWS
+from .graph import Graph, Number, Op, Ref, Value, roots
+
+TILE = "@"  # in ids, between that of an operation and the number of its tile
+ALL = "all"  # in place of a number: what is done once for all tiles
+Costs = Callable[[str], int | None]  # id of an operation of the result -> ns; None: as a part of the whole
+
+
+class TileWriter:
+    """values: those of the graph, then new ones. operations: so far. origins: for each the index of the one that it is,
+    or is a tile of, in the graph."""
+
+    def __init__(self, graph: Graph, into: int, costs: Costs) -> None:
+        self.graph, self.into, self.costs = graph, into, costs
+        self.values: list[Value] = list(graph.values)
+        self.operations: list[Op] = []
+        self.origins: list[int] = []
+
+    def type(self, value: int) -> TensorType:
+        return self.values[value].type
+
+    def new(self, name: str, kind: TensorType) -> int:
+        self.values.append(Value(name, kind, "op"))
+        return len(self.values) - 1
+
+    def emit(
+        self,
+        i: int,
+        name: str,
+        operator: str,
+        args: tuple[Any, ...],
+        writes: tuple[int | None, ...],
+        kwargs: Mapping[str, Any] | None = None,
+        like: Op | None = None,
+    ) -> None:
+        """like: whose keyword arguments and kind of result it has."""
+        kwargs = dict(kwargs or (like.kwargs if like else {}))
+        reads = tuple(dict.fromkeys(_refs((args, tuple(kwargs.values())))))
+        source, view = self.graph.operations[i].source, operator in VIEWS
+        ns, workspace = (0, 0) if view else self._cost(i, name)
+        multiple = like.multiple if like else False
+        self.append(Op(name, operator, args, kwargs, reads, writes, multiple, view, False, ns, workspace, source), i)
+
+    def _cost(self, i: int, name: str) -> tuple[int, int]:
+        op, known = self.graph.operations[i], self.costs(name)
+        if not name.rpartition(TILE)[2].isdecimal():
+            return known or 0, 0
+        return -(-op.ns // self.into) if known is None else known, op.workspace
+
+    def append(self, op: Op, origin: int) -> None:
+        for v in op.writes:
+            if v is not None:
+                self.values[v] = replace(self.values[v], producer=len(self.operations))
+        self.operations.append(op)
+        self.origins.append(origin)
+
+    def result(self, backward_start: int) -> Graph:
+        """Without values that nothing makes any more."""
+        made = {v for op in self.operations for v in op.writes}
+        kept = [v for v, about in enumerate(self.values) if about.kind != "op" or v in made]
+        new = {v: at for at, v in enumerate(kept)}
+
+        def moved(argument: Any) -> Any:
+            if isinstance(argument, Ref):
+                return Ref(new[argument.value])
+            if isinstance(argument, Number):
+                return argument.of(new.__getitem__)
+            return tuple(map(moved, argument)) if isinstance(argument, tuple) else argument
+
+        operations = tuple(
+            replace(
+                op,
+                args=moved(op.args),
+                kwargs={name: moved(one) for name, one in op.kwargs.items()},
+                reads=tuple(new[v] for v in op.reads),
+                writes=tuple(None if v is None else new[v] for v in op.writes),
+            )
+            for op in self.operations
+        )
+        graph = self.graph
+        return replace(
+            graph,
+            values=tuple(self.values[v] for v in kept),
+            operations=operations,
+            backward_start=backward_start,
+            outputs=tuple(new[v] for v in graph.outputs),
+            gradients=tuple((new[s], new[v]) for s, v in graph.gradients),
+            updates=tuple((new[b], new[v]) for b, v in graph.updates),
+            root=roots(len(kept), operations),
+        )
+
+    def becomes(self, value: int, of: int) -> None:
+        """What was made as a new value is the value `of` of the graph."""
+        at = self.values[value].producer
+        last = self.operations[at]
+        self.operations[at] = replace(last, writes=tuple(of if v == value else v for v in last.writes))
+        self.values[of] = replace(self.values[of], producer=at)
+
+    def empty(self, i: int, name: str, kind: TensorType) -> int:
+        """A contiguous tensor to be filled."""
+        made = self.new(name, kind)
+        where = {"dtype": {"dtype": kind.dtype}, "device": {"device": "cpu" if kind.cpu else "main"}}
+        self.emit(i, name, "aten.empty.memory_format", (kind.shape,), (made,), where)
+        return made
+
+    def view(self, i: int, name: str, operator: str, value: int, arguments: tuple[Any, ...], kind: TensorType) -> int:
+        """A view of a value. arguments: behind the value."""
+        made = self.new(name, kind)
+        self.emit(i, name, operator, (Ref(value), *arguments), (made,))
+        return made
+
+    def filled(self, i: int, name: str, whole: int, part: int, axis: int, bounds: tuple[int, int]) -> int:
+        """The whole with a tile in its place; it is written in place, as nothing else reads the whole before."""
+        made = self.new(name, self.type(whole))
+        self.emit(i, name, "aten.slice_scatter", (Ref(whole), Ref(part), axis, *bounds), (made,))
+        return made
+
+    def cast(self, i: int, name: str, value: int, dtype: str, into: int | None = None) -> int:
+        """A copy of another type. into: the value that it becomes; None: a new one."""
+        made = self.new(name, replace(self.type(value), dtype=dtype)) if into is None else into
+        self.emit(i, name, "aten._to_copy", (Ref(value),), (made,), {"dtype": {"dtype": dtype}})
+        return made
+
+
+def _refs(argument: Any) -> Iterator[int]:
+    if isinstance(argument, Ref):
+        yield argument.value
+    elif isinstance(argument, tuple):
+        for one in argument:
+            yield from _refs(one)

@@ -1,0 +1,44 @@
+"""What operators do with rows, for the statement `split`: `schema/rows-1.json`, which a second implementation reads as
+well."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from .tables import path
+
+_NAME = "rows-1.json"
+
+
+class RowRule(msgspec.Struct, frozen=True):
+    """What an operator does with rows.
+
+    rule: elementwise, with broadcasting; along: rows of the arguments `cut` give rows of the result; product, of the
+    matrices `cut`; reduce: a sum or mean over the axes of the second argument; loss: `nll_loss`. over: position of the
+    axis that it computes along, where no rows may be. leading: rows must be within so many first axes. out: for each
+    result whether it has rows, or is a sum over all rows. rounds: its kernels may round
+    fewer rows otherwise.
+    """
+
+    rule: Literal["elementwise", "along", "product", "reduce", "loss", "loss_backward"]
+    cut: tuple[int, ...] = ()
+    over: int | None = None
+    leading: int | None = None
+    out: tuple[Literal["rows", "sum"], ...] = ()
+    rounds: bool = False
+
+
+class RowTables(msgspec.Struct, frozen=True):
+    """The file. views: by operator, what it does with axes. barriers: why operators cannot be split; those without a
+    rule cannot be split either."""
+
+    format: str
+    version: int
+    operators: dict[str, RowRule]
+    views: dict[str, Literal["reshape", "transpose", "unsqueeze", "expand", "same"]]
+    barriers: dict[str, str]
+
+
+ROWS = msgspec.json.decode(path(_NAME).read_bytes(), type=RowTables)

@@ -1,0 +1,58 @@
+"""What people see of splits: in edit, show, check, fmt, diff, explain, lint, merge, trace and report."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .changes import change
+
+Remate = Callable[..., Any]
+Golden = Callable[[str, str], None]
+SPLITS = Path(__file__).parents[2] / "schema/corpus/valid/splits.json"
+OPERATION = "up~words.relu"
+
+
+@pytest.fixture
+def split(remate: Remate) -> None:
+    shutil.copy(SPLITS, "splits.json")
+
+
+@pytest.mark.usefixtures("split")
+def test_texts(remate: Remate, golden: Golden) -> None:
+    told = [remate("show", "splits.json"), remate("check", "splits.json"), remate("lint", "splits.json")]
+    told += [remate("explain", "splits.json", name) for name in (OPERATION, f"{OPERATION}@1", "up~words")]
+    golden("splits.txt", "\n".join(map(str, told)))
+
+
+@pytest.mark.usefixtures("split")
+def test_other_commands_read_it(remate: Remate) -> None:
+    assert remate("fmt", "--check", "splits.json").status == 0
+    assert remate("report", "splits.json", "-o", "report.html").status == 0
+    assert "in 3 tiles along rows" in Path("report.html").read_text()
+    assert remate("trace", "splits.json", "-o", "trace.json").status == 0
+    assert "words.mm@2" in Path("trace.json").read_text()
+
+
+@pytest.mark.usefixtures("split")
+def test_edits(remate: Remate, golden: Golden) -> None:
+    heads = ["up~words.up.addmm", "up~words.up.grad.mm"]
+    told = [remate("edit", "splits.json", "--split", *heads, "--into", "5", "-o", "other.json", "--force")]
+    told.append(remate("edit", "splits.json", "--split", OPERATION, "up~words.grad.threshold_backward", "--into", "3"))
+    told.append(remate("edit", "splits.json", "--split", "up~words.nothing", "--into", "2"))
+    told.append(remate("edit", "splits.json", "--split", OPERATION))
+    told.append(remate("diff", "splits.json", "other.json"))
+    golden("splits-edit.txt", "\n".join(map(str, told)))
+    assert remate("check", "other.json").status == 0
+
+
+@pytest.mark.usefixtures("split")
+def test_features_follow_the_statements(remate: Remate) -> None:
+    assert remate("edit", "splits.json", "--plan", "up~words=baseline", "-o", "plain.json").status == 0
+    assert "requires" in Path("plain.json").read_text()  # the plan is still in the file
+    change("splits.json", ('  "requires": ["split"],\n', ""))
+    assert remate("check", "splits.json").status != 0

@@ -1,0 +1,161 @@
+"""Which axes are rows, for the second simulator: from `schema/README.md` and `schema/rows-1.json` alone, nothing of
+remate imported."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .independent_step import Op, Step
+
+ROWS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "schema/rows-1.json").read_bytes())
+
+
+class RowAxes:
+    """By value its axes that are rows, the sums over rows, and what each named operation reads by rows."""
+
+    def __init__(self, step: Step, named: list[int]) -> None:
+        self.step = step
+        self.view = {w: op for op in step.ops if op.view for w in op.writes}
+        self.made = {w for i in named for w in step.ops[i].writes}
+        self.axes: dict[str, tuple[int, int]] = {}
+        self.sums: set[str] = set()
+        self.by_rows: dict[int, list[str]] = {}
+        first = step.ops[named[0]].writes[0]
+        sizes = self.shape(first)
+        end = next(k + 1 for k, size in enumerate(sizes) if size > 1)
+        self.axes[first], self.rows = (0, end), prod(sizes[:end])
+        while len(self.by_rows) < len(named):
+            known = len(self.by_rows)
+            for i in named:
+                if i not in self.by_rows:
+                    self.rule(i)
+            assert len(self.by_rows) > known
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        return self.step.types[value].shape
+
+    def at(self, value: str) -> tuple[int, int] | None:
+        if value not in self.axes and value in self.view:
+            before = self.at(self.view[value].reads[0])
+            if before is not None and (found := self.through(self.view[value], value, before)) is not None:
+                self.axes[value] = found
+        return self.axes.get(value)
+
+    def through(self, op: Op, value: str, axes: tuple[int, int]) -> tuple[int, int] | None:
+        kind, a, b = ROWS["views"].get(op.line["op"]), self.shape(op.reads[0]), self.shape(value)
+        if kind == "reshape":
+            return reshaped(a, b, axes)
+        if kind == "transpose":
+            one, other = [int(d) % len(a) for d in op.args[1:3]] or [0, 1]
+            at = {one: other, other: one}.get(axes[0], axes[0])
+            return (at, at + 1) if axes[1] - axes[0] == 1 else None
+        if kind == "unsqueeze":
+            at = int(op.args[1]) % len(b)
+            return axes if at >= axes[1] else (axes[0] + 1, axes[1] + 1) if at <= axes[0] else None
+        if kind == "expand":
+            return axes[0] + len(b) - len(a), axes[1] + len(b) - len(a)
+        return axes if kind == "same" else None
+
+    def learn(self, value: str, axes: tuple[int, int]) -> None:
+        if self.at(value) is not None:
+            assert self.axes[value] == axes
+            return
+        self.axes[value] = axes
+        if value in self.view:
+            op = self.view[value]
+            kind = ROWS["views"].get(op.line["op"])
+            if kind == "reshape":
+                back = reshaped(self.shape(value), self.shape(op.reads[0]), axes)
+            else:
+                back = self.through(op, value, axes) if kind in ("same", "transpose") else None
+            if back is not None:
+                self.learn(op.reads[0], back)
+
+    def rule(self, i: int) -> None:
+        op = self.step.ops[i]
+        about, out = ROWS["operators"][op.line["op"]], op.writes[0]
+        read: dict[str, tuple[int, int]] = {}
+        made: list[tuple[int, int] | None] = [None] * len(op.writes)
+        kind = about["rule"]
+        if kind == "elementwise":
+            rank, axes = len(self.shape(out)), self.at(out)
+            for value in op.reads:
+                if axes is None and (found := self.at(value)) is not None:
+                    shift = rank - len(self.shape(value))
+                    axes = found[0] + shift, found[1] + shift
+            if axes is None:
+                return
+            for value in op.reads:
+                shift = rank - len(self.shape(value))
+                span = max(0, axes[0] - shift), max(0, axes[1] - shift)
+                if self.shape(value)[slice(*span)] == self.shape(out)[slice(*axes)]:
+                    read[value] = span
+            made = [axes] * len(op.writes)
+        elif kind == "along":
+            cut = [str(op.args[at]) for at in about["cut"]]
+            axes = next((self.at(value) for value in cut if self.at(value) is not None), None)
+            if axes is None and about["out"][0] == "rows":
+                axes = self.at(out)
+            if axes is None:
+                return
+            read = dict.fromkeys(cut, axes)
+            made = [axes if each == "rows" else None for each in about["out"]]
+        elif kind == "product":
+            left, right = (str(op.args[at]) for at in about["cut"])
+            a, b = self.at(left), self.at(right)
+            if a == (1, 2) or (a is None and b == (0, 1)):
+                read = {left: (1, 2), right: (0, 1)}
+            elif a == (0, 1) or self.at(out) == (0, 1):
+                read, made = {left: (0, 1)}, [(0, 1)]
+                if about["cut"] != [0, 1] and self.shape(str(op.args[0]))[:-1] not in ((), (1,)):
+                    read[str(op.args[0])] = 0, 1
+            else:
+                return
+        elif kind == "reduce":
+            value = str(op.args[0])
+            axes, rank = self.at(value), len(self.shape(value))
+            over = {int(d) % rank for d in op.args[1] or range(rank)}
+            rest = [d for d in range(rank) if d not in over or (len(op.args) > 2 and op.args[2])]
+            if axes is None:
+                found = self.at(out)
+                if found is None:
+                    return
+                axes = rest[found[0]], rest[found[1] - 1] + 1
+            read = {value: axes}
+            if not over & set(range(*axes)):
+                made = [(rest.index(axes[0]), rest.index(axes[1] - 1) + 1)]
+        else:
+            scores, target = (str(op.args[at]) for at in ((0, 1) if kind == "loss" else (1, 2)))
+            if self.at(scores) is None:
+                return
+            read = {scores: (0, 1), target: (0, 1)}
+            if kind == "loss_backward":
+                made = [(0, 1)]
+                if not op.args[4]:
+                    read = {str(op.args[0]): (0, 1), **read}
+        for value, axes in read.items():
+            self.learn(value, axes)
+        for value, axes in zip(op.writes, made, strict=True):
+            if axes is None:
+                self.sums.add(value)
+            else:
+                self.learn(value, axes)
+        self.by_rows[i] = list(read)
+
+    def tiled(self, value: str) -> bool:
+        base = value
+        while base not in self.made and base in self.view:
+            base = self.view[base].reads[0]
+        return base in self.made and self.at(value) is not None
+
+
+def reshaped(a: tuple[int, ...], b: tuple[int, ...], axes: tuple[int, int]) -> tuple[int, int] | None:
+    ahead, rows = prod(a[: axes[0]]), prod(a[slice(*axes)])
+    for start in range(len(b)):
+        if prod(b[:start]) == ahead and b[start] > 1:
+            return next(((start, end) for end in range(start + 1, len(b) + 1) if prod(b[start:end]) == rows), None)
+    return None
