@@ -14,7 +14,7 @@ from ..budget import BudgetError, parse_budget
 from ..capture.recorded import called
 from ..dims.requested_sizes import AUTO, read
 from ..errors import DimsError
-from ..schedule_tools.device_memory import check_known
+from ..schedule_tools.device_memory import OptimizerState, check_known
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_costs
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
@@ -49,10 +49,11 @@ def fit(
     kwargs: Mapping[str, Any] | None = None,
     *,
     device_memory: str | int,
-    optimizer: str,
+    optimizer: OptimizerState,
     cost: str | None = None,
     device: str | None = None,
     cuda_context: int | None = None,
+    reserve: str | int = 0,
     **options: Unpack[SearchKeywords],
 ) -> Fit:
     """Find the largest batch with which a model trains on a device, and plan it.
@@ -66,10 +67,13 @@ def fit(
         args: Positional arguments of the call to plan.
         kwargs: Keyword arguments of the call to plan.
         device_memory: All memory of the device, in bytes (`"80GiB"`).
-        optimizer: Optimizer whose state is on the device, for example `"adamw"`, `"sgd"` or `"sgd-momentum"`.
+        optimizer: Optimizer whose state is on the device: `"adamw"`, `"sgd-momentum"`, the path of a class
+            (`"torch.optim.Adafactor"`), a function from parameters to an optimizer, or bytes. Classes and functions
+            make one step on the meta device.
         cost: As for `remate.plan`. The search itself estimates workspaces where costs are measured.
         device: As for `remate.plan`.
         cuda_context: Bytes of the CUDA context. Default: an estimate.
+        reserve: Bytes of the device to keep free, for example for an average of the parameters.
         profile: As for `remate.plan`.
         cache: As for `remate.plan`.
         measure_again: As for `remate.plan`.
@@ -99,6 +103,9 @@ def fit(
     memory = parse_budget(device_memory).size
     if memory is None:
         raise BudgetError(f"the memory of a device is {device_memory!r}\n  hint: write 80GiB")
+    kept = parse_budget(reserve).size if reserve else 0
+    if kept is None:
+        raise BudgetError(f"the reserve is {reserve!r}\n  hint: write 2GiB")
     chosen = options_of("fit", SearchKeywords, options, device=device)
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
@@ -112,7 +119,7 @@ def fit(
         )
     with telling(chosen.progress) as progress:
         say = progress or (lambda text: None)
-        limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients))
+        limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients), kept)
         search = Search(call, asking, limits, cost, settings, chosen, gpu, say)
         schedule = search.planned(chosen.name or type(call.model).__name__, chosen.note)
         most, solved = schedule.model.dims[search.dim].max, schedule.solve

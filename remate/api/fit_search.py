@@ -18,7 +18,7 @@ from ..errors import DoesNotFitError, InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costed
 from ..profile.devices import Device
-from ..schedule_tools.device_memory import residents
+from ..schedule_tools.device_memory import OptimizerState, residents
 from ..strategy import QUICK, Effort, Request, Solution, StepInstance, effort_named, policy, solve
 from .options import PlanOptions
 from .plan import Progress, plan_step, prepare, schedule_of
@@ -54,17 +54,18 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
-    """memory, cuda_context: bytes. optimizer: whose state is held. gradients: what becomes of them when they are
-    delivered."""
+    """memory, cuda_context, reserve: bytes. optimizer: whose state is held. gradients: what becomes of them when they
+    are delivered."""
 
     memory: int
-    optimizer: str
+    optimizer: OptimizerState
     cuda_context: int | None
     gradients: Gradients = "retained"
+    reserve: int = 0
 
     def held(self, model: Model) -> dict[str, int]:
         """Bytes that stay on the device while `model` trains, by what they are."""
-        found = residents(model, self.optimizer, self.cuda_context, self.gradients)
+        found = residents(model, self.optimizer, self.cuda_context, self.gradients, self.reserve)
         return {one.what: one.nbytes for one in found}
 
     def left(self, model: Model) -> int:

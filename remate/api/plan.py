@@ -34,6 +34,7 @@ from ..capture.differentiated import choice_text
 from ..capture.recorded import RecordedCall, called
 from ..dims.generic import prove, sized
 from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
+from ..dims.requested_sizes import SMALLEST
 from ..errors import InfeasibleError
 from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
@@ -105,8 +106,8 @@ def plan(
         budget: Largest peak, in bytes (`"4GiB"`, `4 << 30`) or as a share of the baseline's peak (`"60%"`). The peak
             counts activations, outputs, gradients and workspaces, but not parameters, buffers, inputs and optimizer
             state. `"min"`: the smallest peak that a quick search finds, or that costs at most `slowdown`. Default: the
-            knee of the curve of peak and time, which is printed. For parts and for `cost="compiled"` it is 60%; parts
-            that need more get their smallest peak.
+            knee of the curve of peak and time, which is printed. For parts, for `cost="compiled"` and with pages it is
+            60%; parts that need more get their smallest peak.
         cost: Source of times and workspaces. `"measured"`: the model's device (default). `"cpu"`, `"a100"`, `"h100"`,
             `"h200"`: a roofline model; the default with `device`. `"compiled"`: measured, with a budget that holds
             under `apply(..., engine="compiled")`.
@@ -177,7 +178,8 @@ def _planned(
     check_budget(budget, options.slowdown)
     gpu = gpu_elsewhere(options.device)
     cost, at = cost_for(gpu, cost), options.at
-    default = budget is None and options.slowdown is None and (at is not None or cost == COMPILED)
+    paged = options.disk_budget is not None or options.host_budget is not None
+    default = budget is None and options.slowdown is None and (at is not None or cost == COMPILED or paged)
     if default:
         budget = DEFAULT_SHARE
     goal = goal_of(budget, options.slowdown)
@@ -188,7 +190,9 @@ def _planned(
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:
-        refuse_paging(settings, "parts of a model, cost='compiled' and plans without a budget page nothing")
+        refuse_paging(
+            settings, "parts of a model, cost='compiled' and plans for the least peak or a slowdown page nothing"
+        )
     if at is not None:
         from .parts import plan_at
 
@@ -205,7 +209,21 @@ def _planned(
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
             schedule = plan_step(step, settings, cost, **names, progress=say)
+        if text := _size_one(schedule):
+            aloud(options.progress, say)(text)
     return replace(schedule, model=replace(schedule.model, fill=fill))
+
+
+def _size_one(schedule: Schedule) -> str:
+    """What to say of sizes from 2: a last batch of 1 would be another step."""
+    names = [name for name, dim in schedule.model.dims.items() if dim.min == SMALLEST]
+    if not names:
+        return ""
+    ones = " or ".join(f"{name}=1" for name in names)
+    return (
+        f"not for {ones}, which is another step in PyTorch: where a last batch can be that small, plan it, too, and "
+        "apply(model, [one, the other]), or apply(..., otherwise='original')"
+    )
 
 
 def prepare(

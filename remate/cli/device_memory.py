@@ -35,7 +35,16 @@ def bytes_of(text: str) -> int:
 def add_optimizer(parser: argparse.ArgumentParser) -> None:
     """What goes with `--device-memory`."""
     parser.add_argument(
-        "--optimizer", metavar="KIND", help="whose state the device holds, too: adamw, sgd, sgd-momentum, …"
+        "--optimizer",
+        metavar="KIND",
+        help="whose state the device holds, too: adamw, sgd, sgd-momentum, …, or the path of a class, "
+        "torch.optim.Adafactor, which makes one step on the meta device",
+    )
+    parser.add_argument(
+        "--optimizer-bytes", metavar="SIZE", type=bytes_of, help="of its state, in place of --optimizer"
+    )
+    parser.add_argument(
+        "--reserve", metavar="SIZE", type=bytes_of, help="to keep free, for example for an average of the parameters"
     )
     parser.add_argument("--cuda-context", metavar="SIZE", type=bytes_of, help="of the process; default: an estimate")
 
@@ -45,8 +54,16 @@ def check_optimizer(args: argparse.Namespace) -> None:
     from ..schedule_tools.device_memory import check_known
 
     if args.device_memory is None:
-        if args.optimizer or args.cuda_context is not None:
-            raise UsageError("--optimizer and --cuda-context belong to --device-memory\n  hint: --device-memory 24GiB")
+        given = (args.optimizer, args.optimizer_bytes, args.reserve, args.cuda_context)
+        if any(one is not None for one in given):
+            raise UsageError(
+                "--optimizer, --optimizer-bytes, --reserve and --cuda-context belong to --device-memory\n"
+                "  hint: --device-memory 24GiB"
+            )
+        return
+    if args.optimizer_bytes is not None:
+        if args.optimizer is not None:
+            raise UsageError("--optimizer and --optimizer-bytes ask for two things\n  hint: leave one of them out")
         return
     if args.optimizer is None:
         raise UsageError(
@@ -61,7 +78,8 @@ def held(
     """What is on the device besides the step. weights_paged: the peak of the step counts parameters."""
     from ..schedule_tools.device_memory import residents
 
-    found = residents(model, args.optimizer, args.cuda_context, gradients)
+    optimizer = args.optimizer if args.optimizer_bytes is None else args.optimizer_bytes
+    found = residents(model, optimizer, args.cuda_context, gradients, args.reserve or 0)
     return tuple(one for one in found if not (weights_paged and one.what == "parameters"))
 
 

@@ -66,7 +66,9 @@ def run(args: argparse.Namespace) -> int:
     from ..api.options import SearchKeywords
 
     name = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
-    device = {key: getattr(args, key) for key in ("device_memory", "optimizer", "cuda_context", "cost")}
+    device: dict[str, Any] = {key: getattr(args, key) for key in ("device_memory", "cuda_context", "cost")}
+    device["optimizer"] = args.optimizer if args.optimizer_bytes is None else args.optimizer_bytes
+    device["reserve"] = args.reserve or 0
     device["device"] = args.gpu
     with Reporter(args.quiet) as report:
         options = replace(options_from(args), dims=dims_of(args.dims), name=name, progress=report)

@@ -59,6 +59,9 @@ FILL = (
 )
 
 
+_ONE = "; 1 is another step in PyTorch, for a file of its own"
+
+
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
         "plan", help="plan a model's training step and write a schedule", description=__doc__, epilog=PEAK_NOTE
@@ -78,7 +81,7 @@ def configure(commands: Any) -> None:
         "--budget",
         type=budget_text,
         help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends; 60%% with "
-        "--at and --cost compiled",
+        "--at, pages and --cost compiled",
     )
     limit.add_argument(
         "--device-memory",
@@ -141,7 +144,8 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     gpu = split_device(args)
-    default = args.budget is None and args.slowdown is None and bool(args.at or args.cost == COMPILED)
+    fixed = args.at or args.cost == COMPILED or args.disk_budget or args.host_budget
+    default = args.budget is None and args.slowdown is None and bool(fixed)
     if default and not args.device_memory:
         args.budget = DEFAULT_SHARE
     goal = None if args.device_memory else goal_of(args.budget, args.slowdown)
@@ -162,7 +166,9 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
-        refuse_paging(settings, "parts of a model, --cost compiled and plans without a budget page nothing")
+        refuse_paging(
+            settings, "parts of a model, --cost compiled and plans for the least peak or a slowdown page nothing"
+        )
     if args.at:
         plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE
@@ -229,7 +235,10 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
-    rows += [("size", name, f"{ranged(dim)}, planned at {dim.planned}") for name, dim in schedule.model.dims.items()]
+    rows += [
+        ("size", name, f"{ranged(dim)}, planned at {dim.planned}{_ONE * (dim.min == 2)}")
+        for name, dim in schedule.model.dims.items()
+    ]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])

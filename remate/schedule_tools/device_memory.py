@@ -10,7 +10,9 @@ from remate_runtime import operators
 from remate_runtime.format import Gradients, Model, did_you_mean, input_leaves, parse_type
 
 from ..errors import UnknownNameError
+from .optimizer_state import Factory, factory_named, optimizer_bytes
 
+OptimizerState = str | int | Factory  # a name, bytes, or what makes an optimizer of parameters
 MIB = 1 << 20
 CONTEXT = (
     768 * MIB
@@ -41,30 +43,34 @@ class Resident(msgspec.Struct, frozen=True):
 
 
 def residents(
-    model: Model, optimizer: str, context: int | None = None, gradients: Gradients = "retained"
+    model: Model,
+    optimizer: OptimizerState,
+    context: int | None = None,
+    gradients: Gradients = "retained",
+    reserve: int = 0,
 ) -> tuple[Resident, ...]:
     """What stays on the device while `model` trains. Gradients are in the peak of its step, and not here, unless they
     are accumulated: then they are there before and after it.
 
-    optimizer: one of OPTIMIZERS. context: bytes of the CUDA context, by default CONTEXT for a model on CUDA, and none
-    for one on the CPU. gradients: what becomes of them when they are delivered. Raises UnknownNameError.
+    optimizer: one of OPTIMIZERS, the path of a class, what makes one of parameters, or bytes. context: bytes of the
+    CUDA context, by default CONTEXT for a model on CUDA, and none for one on the CPU. gradients: what becomes of them
+    when they are delivered. reserve: bytes to keep free, for what nothing here knows of (an average of the
+    parameters). Raises UnknownNameError.
     """
-    check_known(optimizer)
-    copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
-    state = [text for name, text in model.parameters.items() if name not in frozen for _ in range(copies)]
-    multiples = ("nothing", "once the trainable parameters", "twice the trainable parameters")
-    remark = f"{optimizer}: {multiples[copies] if copies < 3 else f'{copies} times the trainable parameters'}"
+    state, remark = _state(model, optimizer)
     held = [
         Resident("parameters", _bytes(model, model.parameters.values())),
         Resident("buffers", _bytes(model, model.buffers.values())),
         Resident("inputs", _bytes(model, (leaf.text for leaf in input_leaves(model.inputs)))),
-        Resident("optimizer state", _bytes(model, state), remark),
+        Resident("optimizer state", state, remark),
     ]
     if gradients == "accumulated":
         held.append(Resident("gradients", grad_bytes(model), "accumulated in .grad"))
     if model.device != "cpu" or context is not None:
         size, remark = (CONTEXT, "an estimate, --cuda-context changes it") if context is None else (context, "")
         held.append(Resident("CUDA context", size, remark))
+    if reserve:
+        held.append(Resident("reserve", reserve, "kept free"))
     return tuple(held)
 
 
@@ -73,16 +79,35 @@ def parameter_bytes_of(model: Model) -> int:
     return _bytes(model, model.parameters.values())
 
 
+def _state(model: Model, optimizer: OptimizerState) -> tuple[int, str]:
+    """Bytes of an optimizer's state, and a remark."""
+    check_known(optimizer)
+    if isinstance(optimizer, int):
+        return optimizer, "as stated"
+    if not isinstance(optimizer, str) or optimizer not in OPTIMIZERS:
+        made = factory_named(optimizer) if isinstance(optimizer, str) else optimizer
+        name = optimizer if isinstance(optimizer, str) else getattr(made, "__qualname__", type(made).__qualname__)
+        return optimizer_bytes(model, made), f"{name}: what one step makes"
+    copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
+    state = [text for name, text in model.parameters.items() if name not in frozen for _ in range(copies)]
+    multiples = ("nothing", "once the trainable parameters", "twice the trainable parameters")
+    times = multiples[copies] if copies < 3 else f"{copies} times the trainable parameters"
+    return _bytes(model, state), f"{optimizer}: {times}"
+
+
 def grad_bytes(model: Model) -> int:
     """Bytes of the device that `.grad` of all trainable parameters takes."""
     frozen = set(model.frozen)
     return _bytes(model, (text for name, text in model.parameters.items() if name not in frozen))
 
 
-def check_known(optimizer: str) -> None:
-    """Raise UnknownNameError for what is not in OPTIMIZERS."""
-    if optimizer not in OPTIMIZERS:
-        hint = did_you_mean(optimizer, OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}")
+def check_known(optimizer: OptimizerState) -> None:
+    """Raise UnknownNameError for a text that neither is in OPTIMIZERS nor names a class."""
+    if isinstance(optimizer, str) and "." in optimizer:
+        factory_named(optimizer)
+    elif isinstance(optimizer, str) and optimizer not in OPTIMIZERS:
+        others = "the path of its class (torch.optim.Adafactor), or its bytes (optimizer_bytes)"
+        hint = did_you_mean(optimizer, OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}, {others}")
         raise UnknownNameError(f"the state of the optimizer {optimizer[:80]!r} is not known\n  hint: {hint}")
 
 

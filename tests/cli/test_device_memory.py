@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate.schedule_tools.device_memory import CONTEXT, OPTIMIZERS, residents
-from remate_runtime.format import load
+from remate_runtime.format import load, parse_type
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -58,7 +58,10 @@ def test_show_tells_whether_it_fits(remate: Remate, golden: Golden) -> None:
         (("--device-memory", "2MiB"), "which optimizer?\nhint: --optimizer adamw"),
         (("--device-memory", "2MiB", "--optimizer", "adamww"), "hint: did you mean adamw?"),
         (("--device-memory", "50%", "--optimizer", "sgd"), "is no size: write 512MiB or 24GiB"),
-        (("--budget", "50%", "--optimizer", "sgd"), "--optimizer and --cuda-context belong to --device-memory"),
+        (("--budget", "50%", "--optimizer", "sgd"), "--reserve and --cuda-context belong to --device-memory"),
+        (("--device-memory", "2MiB", "--optimizer", "sgd", "--optimizer-bytes", "1MiB"), "ask for two things"),
+        (("--device-memory", "2MiB", "--optimizer", "torch.optim.Nowhere"), "there is no optimizer"),
+        (("--device-memory", "2MiB", "--optimizer", "torch.optim.LBFGS"), "--optimizer-bytes"),
         (("--budget", "50%", "--device-memory", "2MiB"), "not allowed with argument"),
         (("--device-memory", "100KiB", "--optimizer", "sgd"), "the device is full before the step begins"),
     ],
@@ -68,6 +71,42 @@ def test_refused(remate: Remate, argv: tuple[str, ...], said: str) -> None:
     assert outcome.status == 2
     assert said in outcome.err
     assert not Path("s.json").exists()
+
+
+def test_bytes_of_the_state_and_a_reserve_are_subtracted(remate: Remate) -> None:
+    words = ("--device-memory", "2MiB", "--optimizer-bytes", "100KiB", "--reserve", "50KiB")
+    outcome = remate(*PLAN, *words)
+    assert outcome.status == 0, outcome.err
+    left = (2 << 20) - PARAMETERS - INPUTS - (150 << 10)
+    assert json.loads(Path("s.json").read_text())["solve"]["budget"] == left
+    assert "- reserve" in remate("show", "s.json", *words).out
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Adadelta", "NAdam", "Adagrad", "SGD", "AdamW"])
+def test_any_optimizer_makes_one_step_without_memory(remate: Remate, name: str) -> None:
+    """As much as the state of a real one, but for its counters."""
+    model = load("mlp.json").model
+    (held,) = [r for r in residents(model, f"torch.optim.{name}") if r.what == "optimizer state"]
+    shapes = [parse_type(text).shape for text in model.parameters.values()]
+    parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer = getattr(torch.optim, name)(parameters)
+    optimizer.step()
+    state = [t for one in optimizer.state.values() for t in one.values() if isinstance(t, torch.Tensor) and t.dim()]
+    assert held.nbytes == sum(tensor.untyped_storage().nbytes() for tensor in state)
+    frozen = replace(model, frozen=tuple(model.parameters))
+    assert [r.nbytes for r in residents(frozen, f"torch.optim.{name}")][3] == 0
+
+
+def test_a_function_that_makes_an_optimizer(remate: Remate) -> None:
+    model = load("mlp.json").model
+    (held,) = [
+        r
+        for r in residents(model, lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9))
+        if r.what == "optimizer state"
+    ]
+    assert held.nbytes == [r.nbytes for r in residents(model, "sgd-momentum")][3]
 
 
 def test_frozen_parameters_have_no_state_and_cuda_rounds_up(remate: Remate) -> None:

@@ -150,13 +150,19 @@ def test_the_same_arguments_give_the_same_file() -> None:
         ({"disk_budget": "1GiB", "bandwidth": "fast"}, "50GB/s"),
         ({"strategy": "mixed"}, "disk_budget"),
         ({"strategy": "offload-only"}, "disk_budget"),
-        ({"disk_budget": "1GiB", "budget": None}, "without a budget"),
+        ({"disk_budget": "1GiB", "budget": "min"}, "least peak or a slowdown"),
         ({"disk_budget": "1GiB", "at": "layers.0"}, "parts of a model"),
     ],
 )
 def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
     with pytest.raises(BudgetError, match=reason):
         planned_file(Deep(), torch.randn(8, 64), **options)
+
+
+def test_pages_have_a_budget_by_default() -> None:
+    model, x = Deep(), torch.randn(512, 64)
+    found = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget=None)
+    assert found == planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget="60%")
 
 
 def test_speeds() -> None:

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 import remate
-from remate_runtime import BindError, StaleModelError, apply
+from remate_runtime import BindError, StaleModelError, SteppedAsideWarning, apply
+from remate_runtime.support.quantities import size
 
 from .small import data, seeded
 
@@ -92,4 +93,35 @@ def test_attributes_are_told_with_what_sets_them_back() -> None:
 def test_sizes_that_the_file_leaves_open_are_requested_for_again() -> None:
     model = seeded(Net())
     planned = apply(model, remate.plan(model, (data(4, 8),), budget="100%", cost="cpu", dims={"x": {0: "b"}}))
-    assert printed(planned, data(9, 8)) == "model.train(), (torch.zeros(9, 8),), budget=\"100%\", dims={'x': {0: 'b'}})"
+    wanted = "model.train(), (torch.zeros(9, 8),), budget=\"100%\", dims={'x': {0: 'b=2..9'}})"
+    assert printed(planned, data(9, 8)) == wanted
+
+
+@pytest.mark.parametrize("dims", [None, {"x": {0: "b"}}, {"x": {0: "b=2..24/2"}}])
+@pytest.mark.parametrize("batch", [1, 4, 16, 40])
+def test_a_printed_plan_for_another_size_holds_the_old_ones(dims: Any, batch: int) -> None:
+    model = seeded(Net())
+    first = remate.plan(model, (data(16, 8),), budget="100%", cost="cpu", dims=dims)
+    ranges = first.model.dims.get("b")
+    if (ranges and ranges.min <= batch <= ranges.max) or (not ranges and batch == 16):
+        return
+    text = printed(apply(model, first), data(batch, 8))
+    made: list[Any] = []
+    plan = lambda *a, **k: made.append(remate.plan(*a, **k, cost="cpu"))  # noqa: E731
+    exec(f"plan({text}", {"plan": plan, "torch": torch, "model": model})
+    assert ("size 1 is a step of its own" in text) == (batch == 1)
+    assert made[0].solve.budget == first.solve.budget or batch == 40
+    again = apply(model, [made[0], first] if batch == 1 else made[0])
+    for number in (batch, 16, *([2] if dims else [])):
+        assert torch.equal(again(data(number, 8)), model(data(number, 8)))
+
+
+def test_what_the_own_forward_takes_is_by_the_expressions_of_the_file() -> None:
+    model = seeded(Net())
+    dims = {"x": {0: "b=2..16"}}
+    planned = apply(
+        model, remate.plan(model, (data(16, 8),), budget="100%", cost="cpu", dims=dims), otherwise="original"
+    )
+    wanted = remate.plan(model, (data(40, 8),), budget="100%", cost="cpu").baseline_peak_bytes
+    with pytest.warns(SteppedAsideWarning, match=rf"It takes {size(wanted)}, by the expressions of the file, over the"):
+        planned(data(40, 8))

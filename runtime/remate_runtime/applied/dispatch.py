@@ -24,6 +24,7 @@ from ..support.plain_text import plain
 from ..support.quantities import size
 from ..torch_private import pytree
 from ..torch_private.execution import outside_compiler
+from .other_sizes import peak_there
 from .padding import PaddedCall
 from .plan_call import plan_call, plan_parts_call
 from .programs import NO_PROGRAM, is_compiled_alone, refuse_transforms, warn_of_compiler
@@ -63,6 +64,7 @@ class Dispatch:
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
         self.calls = self.calls_aside = 0
         self._told: set[str] = set()
+        self._estimates: dict[str, str] = {}  # of calls that no schedule is for, by the reason
         self._sharded: Fsdp2 | None = None
         self.__signature__ = inspect.signature(model.forward)  # libraries inspect forward's argument names
 
@@ -119,7 +121,7 @@ class Dispatch:
             except BindError as fault:
                 faults.append(fault)
         if self.otherwise == "original":
-            self.stepped_aside(_no_schedule(faults[0], steps, (args, kwargs)))
+            self.stepped_aside(self._no_schedule(faults[0], steps, args, kwargs))
             return model.forward(*args, **kwargs)
         text = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
         if len(faults) > len(steps):
@@ -194,6 +196,30 @@ class Dispatch:
             )
         return model.forward(*args, **kwargs)
 
+    def _no_schedule(
+        self, fault: BindError, steps: Sequence[ScheduledForward], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str:
+        """Return the reason, and whether the call is likely to fit into memory.
+
+        Its peak follows from the expressions of a file that names sizes. Otherwise it is estimated: activations grow
+        at least in proportion to the inputs.
+        """
+        nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
+        solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
+        lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
+        reason = " ".join(lines[: 1 + isinstance(fault, StaleModelError)])
+        why = f"{reason}; the model's own forward runs, without recomputation"
+        if not planned or not torch.is_grad_enabled():
+            return why
+        if why not in self._estimates and len(self._estimates) < _WARNED:
+            given = sum(leaf.numel() for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+            found = peak_there(nearest.schedule, args, kwargs, recomputing=False)
+            about, how = (solve.baseline_peak * given // planned, "about ") if found is None else (found, "")
+            by = " by the size of its inputs" if found is None else ", by the expressions of the file"
+            over = "over" if about > solve.budget else "within"
+            self._estimates[why] = f" It takes {how}{size(about)}{by}, {over} the budget of {size(solve.budget)}"
+        return f"{why}.{self._estimates.get(why, '')}"
+
 
 def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:
     reasons = [
@@ -202,24 +228,6 @@ def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> 
     return "\n  - ".join(["none of the schedules is for this call", *reasons]) + (
         "\n  plan one for it, or let the model's own forward run: apply(..., otherwise='original')"
     )
-
-
-def _no_schedule(fault: BindError, steps: Sequence[ScheduledForward], call: Any) -> str:
-    """Return the reason, and whether the call is likely to fit into memory.
-
-    Activations grow at least in proportion to the inputs; with attention, faster.
-    """
-    nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
-    solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
-    given = sum(leaf.numel() for leaf in pytree.tree_leaves(call) if isinstance(leaf, torch.Tensor))
-    lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
-    reason = " ".join(lines[: 1 + isinstance(fault, StaleModelError)])
-    why = f"{reason}; the model's own forward runs, without recomputation"
-    if not planned or not torch.is_grad_enabled():
-        return why
-    about = solve.baseline_peak * given // planned
-    over = "over" if about > solve.budget else "within"
-    return f"{why}. It takes about {size(about)} by the size of its inputs, {over} the budget of {size(solve.budget)}"
 
 
 def _elements(model: Model) -> int:

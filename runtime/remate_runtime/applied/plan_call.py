@@ -11,12 +11,13 @@ from torch import nn
 
 from ..bind.containers import children
 from ..flat_step.expansion import expand
-from ..format.schedule import Schedule
+from ..format.schedule import Dimension, Schedule
 from ..format.sized_type import open_axes
 from ..link.linker import link
 from ..link.simulator import peak_together
 from ..operator_calls.overloads import is_dense
 from ..staleness.compare import tensors_of
+from .other_sizes import SizeRequest, size_request
 
 _LONG = 600  # longest call that is written out, in characters
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
@@ -25,10 +26,11 @@ _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(
 def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], schedule: Schedule) -> str:
     """Return the `remate.plan` call that fits a call of the model, as Python code to copy.
 
-    Budget and outputs are those of `schedule`. Long calls, and calls with values that Python code cannot express, are
-    to be recorded.
+    Budget and outputs are those of `schedule`. For a call of other sizes, the plan holds the sizes of the file, too.
+    Long calls, and calls with values that Python code cannot express, are to be recorded.
     """
-    settings, budget = schedule.solve.settings, _budget_of(schedule)
+    settings, request = schedule.solve.settings, size_request(schedule, args, kwargs)
+    budget = _budget_of(schedule) if request is None else _budget_there(schedule, request)
     try:
         written = _call(args, kwargs)
     except ValueError:
@@ -40,14 +42,15 @@ def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     )
     mode = "train" if model.training else "eval"
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    sizes = _named(schedule) if schedule.model.dims else {}
+    sizes = request.dims if request is not None else _named(schedule) if schedule.model.dims else {}
     opened = f", dims={sizes!r}" if sizes else ""
     if schedule.solve.gradients != "retained":
         opened += f", gradients={schedule.solve.gradients!r}"
     text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
     if torch.is_autocast_enabled(device.type):
-        return f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
-    return text
+        text = f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
+    beside = request is not None and request.alone
+    return f"{text}  # size 1 is a step of its own: apply(model, [this, the schedule])" if beside else text
 
 
 def plan_parts_call(schedules: Sequence[Schedule]) -> str:
@@ -65,14 +68,27 @@ def _budget_of(schedule: Schedule) -> str:
     return _budget(settings.budget if settings is not None else str(schedule.solve.budget))
 
 
+def _budget_there(schedule: Schedule, request: SizeRequest) -> str:
+    """The bytes of the file where they are enough; else its share, or the least."""
+    if request.in_bytes:
+        return str(schedule.solve.budget)
+    text = _budget_of(schedule)
+    return text if "%" in text else '"min"'
+
+
 def _named(schedule: Schedule) -> dict[str, dict[int, str]]:
     """Return the sizes that the file leaves open, as `remate.plan` takes them."""
     inputs, dims = schedule.model.inputs, schedule.model.dims or {}
     axes_by_name: dict[str, dict[int, str]] = {}
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
         if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
-            axes_by_name[tree["name"]] = named
+            axes_by_name[tree["name"]] = {axis: _range(name, dims[name]) for axis, name in named.items()}
     return axes_by_name
+
+
+def _range(name: str, dim: Dimension) -> str:
+    steps = f"/{dim.multiple}" if dim.multiple > 1 else ""
+    return f"{name}={dim.min}..{dim.max}{steps}"
 
 
 def _budget(text: str) -> str:

@@ -21,6 +21,10 @@ from .order import arranged, order_error
 
 _MISSING = object()
 _CPU = torch.device("cpu")
+_OTHER_SHAPE = (
+    "plan sizes that vary: dims='auto' for the batch, or a range as below; or run the model's own forward at other "
+    "sizes: apply(..., otherwise='original'); or pad"
+)
 _PLAN_AGAIN = "plan again for this call, or call as planned"
 
 Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks an argument and appends its tensors
@@ -219,11 +223,7 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
         if argument.shape != shape or argument.dtype is not dtype or argument.device != where:
             raise BindError(
                 f"the input {name!r} must be {type_} on {where}, got {described(argument)}\n  "
-                + (
-                    "plan again for this shape or pad"
-                    if argument.shape != shape
-                    else "convert it, or plan again with it"
-                )
+                + (_OTHER_SHAPE if argument.shape != shape else "convert it, or plan again with it")
             )
         if type(argument) is not torch.Tensor and _replaces_functions(type(argument)):
             raise BindError(

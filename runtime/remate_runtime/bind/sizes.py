@@ -58,7 +58,8 @@ class CallSizes:
             if fault:
                 raise BindError(
                     f"the input {name!r} is {described(tensors[at])}: {fault} (dimension {axis})"
-                    "\n  pad or cut it, or plan again for a range that holds it"
+                    "\n  apply(..., otherwise='original') runs the model's own forward at other sizes; or plan a range "
+                    "that holds it, or pad or cut it"
                 )
         for at, tensor in enumerate(tensors):
             self._check(at, tensor, size)

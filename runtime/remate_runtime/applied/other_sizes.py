@@ -1,0 +1,140 @@
+"""Calls whose sizes a schedule is not for: the plan that would be, and what the model's own forward takes there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from msgspec.structs import replace
+
+from ..errors import RemateError
+from ..flat_step.expansion import expand
+from ..format.schedule import Dimension, Schedule
+from ..format.sized_type import open_axes
+from ..format.substitution import at_size
+from ..link.linker import link
+from ..link.simulator import simulate
+from ..operator_calls.overloads import TORCH_DTYPES
+
+SMALLEST = 2  # of a range: PyTorch's step at size 1 is another one
+
+
+class SizeRequest(NamedTuple):
+    """What to ask of `remate.plan` for a call that differs from a schedule in sizes alone.
+
+    Attributes:
+        dims: Sizes by argument and axis, with ranges that hold the call and what the file holds.
+        in_bytes: Whether the budget is that of the file in bytes: a larger call may not fit it.
+        alone: Whether a size of the call is 1: that is a step of its own, to be applied beside the schedule.
+    """
+
+    dims: dict[str, dict[int, str]]
+    in_bytes: bool
+    alone: bool
+
+
+class _Axis(NamedTuple):
+    """An axis of an input that may vary. planned, called: its size in the file and in the call."""
+
+    argument: str
+    at: int
+    name: str
+    planned: int
+    called: int
+
+
+def size_request(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SizeRequest | None:
+    """How to plan a call beside what a schedule holds; None for a call that differs in more than sizes, or not in
+    sizes."""
+    axes = _axes(schedule, args, kwargs)
+    if not axes:
+        return None
+    ranges: dict[str, tuple[int, int, int]] = {}
+    for axis in axes:
+        dim = schedule.model.dims.get(axis.name)
+        low, high = (dim.min, dim.max) if dim else (axis.planned, axis.planned)
+        if dim is None and axis.at == 0:
+            low = min(low, SMALLEST)  # of a batch, any number up to the largest
+        multiple = dim.multiple if dim else 1
+        if axis.called < 1 or (axis.called % multiple and axis.called >= SMALLEST):
+            return None
+        found = min(low, axis.called), max(high, axis.called), multiple
+        if ranges.setdefault(axis.name, found) != found:
+            return None
+    dims: dict[str, dict[int, str]] = {}
+    for axis in axes:
+        low, high, multiple = ranges[axis.name]
+        if low >= SMALLEST:
+            steps = f"/{multiple}" if multiple > 1 else ""
+            dims.setdefault(axis.argument, {})[axis.at] = f"{axis.name}={low}..{high}{steps}"
+    larger = any(axis.called > _largest(schedule, axis) for axis in axes)
+    peak = peak_there(schedule, args, kwargs) if larger else 0
+    same = peak is not None and peak <= schedule.solve.budget
+    return SizeRequest(dims, same, any(axis.called < SMALLEST for axis in axes))
+
+
+def _largest(schedule: Schedule, axis: _Axis) -> int:
+    dim = schedule.model.dims.get(axis.name)
+    return axis.planned if dim is None else dim.max
+
+
+def peak_there(
+    schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any], recomputing: bool = True
+) -> int | None:
+    """Bytes of the step at the sizes of a call, in or out of the range, by the expressions of the file.
+
+    Args:
+        schedule: The file.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        recomputing: Whether by the plan, or keeping everything.
+
+    Returns:
+        The peak; None where the file names no sizes, or its expressions give none there.
+    """
+    called = {axis.name: axis.called for axis in _axes(schedule, args, kwargs)}
+    if not called or called.keys() != schedule.model.dims.keys():
+        return None
+    dims = {
+        name: Dimension(min=min(dim.min, called[name]), max=max(dim.max, called[name]), planned=dim.planned)
+        for name, dim in schedule.model.dims.items()
+    }
+    try:
+        wider = replace(schedule, model=replace(schedule.model, dims=dims))
+        found = expand(at_size(wider, called))
+        linked = link(found.graph, found.recomputes, found.pages) if recomputing else link(found.graph)
+        return simulate(linked).peak
+    except RemateError:
+        return None
+
+
+def _axes(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[_Axis]:
+    """The axes with a name; of a file for one size, those in which the call differs. None at all for a call that
+    passes something else, or tensors whose other axes differ."""
+    inputs, dims = schedule.model.inputs, schedule.model.dims
+    positional, named = inputs.get("args", ()), inputs.get("kwargs", {})
+    if len(positional) != len(args) or named.keys() != kwargs.keys():
+        return []
+    axes: list[_Axis] = []
+    names: dict[int, str] = {}  # by size, of a file for one size
+    for tree, given in [*zip(positional, args, strict=True), *((named[key], kwargs[key]) for key in kwargs)]:
+        text = tree.get("tensor") if isinstance(tree, dict) else None
+        if text is None or not isinstance(given, torch.Tensor):
+            if text is not None or isinstance(given, torch.Tensor):
+                return []
+            continue
+        opened = open_axes(text, dims) if dims else {}
+        sizes = [size.strip() for size in text.partition("[")[2].partition("]")[0].split(",") if size.strip()]
+        dtype = TORCH_DTYPES.get(text.partition("[")[0])
+        if given.dtype is not dtype or given.dim() != len(sizes):
+            return []
+        for at, (size, called) in enumerate(zip(sizes, given.shape, strict=True)):
+            if at in opened:
+                axes.append(_Axis(tree["name"], at, opened[at], dims[opened[at]].planned, called))
+            elif size.isdecimal() and int(size) != called:
+                if dims:
+                    return []
+                fresh = "b" if at == 0 else f"t{len(names)}" if "t" in names.values() else "t"
+                axes.append(_Axis(tree["name"], at, names.setdefault(int(size), fresh), int(size), called))
+    return axes
