@@ -53,13 +53,10 @@ class Recompute(_Object, frozen=True):
 
 
 class Page(_Object, frozen=True):
-    """Forward values (or those of whole instances) whose storages leave the device and come back before their next
-    read.
-
-    Points are operations, or instances for the start of their backward. out: from where on the copy may run; "": as
-    soon as the value is made. gone: where the bytes have left; "": behind the last read in forward. back: where a
-    storage is allocated again; "": just before the next read.
-    """
+    """Forward values (or those of whole instances) whose storages leave the device and return before their next
+    read. Points are operations, or instances for the start of their backward. out: from where on the copy may run;
+    "": as soon as the value exists. gone: where the bytes have left; "": after the last read in forward. back: where
+    a storage is allocated again; "": just before the next read."""
 
     page: tuple[str, ...]
     to: PageMemory = "disk"
@@ -95,11 +92,9 @@ def named(statement: Statement) -> tuple[str, ...]:
 
 
 def decoded(kind: type, value: Any) -> Any:
-    """msgspec's `dec_hook`: the statement that a JSON object stands for, by the one key of STATEMENTS that it has; or
-    the entries that a map with runs stands for.
-
-    Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for other faults.
-    """
+    """msgspec's `dec_hook`: the statement of a JSON object, by its one key of STATEMENTS, or the entries of a map
+    with runs. Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for
+    other faults."""
     if kind is Tensors:
         return unfolded(value if isinstance(value, dict) else {"": value}, _refuse)
     kinds = [key for key in STATEMENTS if isinstance(value, dict) and key in value]
@@ -171,9 +166,8 @@ class Live(_Object, frozen=True, kw_only=True):
 
 class Distributed(_Object, frozen=True, kw_only=True):
     """Parameters or buffers that torch distributes alike (DTensor): the file has the local tensor of each.
-
-    placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the gradient,
-    where they are not the same."""
+    placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the
+    gradient, if different."""
 
     tensors: tuple[str, ...]  # names; a run of numbers is written once: layers.[0-3].wq.weight
     shape: tuple[int, ...]  # of the whole tensor
@@ -251,12 +245,10 @@ class Compiled(_Object, frozen=True):
 
 
 class SolvedPart(_Object, frozen=True):
-    """A node of the tree of parts that a hierarchical strategy planned.
-
-    part: its name, or the first and the last of equal neighbours; "" for the whole step. level: 0 for the whole step.
-    count: of equal neighbours. operations: of the forward of one. plans: that it offers to the node above. solver: what
-    made them. time: ns that recomputations of its operations take, all neighbours together.
-    """
+    """A node of the tree of parts that a hierarchical strategy planned. part: its name, or the first and the last of
+    equal neighbours; "" for the whole step. level: 0 for the whole step. count: of equal neighbours. operations: of
+    the forward of one. plans: offered to the node above. solver: of these plans. time: ns that recomputations of its
+    operations take, all neighbours together."""
 
     part: str
     level: int
@@ -290,12 +282,10 @@ class Solve(_Object, frozen=True, kw_only=True):
 
 
 class ModuleGroup(_Object, frozen=True):
-    """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its attribute.
-
-    `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`: attributes that were
-    read and what they were; `{"each": [...]}` lists a value per path where they differ. `hooks`: `forward:
-    package.function`.
-    """
+    """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its
+    attribute. `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`:
+    attributes that were read and their values; `{"each": [...]}` lists a value per path where they differ. `hooks`:
+    `forward: package.function`."""
 
     at: tuple[str, ...]
     kind: str = msgspec.field(name="class")
