@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import RemateError
+from remate_runtime.torch_private.distributed import default_store
 
 _BETWEEN = 0.1  # seconds from one look to the next
 
@@ -92,4 +93,4 @@ def _rank() -> int:
 def _store() -> Any:
     from torch.distributed import distributed_c10d
 
-    return distributed_c10d.PrefixStore("remate", distributed_c10d._get_default_store())
+    return distributed_c10d.PrefixStore("remate", default_store())

@@ -183,7 +183,7 @@ def instances() -> Table:
                 [
                     label,
                     f"{budget}%",
-                    _best({name: times[name] for name in kept}),
+                    _best({name: times[name] for name in sorted(kept)}),
                     _percent(bound) if kept and bound else "none",
                     *(_cell(matching, name) for name in _ALONE),
                     next(known for begin, known in PUBLISHED.items() if begin.startswith(start)).get(budget, "–"),
@@ -207,7 +207,7 @@ def _seconds(found: Sequence[Mapping[str, Any]], times: Mapping[str, float], kep
     """CPU seconds of the strategy with the best time."""
     if not kept:
         return "-"
-    best = min(kept, key=lambda name: (round(times[name], 4), not name.startswith("auto")))
+    best = min(sorted(kept), key=lambda name: (round(times[name], 4), not name.startswith("auto")))
     return f"{next(r['cpu'] for r in found if r['strategy'] == best):.1f}"
 
 

@@ -15,6 +15,7 @@ import msgspec
 from ..errors import BindError
 from ..link.events import Linked, RecomputeRun, Run
 from ..operators.collectives import COLLECTIVES
+from ..torch_private.distributed import default_store, process_group
 
 TIMEOUT = 300.0  # seconds that a rank waits for the others of its mesh
 _BETWEEN = 0.05  # seconds from one look to the next
@@ -48,11 +49,11 @@ def agree(groups: Mapping[str, str], found: Sequence[Communicated], timeout: flo
     from torch.distributed import distributed_c10d as c10d
 
     for mesh, name in groups.items():
-        ranks = c10d.get_process_group_ranks(c10d._resolve_process_group(name))
+        ranks = c10d.get_process_group_ranks(process_group(name))
         if len(ranks) < 2:
             continue
         own = c10d.get_rank()
-        store = c10d.PrefixStore(f"remate/collectives/{name}", c10d._get_default_store())
+        store = c10d.PrefixStore(f"remate/collectives/{name}", default_store())
         turn = store.add(f"turn/{own}", 1)
         listed = [one.text for one in found if one.group == name]
         store.set(f"{turn}/{own}", msgspec.json.encode(listed))

@@ -78,11 +78,9 @@ def named(statement: Statement) -> tuple[str, ...]:
 
 
 def decoded(kind: type, value: Any) -> Any:
-    """msgspec's `dec_hook`: the statement that a JSON object stands for, by the one key of STATEMENTS that it has; or
-    the entries that a map with runs stands for.
-
-    Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for other faults.
-    """
+    """msgspec's `dec_hook`: the statement of a JSON object, by its one key of STATEMENTS, or the entries of a map
+    with runs. Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for
+    other faults."""
     if kind is Tensors:
         return unfolded(value if isinstance(value, dict) else {"": value}, _refuse)
     kinds = [key for key in STATEMENTS if isinstance(value, dict) and key in value]
@@ -154,9 +152,8 @@ class Live(FileObject, frozen=True, kw_only=True):
 
 class Distributed(FileObject, frozen=True, kw_only=True):
     """Parameters or buffers that torch distributes alike (DTensor): the file has the local tensor of each.
-
-    placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the gradient,
-    where they are not the same."""
+    placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the
+    gradient, if different."""
 
     tensors: tuple[str, ...]  # names; a run of numbers is written once: layers.[0-3].wq.weight
     shape: tuple[int, ...]  # of the whole tensor
@@ -234,12 +231,10 @@ class Compiled(FileObject, frozen=True):
 
 
 class SolvedPart(FileObject, frozen=True):
-    """A node of the tree of parts that a hierarchical strategy planned.
-
-    part: its name, or the first and the last of equal neighbours; "" for the whole step. level: 0 for the whole step.
-    count: of equal neighbours. operations: of the forward of one. plans: that it offers to the node above. solver: what
-    made them. time: ns that recomputations of its operations take, all neighbours together.
-    """
+    """A node of the tree of parts that a hierarchical strategy planned. part: its name, or the first and the last of
+    equal neighbours; "" for the whole step. level: 0 for the whole step. count: of equal neighbours. operations: of
+    the forward of one. plans: offered to the node above. solver: of these plans. time: ns that recomputations of its
+    operations take, all neighbours together."""
 
     part: str
     level: int
@@ -273,12 +268,10 @@ class Solve(FileObject, frozen=True, kw_only=True):
 
 
 class ModuleGroup(FileObject, frozen=True):
-    """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its attribute.
-
-    `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`: attributes that were
-    read and what they were; `{"each": [...]}` lists a value per path where they differ. `hooks`: `forward:
-    package.function`.
-    """
+    """Modules of one class that the capture read alike; in `objects`, what modules hold (a config), by its
+    attribute. `at`: paths, runs of numbers written once: `h.[0-11].drop`; "" is the model itself. `reads`:
+    attributes that were read and their values; `{"each": [...]}` lists a value per path where they differ. `hooks`:
+    `forward: package.function`."""
 
     at: tuple[str, ...]
     kind: str = msgspec.field(name="class")
