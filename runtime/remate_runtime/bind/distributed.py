@@ -17,6 +17,7 @@ from ..flat_step.graph import Graph
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Model
 from ..operators.collectives import COLLECTIVES
+from ..torch_private.distributed import dtensor_of
 from .sharding import is_distributed
 
 
@@ -127,11 +128,7 @@ class GradientSpec:
 
     def wrapped(self, local: torch.Tensor) -> torch.Tensor:
         """A local gradient as the DTensor that eager gives."""
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._dtensor_spec import DTensorSpec
-
-        made: Any = DTensor
-        return made(local, DTensorSpec(self._mesh, self._placements, self._meta), requires_grad=False)
+        return dtensor_of(local, self._mesh, self._placements, self._meta)
 
 
 Gradients = Mapping[int, tuple[Any, ...]]  # placements by the number of a source
