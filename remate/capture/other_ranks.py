@@ -6,8 +6,6 @@ ranks have is cut at the rank's place. A file of such a step is for one rank.
 
 from __future__ import annotations
 
-import functools
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from msgspec.structs import replace
 
 from remate_runtime.bind import mesh_names
 from remate_runtime.flat_step import Graph
+from remate_runtime.torch_private import distributed as torch_distributed
 
 from ..errors import CaptureError
 from .captured import Captured
@@ -97,21 +96,9 @@ def coordinates(pretended: Mapping[str, int]) -> Iterator[None]:
         return pretended[name] if name in pretended else local(mesh, mesh_dim)
 
     patched = {"get_coordinate": get_coordinate, "_sym_get_coordinate": sym_get_coordinate}
-    _forget()
+    torch_distributed.clear_dtensor_caches()
     try:
         with mock.patch.multiple(kind, **patched, get_local_rank=get_local_rank):
             yield
     finally:
-        _forget()
-
-
-def _forget() -> None:
-    """Empty the caches of torch's DTensor, which may hold what follows from the coordinates."""
-    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
-
-    _clear_sharding_prop_cache()
-    for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed.tensor"):
-            for thing in list(vars(module).values()):
-                if isinstance(thing, functools._lru_cache_wrapper):
-                    thing.cache_clear()
+        torch_distributed.clear_dtensor_caches()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import RemateError
-from remate_runtime.torch_private.distributed import default_store
+from remate_runtime.torch_private.distributed import group_store
 
 _BETWEEN = 0.1  # seconds from one look to the next
 
@@ -93,4 +93,4 @@ def _rank() -> int:
 def _store() -> Any:
     from torch.distributed import distributed_c10d
 
-    return distributed_c10d.PrefixStore("remate", default_store())
+    return group_store("remate")

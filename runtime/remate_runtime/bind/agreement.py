@@ -11,11 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import torch
 
 from ..errors import BindError
 from ..link.events import Linked, RecomputeRun, Run
 from ..operators.collectives import COLLECTIVES
-from ..torch_private.distributed import default_store, process_group
+from ..torch_private.distributed import group_ranks, group_store
 
 TIMEOUT = 300.0  # seconds that a rank waits for the others of its mesh
 _BETWEEN = 0.05  # seconds from one look to the next
@@ -46,14 +47,12 @@ def communicated(steps: Iterable[Linked]) -> Iterator[Communicated]:
 def agree(groups: Mapping[str, str], found: Sequence[Communicated], timeout: float = TIMEOUT) -> None:
     """Raise BindError unless all ranks of each mesh dimension run these collectives; after the timeout, which ranks did
     not apply a schedule. groups: names of torch's process groups by mesh dimension."""
-    from torch.distributed import distributed_c10d as c10d
-
     for mesh, name in groups.items():
-        ranks = c10d.get_process_group_ranks(process_group(name))
+        ranks = group_ranks(name)
         if len(ranks) < 2:
             continue
-        own = c10d.get_rank()
-        store = c10d.PrefixStore(f"remate/collectives/{name}", default_store())
+        own = torch.distributed.get_rank()
+        store = group_store(f"remate/collectives/{name}")
         turn = store.add(f"turn/{own}", 1)
         listed = [one.text for one in found if one.group == name]
         store.set(f"{turn}/{own}", msgspec.json.encode(listed))

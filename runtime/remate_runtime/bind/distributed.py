@@ -17,7 +17,7 @@ from ..flat_step.graph import Graph
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Model
 from ..operators.collectives import COLLECTIVES
-from ..torch_private.distributed import distributed_tensor
+from ..torch_private.distributed import dtensor_of
 from .sharding import is_distributed
 
 
@@ -128,7 +128,7 @@ class GradientSpec:
 
     def wrapped(self, local: torch.Tensor) -> torch.Tensor:
         """A local gradient as the DTensor that eager gives."""
-        return distributed_tensor(local, self._mesh, self._placements, self._meta)
+        return dtensor_of(local, self._mesh, self._placements, self._meta)
 
 
 Gradients = Mapping[int, tuple[Any, ...]]  # placements by the number of a source

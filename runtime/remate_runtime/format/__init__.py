@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .codes import CODES
+from .distributed import Distributed
 from .expression_text import parse_real, parse_size
 from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
@@ -26,7 +27,6 @@ from .schedule import (
     Constant,
     Digest,
     Dimension,
-    Distributed,
     Instance,
     Lane,
     Live,

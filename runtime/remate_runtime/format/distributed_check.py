@@ -8,10 +8,11 @@ from typing import Any
 
 from ..operators.collectives import COLLECTIVES, COMMUNICATION
 from ..operators.tables import namespace
+from .distributed import Distributed
 from .limits import MAX_NAME, MAX_PARAMETERS, MAX_RANKS
 from .literals import Faults
 from .module_paths import count_paths, unfold_paths
-from .schedule import Distributed, Model, Operation, Schedule
+from .schedule import Model, Operation, Schedule
 from .signature import escape
 
 _MESH = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")

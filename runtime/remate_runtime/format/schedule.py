@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import ScheduleError
+from .distributed import Distributed
 from .module_paths import count_paths
 from .name_runs import unfolded
 from .statements import FileObject, Page, Recompute, Split
@@ -148,18 +149,6 @@ class Live(FileObject, frozen=True, kw_only=True):
     above: int | float | None = None
     max: int | float | None = None
     below: int | float | None = None
-
-
-class Distributed(FileObject, frozen=True, kw_only=True):
-    """Parameters or buffers that torch distributes alike (DTensor): the file has the local tensor of each.
-    placements, gradient: one for each mesh dimension, as torch writes them: R, S(0), P(sum). gradient: of the
-    gradient, if different."""
-
-    tensors: tuple[str, ...]  # names; a run of numbers is written once: layers.[0-3].wq.weight
-    shape: tuple[int, ...]  # of the whole tensor
-    mesh: tuple[str, ...]  # dimensions of the device mesh
-    placements: tuple[str, ...]
-    gradient: tuple[str, ...] = ()
 
 
 class Model(FileObject, frozen=True):

@@ -17,6 +17,7 @@ import msgspec
 from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, permissible
 from .digest_check import DigestCheck
+from .distributed import Distributed
 from .distributed_check import check_collective, check_distributed, check_mesh, check_ranks
 from .enough import EnoughFaultsError
 from .limits import (
@@ -42,7 +43,6 @@ from .schedule import (
     Constant,
     Digest,
     Dimension,
-    Distributed,
     Instance,
     Lane,
     Live,

@@ -1,39 +1,57 @@
-"""Process groups, their store, and tensors that torch distributes. Functions import torch.distributed when they run."""
+"""Private parts of `torch.distributed`: DTensors made from local ones, caches of their rules, groups and their store.
+
+Everything is imported when it is used: what nobody imported has distributed nothing.
+"""
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["default_store", "distributed_tensor", "process_group"]
+__all__ = ["clear_dtensor_caches", "dtensor_of", "group_ranks", "group_store"]
 
 
-def process_group(name: str) -> Any:
-    """Return the process group that torch registered under a name."""
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._resolve_process_group(name)
-
-
-def default_store() -> Any:
-    """Return the key-value store of the default process group."""
-    from torch.distributed import distributed_c10d
-
-    return distributed_c10d._get_default_store()
-
-
-def distributed_tensor(local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], meta: Any) -> torch.Tensor:
-    """Wrap a local tensor as a DTensor without gradient, and without communication.
+def dtensor_of(local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], meta: Any) -> Any:
+    """Return a DTensor without communication.
 
     Args:
-        local: The tensor of this rank.
+        local: The local tensor.
         mesh: The device mesh.
-        placements: One for each mesh dimension.
-        meta: Shape, strides and dtype of the whole tensor, as in `DTensorSpec`.
+        placements: One for each dimension of the mesh.
+        meta: Shape, strides and dtype of the whole, as in `DTensor._spec.tensor_meta`.
     """
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-    build: Any = DTensor
-    return build(local, DTensorSpec(mesh, placements, meta), requires_grad=False)
+    made: Any = DTensor
+    return made(local, DTensorSpec(mesh, placements, meta), requires_grad=local.requires_grad)
+
+
+def clear_dtensor_caches() -> None:
+    """Empty the caches of DTensor's rules, which may hold what follows from the coordinates of a rank."""
+    from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+    _clear_sharding_prop_cache()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed.tensor"):
+            for thing in list(vars(module).values()):
+                if isinstance(thing, functools._lru_cache_wrapper):
+                    thing.cache_clear()
+
+
+def group_ranks(name: str) -> Sequence[int]:
+    """Return the ranks of the process group with this name."""
+    from torch.distributed import distributed_c10d
+
+    return torch.distributed.get_process_group_ranks(distributed_c10d._resolve_process_group(name))
+
+
+def group_store(prefix: str) -> Any:
+    """Return the key-value store that all ranks share, under a prefix."""
+    from torch.distributed import distributed_c10d
+
+    return torch.distributed.PrefixStore(prefix, distributed_c10d._get_default_store())
