@@ -91,6 +91,5 @@ def _rank() -> int:
 
 
 def _store() -> Any:
-    from torch.distributed import distributed_c10d
 
     return group_store("remate")
