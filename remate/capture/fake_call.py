@@ -14,7 +14,10 @@ from torch.utils import _pytree as pytree
 
 from .recorded import RecordedCall
 
-NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)  # what fake tensors raise when their values are read
+NO_VALUES = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)  # what fake tensors raise when their values are read
 
 
 @contextlib.contextmanager
