@@ -214,7 +214,7 @@ def _seconds(found: Sequence[Mapping[str, Any]], times: Mapping[str, float], kep
 def _best(times: dict[str, float]) -> str:
     """The least time, with the strategy where that is not `auto`."""
     if not times:
-        return ""
+        return "none"
     least = min(times.values())
     for name in ("auto:kept", "auto"):
         if name in times and times[name] <= least + 1e-4:
