@@ -207,19 +207,19 @@ def _seconds(found: Sequence[Mapping[str, Any]], times: Mapping[str, float], kep
     """CPU seconds of the strategy with the best time."""
     if not kept:
         return "-"
-    best = min(sorted(kept), key=lambda name: (round(times[name], 4), not name.startswith("auto")))
+    best = min(kept, key=lambda name: (round(times[name], 4), not name.startswith("auto"), name))
     return f"{next(r['cpu'] for r in found if r['strategy'] == best):.1f}"
 
 
 def _best(times: dict[str, float]) -> str:
     """The least time, with the strategy where that is not `auto`."""
     if not times:
-        return ""
+        return "none"
     least = min(times.values())
     for name in ("auto:kept", "auto"):
         if name in times and times[name] <= least + 1e-4:
             return _percent(times[name])
-    return f"{_percent(least)} (`{min(times, key=lambda name: times[name])}`)"
+    return f"{_percent(least)} (`{min(times, key=lambda name: (times[name], name))}`)"
 
 
 def _percent(value: float) -> str:
