@@ -27,11 +27,12 @@ def prepare(model: nn.Module, sizes: Iterable[Mapping[str, int]]) -> None:
 
     Examples:
         >>> import remate, remate_runtime, torch
-        >>> model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
-        >>> x = torch.randn(32, 64)
-        >>> schedule = remate.plan(model, (x,), budget="90%", dims={"input": {0: "b=2..32"}}, cost="cpu")
+        >>> from torch import nn
+        >>> model = nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())))
+        >>> x = torch.randn(1024, 64)
+        >>> schedule = remate.plan(model, (x,), budget="80%", dims={"input": {0: "b=2..1024"}}, cost="cpu")
         >>> scheduled = remate_runtime.apply(model, schedule)
-        >>> remate_runtime.prepare(scheduled, [{"b": 8}, {"b": 16}])
+        >>> remate_runtime.prepare(scheduled, [{"b": 256}, {"b": 512}])
     """
     parts = parts_of(model)
     step = getattr(model, "_remate_step", None)
