@@ -15,7 +15,7 @@ from .extras import require
 from .version import __version__
 
 if TYPE_CHECKING:
-    from .applied import apply, predicted_peak
+    from .applied import apply, predicted_peak, prepare
     from .errors import (
         BindError,
         EngineError,
@@ -45,6 +45,7 @@ __all__ = [
     "apply",
     "load",
     "predicted_peak",
+    "prepare",
 ]
 
 _HOME = {
@@ -61,6 +62,7 @@ _HOME = {
     "apply": "applied",
     "load": "format.reader",
     "predicted_peak": "applied",
+    "prepare": "applied",
     "schedule_html": "display",  # of `Schedule._repr_html_`
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import random
 import warnings
 from typing import Any
 
@@ -14,13 +15,16 @@ from msgspec.structs import replace
 from torch import nn
 
 import remate
+import remate_runtime
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply
 from remate_runtime.applied import step_at_size
 from remate_runtime.flat_step import Expanded, expand
 from remate_runtime.format import Dimension, at_size, decode, encode
-from remate_runtime.link import RecomputeRun, Run, link, simulate
-from remate_runtime.link.fitting import fitted
+from remate_runtime.link import RecomputeRun, Run, fitting, link, simulate
+from remate_runtime.link.fitting import fitted, fitted_and_linked
+from remate_runtime.link.levels import MemoryLevels
+from remate_runtime.link.verifier import verify
 
 from .sized import Attention, B, T, sized
 from .small import data, seeded
@@ -223,15 +227,16 @@ def test_a_loop_over_batches_of_any_length_and_a_smaller_last_one(attention: Sch
 
 
 def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_at_size, "SIZES", 3)
+    events = len(verify(fitted(attention, {"b": 3, "t": 4}).schedule).linked.events)
+    monkeypatch.setattr(step_at_size, "KEPT_BYTES", int(3.5 * events * step_at_size._EVENT_BYTES))
     collected: list[Any] = []
-    fit = step_at_size.fitted
+    fit = step_at_size.fitted_and_linked
 
     def counted(schedule: Schedule, dims: Any) -> Any:
         collected.append(tuple(dims.values()))
         return fit(schedule, dims)
 
-    monkeypatch.setattr(step_at_size, "fitted", counted)
+    monkeypatch.setattr(step_at_size, "fitted_and_linked", counted)
     planned = apply(seeded(Attention()), attention)
     for size in ((3, 4), (3, 4), (5, 4), (3, 4), (6, 4), (7, 4), (3, 4), (5, 4)):
         loss = planned(*call(*size))["loss"]
@@ -247,7 +252,7 @@ def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatc
 
 
 def test_backward_of_a_step_that_is_no_longer_kept(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_at_size, "SIZES", 1)
+    monkeypatch.setattr(step_at_size, "KEPT_BYTES", 1)
     model, planned = seeded(Attention()), apply(seeded(Attention()), attention)
     results = []
     for module in (model, planned):
@@ -288,3 +293,67 @@ def test_an_edit_of_the_step_is_refused_at_once(attention: Schedule) -> None:
     edited = replace(attention, blocks={**attention.blocks, name: replace(block, forward=forward)})
     with pytest.raises(Exception, match="R083"):
         apply(seeded(Attention()), edited)
+
+
+def test_sizes_that_are_prepared_need_nothing_at_their_first_call(
+    attention: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = apply(seeded(Attention()), attention)
+    remate_runtime.prepare(planned, [{"b": 3, "t": 4}, {"b": 5}])
+    monkeypatch.setattr(step_at_size, "fitted_and_linked", None)
+    for size in ((3, 4), (5, T)):
+        assert_same(step(planned, call(*size)), step(seeded(Attention()), call(*size)))
+    with pytest.raises(TypeError):
+        planned(*call(4, 4))
+
+
+def test_a_size_that_no_schedule_is_for_cannot_be_prepared(attention: Schedule) -> None:
+    with pytest.raises(BindError, match="t is 4000"):
+        remate_runtime.prepare(apply(seeded(Attention()), attention), [{"t": 4000}])
+    with pytest.raises(BindError, match="no schedule was applied"):
+        remate_runtime.prepare(seeded(Attention()), [{"t": 4}])
+
+
+def test_many_sizes_are_warned_of_once(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_at_size, "MANY_SIZES", 4)
+    planned = apply(seeded(Attention()), attention)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        remate_runtime.prepare(planned, [{"b": b} for b in range(3, 11)])
+    assert [str(one.message) for one in caught if "was prepared for 4 sizes" in str(one.message)]
+    assert len([one for one in caught if "sizes, which took" in str(one.message)]) == 1
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_a_fitted_step_is_linked_as_its_schedule_says(attention: Schedule, size: tuple[int, int]) -> None:
+    plain, made = fitted_and_linked(attention, dict(zip(("b", "t"), size, strict=True)))
+    assert verify(plain.schedule, warned=True) == verify(plain.schedule, warned=True, made=made)
+
+
+def test_fitting_simulates_a_few_steps_at_most(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulated = 0
+    usual = fitting.simulate
+
+    def counting(linked: Any) -> Any:
+        nonlocal simulated
+        simulated += 1
+        return usual(linked)
+
+    monkeypatch.setattr(fitting, "simulate", counting)
+    for b in range(2, 25):
+        for t in range(2, 41, 3):
+            simulated = 0
+            fitted(attention, {"b": b, "t": t})
+            assert simulated <= 2 + fitting._TRIES
+
+
+def test_levels_are_those_of_a_plain_list() -> None:
+    chance = random.Random(0)
+    for _ in range(50):
+        held = [chance.randint(0, 50) for _ in range(chance.randint(1, 40))]
+        levels = MemoryLevels(held)
+        for _ in range(20):
+            start, end, more = *sorted(chance.choices(range(len(held) + 1), k=2)), chance.randint(-30, 30)
+            levels.add(start, end, more)
+            held[start:end] = [each + more for each in held[start:end]]
+            assert levels.peak == max(held)

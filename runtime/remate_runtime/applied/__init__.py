@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..torch_private.execution import outside_compiler
 from .planned_model import apply, original_of
 from .prediction import measured_pages, peak_by_engine, predicted_peak
+from .preparation import prepare
 from .programs import refuse_transforms
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "outside_compiler",
     "peak_by_engine",
     "predicted_peak",
+    "prepare",
     "refuse_transforms",
 ]

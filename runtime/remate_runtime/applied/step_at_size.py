@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,7 +19,7 @@ from ..engine.steps import Steps
 from ..format.expressions import spelled
 from ..format.schedule import Schedule
 from ..format.signature import output_leaves
-from ..link.fitting import fitted
+from ..link.fitting import fitted_and_linked
 from ..link.verifier import Verified, verify
 from ..operator_calls.live import operators
 from ..support.gc_pause import gc_paused
@@ -25,7 +27,9 @@ from ..support.quantities import size
 from ..torch_private.operators import OpOverload
 from .recorded_call import RecordedInputs
 
-SIZES = 32  # most sizes whose programs are kept; the least recently called one is dropped
+KEPT_BYTES = 1 << 30  # of host memory, for programs of sizes; the least recently called ones are dropped
+_EVENT_BYTES = 1400  # of host memory for one event of a program, as measured
+MANY_SIZES = 64  # when so many were prepared, a warning says how to need fewer
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +71,7 @@ class StepsAtSizes:
     ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
+        self._prepared, self._seconds = 0, 0.0  # sizes so far, and the time that they took
         self._warned = False  # that the peak at some size is over the budget
         self.distributed: DistributedBinding | None = None  # of the model, once it is bound
         self._sound: dict[tuple[int, ...], _Sound] = {}  # verified sizes whose step has not been built yet
@@ -93,23 +98,42 @@ class StepsAtSizes:
         key = tuple(dims.values())
         step = self._kept.get(key)
         if step is None:
+            begun = time.perf_counter()
             with gc_paused():
                 step = self._made(self._sound.pop(key, None) or self._verified(dims))
             self._kept[key] = step
-            while len(self._kept) > SIZES:
-                self._kept.popitem(last=False)
+            self._drop_oldest()
+            self._seconds += time.perf_counter() - begun
+            self._prepared += 1
+            if self._prepared == MANY_SIZES:
+                self._hint()
         self._kept.move_to_end(key)
         return step
 
+    def _drop_oldest(self) -> None:
+        held = sum(len(step.steps.linked.events) for step in self._kept.values()) * _EVENT_BYTES
+        while held > KEPT_BYTES and len(self._kept) > 1:
+            _, oldest = self._kept.popitem(last=False)
+            held -= len(oldest.steps.linked.events) * _EVENT_BYTES
+
+    def _hint(self) -> None:
+        warnings.warn(
+            f"schedule {self._schedule.name!r} was prepared for {self._prepared} sizes, which took "
+            f"{self._seconds:.1f} s\n  let the batches have fewer sizes: pad lengths to multiples of 64 where they are "
+            "collated, and drop the last, smaller batch",
+            UserWarning,
+            stacklevel=4,
+        )
+
     def _verified(self, dims: Mapping[str, int]) -> _Sound:
-        schedule, dropped, recomputes = fitted(self._schedule, dims)
+        (schedule, dropped, recomputes), made = fitted_and_linked(self._schedule, dims)
         if dropped:
             reason = (
                 f"{dropped} of its {recomputes} recomputations are left out, "
                 f"which the budget of {size(schedule.solve.budget)} does not need"
             )
             _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), reason)
-        verified = verify(schedule, spelled(dims), self._warned)
+        verified = verify(schedule, spelled(dims), self._warned, made)
         self._warned |= verified.peak > verified.budget
         return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
 

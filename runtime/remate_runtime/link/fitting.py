@@ -1,13 +1,13 @@
 """The schedule of one size, with as much of its plan as its budget calls for there. Needs no torch.
 
 Recomputations that need one another are left out together, those first that save most time for the bytes that are kept
-instead; how many of them is found by bisection, and what is left is within the budget by simulation.
+instead, as long as `affordable` expects room for what is kept; what is left is within the budget by simulation.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -16,11 +16,21 @@ from ..flat_step.expansion import Expanded, expand
 from ..flat_step.graph import FlatPage, FlatRecompute, Graph
 from ..format.schedule import BASELINE, Instance, Page, Recompute, Schedule, Split
 from ..format.substitution import PLANNED, at_size, checked_size
+from .events import Linked
 from .linker import link
-from .recompute_order import RecomputeGroup, groups, ranked
-from .simulator import simulate
+from .recompute_order import groups
+from .room import affordable
+from .simulator import Timeline, simulate
 
-_TRIES = 16  # of what is left then, one group each
+_TRIES = 8  # of groups that go together
+
+
+class LinkedExpansion(NamedTuple):
+    """expanded: the step; its own recomputations and pages count no more than those that `linked` has."""
+
+    expanded: Expanded
+    linked: Linked
+    timeline: Timeline
 
 
 class FittedSchedule(NamedTuple):
@@ -38,55 +48,57 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
 
     Raises BindError and ScheduleError as `at_size` and `expand` do.
     """
+    return fitted_and_linked(schedule, dims)[0]
+
+
+def fitted_and_linked(
+    schedule: Schedule, dims: Mapping[str, int] = PLANNED
+) -> tuple[FittedSchedule, LinkedExpansion | None]:
+    """`fitted`, and the step that it found, linked and simulated; None where it did not need to link any."""
     plain = at_size(schedule, dims)
     expanded = expand(plain)
     graph, recomputes = expanded.graph, expanded.recomputes
     declared = schedule.model.dims
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
-        return FittedSchedule(plain, 0, len(recomputes))
+        return FittedSchedule(plain, 0, len(recomputes)), None
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
-    left = _left(expanded, budget)
+    left, made = _left(expanded, budget)
     if len(left) == len(recomputes):
-        return FittedSchedule(plain, 0, len(recomputes))
+        return FittedSchedule(plain, 0, len(recomputes)), made
     splits = (Split(one.operations, one.into) for one in expanded.splits)
     statements = (*splits, *_statements(graph, left), *_pages(graph, expanded.pages))
-    made = replace(without_recomputes(plain), statements=statements)
-    return FittedSchedule(made, len(recomputes) - len(left), len(recomputes))
+    found = replace(without_recomputes(plain), statements=statements)
+    return FittedSchedule(found, len(recomputes) - len(left), len(recomputes)), made
 
 
-def _left(expanded: Expanded, budget: int) -> Sequence[FlatRecompute]:
-    """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else all but as
-    many groups as can go in their order, and then single ones that can go, too. Pages stay."""
-    graph, recomputes = expanded.graph, expanded.recomputes
-    gone: set[int] = set()
+def _left(expanded: Expanded, budget: int) -> tuple[Sequence[FlatRecompute], LinkedExpansion]:
+    """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else what is left
+    when as many groups go, in their order, as seem to find room. Pages stay."""
+    graph, left = expanded.graph, expanded.recomputes
 
-    def left(more: Iterable[RecomputeGroup]) -> list[FlatRecompute]:
-        ops = gone.union(*(group.ops for group in more))
-        return [recompute for recompute in recomputes if recompute.op not in ops]
+    def simulated(those: Sequence[FlatRecompute]) -> LinkedExpansion:
+        linked = link(graph, those, expanded.pages)
+        return LinkedExpansion(expanded, linked, simulate(linked))
 
-    def fits(those: Sequence[FlatRecompute]) -> bool:
-        return simulate(link(graph, those, expanded.pages)).peak <= budget
-
-    if fits(()):
-        return ()
-    if not fits(recomputes):
-        return recomputes
-    order = groups(graph, recomputes)
-    kept, over = 0, len(order)
-    while over - kept > 1:
-        middle = (kept + over) // 2
-        kept, over = (middle, over) if fits(left(order[:middle])) else (kept, middle)
-    gone.update(*(group.ops for group in order[:kept]))
-    failed = {order[kept].ops}
+    made = simulated(())
+    if made.timeline.peak <= budget:
+        return (), made
+    made = simulated(left)
+    if made.timeline.peak > budget:
+        return left, made
+    chosen = affordable(groups(graph, left), made.linked, made.timeline, budget)
     for _ in range(_TRIES):
-        group = next((one for one in ranked(graph, left(())) if one.ops not in failed), None)
-        if group is None:
+        if not chosen:
             break
-        if fits(left([group])):
-            gone |= group.ops
-        else:
-            failed.add(group.ops)
-    return left(())
+        gone = frozenset[int]().union(*(group.ops for group in chosen))
+        fewer = [one for one in left if one.op not in gone]
+        tried = simulated(fewer)
+        if tried.timeline.peak > budget:  # memory grew by more than what was expected
+            chosen = chosen[: len(chosen) // 2]
+            continue
+        left, made = fewer, tried
+        chosen = affordable(groups(graph, left), made.linked, made.timeline, budget)
+    return left, made
 
 
 def _statements(graph: Graph, recomputes: Sequence[FlatRecompute]) -> tuple[Recompute, ...]:

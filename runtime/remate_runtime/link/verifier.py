@@ -13,6 +13,7 @@ from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
 from ..support.quantities import size
 from .events import Linked
+from .fitting import LinkedExpansion
 from .linker import link
 from .simulator import simulate
 
@@ -34,16 +35,18 @@ class Verified(msgspec.Struct, frozen=True):
     name: str
 
 
-def verify(schedule: Schedule, at: str = "", warned: bool = False) -> Verified:
-    """Expand, link and simulate. at: which of several sizes the schedule is for, as a warning
-    says it. warned: about another size, once is enough. Raises
+def verify(schedule: Schedule, at: str = "", warned: bool = False, made: LinkedExpansion | None = None) -> Verified:
+    """Expand, link and simulate. at: which of several sizes the schedule is for, as a warning says it. warned: about
+    another size, once is enough. made: the schedule's step, if it has been expanded, linked and simulated. Raises
     ScheduleError for what is illegal, and for operations that somebody edited; warns if the peak is over the file's
     budget (plans may be edited).
     """
     check_fingerprint(schedule)
-    expanded = expand(schedule)
-    linked = link(expanded.graph, expanded.recomputes, expanded.pages)
-    peak = simulate(linked).peak
+    if made is None:
+        expanded = expand(schedule)
+        linked = link(expanded.graph, expanded.recomputes, expanded.pages)
+        made = LinkedExpansion(expanded, linked, simulate(linked))
+    expanded, linked, peak = made.expanded, made.linked, made.timeline.peak
     budget = schedule.solve.budget
     if peak > budget and not warned:
         warnings.warn(
