@@ -9,6 +9,7 @@ import torch
 
 from remate_runtime.format import Schedule
 
+from ..capture.cuda.versions import without_rules
 from ..capture.fake_call import fake_call
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, ProfileError
@@ -89,8 +90,15 @@ def priced_as_another(cost: str, kind: str) -> str:
     )
 
 
-def warn_of_costs(cost: str, gpu: Device | None, call: RecordedCall) -> None:
-    """Warn of the step of one kind of device with the costs of another. call: as it was given, on its own device."""
+def doubts(cost: str, gpu: Device | None, call: RecordedCall) -> list[str]:
+    """What is to be said before planning: costs of another kind of device than the step's, and rules of another torch.
+    call: as it was given, on its own device."""
     on = next((tensor.device.type for tensor in call.model.parameters()), "cpu")
-    if said := priced_as_another(cost, "cuda" if gpu is not None or on == "cuda" else "cpu"):
+    found = priced_as_another(cost, "cuda" if gpu is not None or on == "cuda" else "cpu")
+    return [said for said in (found, without_rules(torch.__version__) if gpu is not None else "") if said]
+
+
+def warn_of_doubts(cost: str, gpu: Device | None, call: RecordedCall) -> None:
+    """Warn of `doubts`."""
+    for said in doubts(cost, gpu, call):
         warnings.warn(said, UserWarning, stacklevel=3)

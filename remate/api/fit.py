@@ -15,7 +15,7 @@ from ..capture.recorded import called
 from ..dims.requested_sizes import AUTO, read
 from ..errors import DimsError
 from ..schedule_tools.device_memory import OptimizerState, check_known
-from .elsewhere import cost_for, gpu_elsewhere, warn_of_costs
+from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
 from .options import SearchKeywords, options_of, takes
@@ -110,7 +110,7 @@ def fit(
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
     check_meant(call)
-    warn_of_costs(cost, gpu, call)
+    warn_of_doubts(cost, gpu, call)
     with call.in_effect():
         asking = read(options.get("dims", AUTO), call.model, call.args, call.kwargs)
     if asking is None:

@@ -32,7 +32,7 @@ from ..strategy import (
     policy,
     solve,
 )
-from .elsewhere import cost_for, gpu_elsewhere, warn_of_costs
+from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .meant import check_meant
 from .options import SearchKeywords, options_of, takes
 from .plan import prepare, schedule_of
@@ -96,7 +96,7 @@ def frontier(
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
     check_meant(call)
-    warn_of_costs(cost, gpu, call)
+    warn_of_doubts(cost, gpu, call)
     sizes = OpenSizes(chosen.dims, largest=all(one.share is None for one in requested))
     with telling(chosen.progress) as say:
         step = prepare(call, cost=cost, options=chosen, open_sizes=sizes, gpu=gpu, progress=say)

@@ -43,7 +43,7 @@ from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator
 from ..profile.devices import Device, is_estimated
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
-from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_costs
+from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
 from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .progress import Progress, aloud, telling
@@ -186,7 +186,7 @@ def _planned(
     written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
     settings = settings_of(options, "" if goal else written)
     check_meant(call)
-    warn_of_costs(cost, gpu, call)
+    warn_of_doubts(cost, gpu, call)
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:

@@ -7,10 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import detect_fake_mode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from .recorded import RecordedCall
+
+# Raised where values of fake tensors are read.
+NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextlib.contextmanager
@@ -29,6 +34,19 @@ def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
                 module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
         args, kwargs = pytree.tree_map_only(torch.Tensor, fakes.of, (call.args, call.kwargs))
         yield RecordedCall.of(call.model, args, kwargs, call.state)
+
+
+@contextlib.contextmanager
+def without_memory(call: RecordedCall) -> Iterator[None]:
+    """Forward can be run on the tensors of a fake call, and those that it makes are fake, too. Operators that have no
+    kernel for them, as cuDNN's recurrent layers, are decomposed. Nothing for a call of real tensors."""
+    held = [*call.model.parameters(), *call.model.buffers()]
+    mode: Any = detect_fake_mode([*held, *pytree.tree_leaves((call.args, call.kwargs))])
+    if mode is None:
+        yield
+        return
+    with mode, enable_python_dispatcher():
+        yield
 
 
 class _Fakes:

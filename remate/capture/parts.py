@@ -17,15 +17,13 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch._dispatch.python import enable_python_dispatcher
-from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from remate_runtime.format import did_you_mean, unfold_paths
 from remate_runtime.staleness import collected_within, qualified
 
 from ..errors import CaptureError
 from . import surroundings, trees
+from .fake_call import NO_VALUES, without_memory
 from .generators import undisturbed
 from .recorded import CallSettings, RecordedCall, recording, state_of
 
@@ -54,8 +52,7 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     leads to no module, to a list of them, or into another part; where a module is not called with gradients; where
     forward fails.
     """
-    mode: Any = detect_fake_mode([*call.model.parameters(), *call.model.buffers(), call.args, call.kwargs])
-    with call.in_effect(), _without_memory(mode):
+    with call.in_effect(), without_memory(call):
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
         takers = {path: _Taker(module, path) for path, module in parts.items()}
         with _recorded(takers), _left_as_it_was(call.model), _saving_nothing():
@@ -63,7 +60,7 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
                 call.model(*call.args, **call.kwargs)
             except CaptureError:
                 raise
-            except (DataDependentOutputException, DynamicOutputShapeException):
+            except NO_VALUES:
                 raise CaptureError(
                     "forward reads values of tensors around its parts, and for a GPU that is not here there are none",
                     hint="plan the parts on a machine with a GPU",
@@ -75,17 +72,6 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
                 ) from error
     _refuse_uncalled(takers)
     return _alike(takers)
-
-
-@contextlib.contextmanager
-def _without_memory(mode: Any) -> Iterator[None]:
-    """Operators that have no kernel for tensors of `mode`, as cuDNN's recurrent layers, are decomposed; without a mode
-    nothing."""
-    if mode is None:
-        yield
-        return
-    with mode, enable_python_dispatcher():
-        yield
 
 
 def matched(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:

@@ -17,7 +17,7 @@ from . import exit_codes
 from .inputs import data_of
 from .output import say, say_aside
 from .several import Report, each
-from .sizes import add_at, checked_at, parts_line, range_lines, size_line, sizes_line
+from .sizes import add_at, checked_at, parts_line, range_lines, rules_line, size_line, sizes_line
 from .usage import UsageError, stale_hint
 
 if TYPE_CHECKING:
@@ -163,8 +163,8 @@ def _splits(opened: Analysis) -> list[str]:
 
 
 def _parts(opened: Analysis) -> list[str]:
-    line = parts_line(opened.schedule)
-    return [f"  {plain(line)}"] if line else []
+    lines = (parts_line(opened.schedule), rules_line(opened.schedule))
+    return [f"  {plain(line)}" for line in lines if line]
 
 
 def _compiled(solve: Solve) -> list[str]:

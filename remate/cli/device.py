@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..api.elsewhere import cost_for, priced_as_another
+from ..api.elsewhere import cost_for, doubts
 from ..profile.devices import Device, named_gpu
 from .build_file import Target, load_target
 from .output import say_aside
@@ -42,10 +42,9 @@ def split_device(args: argparse.Namespace) -> Device | None:
     return gpu
 
 
-def tell_costs(args: argparse.Namespace, gpu: Device | None, target: Target) -> None:
-    """Say so if the costs are not those of the device of the step."""
-    on = next((tensor.device.type for tensor in target.model.parameters()), "cpu")
-    if said := priced_as_another(args.cost, "cuda" if gpu is not None or on == "cuda" else "cpu"):
+def tell_doubts(args: argparse.Namespace, gpu: Device | None, target: Target) -> None:
+    """Say so if costs, or rules for CUDA, are not those of the step."""
+    for said in doubts(args.cost, gpu, target.call):
         say_aside(f"warning: {said}")
 
 

@@ -65,13 +65,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from None
     folder = Path(args.output)
     _folder(folder, budgets, args.force)
-    from .device import check_trains, loaded, split_device, tell_costs
+    from .device import check_trains, loaded, split_device, tell_doubts
     from .progress import Reporter
 
     gpu = split_device(args)
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
-    tell_costs(args, gpu, target)
+    tell_doubts(args, gpu, target)
     from ..api.frontier import Sweep
     from ..api.plan import prepare
     from ..api.settings import settings_of

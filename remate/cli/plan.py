@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
 
     from ..api.goals import goal_of, plan_for_goal
     from ..profile.costing import COMPILED
-    from .device import check_trains, from_script, loaded, split_device, tell_costs
+    from .device import check_trains, from_script, loaded, split_device, tell_doubts
     from .progress import Reporter
 
     gpu = split_device(args)
@@ -153,7 +153,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--at and --cost compiled need a budget\n  hint: --budget 60%")
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
-    tell_costs(args, gpu, target)
+    tell_doubts(args, gpu, target)
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
     from ..api.settings import refuse_paging, settings_of

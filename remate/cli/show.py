@@ -14,7 +14,7 @@ from ..profile.devices import is_estimated
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
-from .sizes import add_at, opened_at, parts_line, sizes_line
+from .sizes import add_at, opened_at, parts_line, rules_line, sizes_line
 from .usage import UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +84,11 @@ def _head(opened: Analysis, limit: int | None) -> str:
         device = model.device
     lines = [plain(f"{schedule.name}: {model.name}, {mode}, {device}, torch {model.torch}{autocast}")]
     lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
-    lines += [plain(line) for line in (parts_line(schedule), gradients_of_outputs(model), sizes_line(schedule)) if line]
+    lines += [
+        plain(line)
+        for line in (rules_line(schedule), parts_line(schedule), gradients_of_outputs(model), sizes_line(schedule))
+        if line
+    ]
     lines += [plain(line) for line in assumption_lines(model, limit)]
     forward = opened.graph.backward_start
     lines.append(

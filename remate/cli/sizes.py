@@ -7,6 +7,7 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
+from ..capture.cuda.versions import without_rules
 from ..present.sizes import sizes_text
 from ..present.text import count, percent, size, table
 from .inputs import opened
@@ -75,6 +76,13 @@ def _at(path: str, planned: Analysis, dims: Mapping[str, int]) -> Analysis:
 
     checked_at(path, planned.schedule, dims)
     return analyse(schedule_at(planned.schedule, dims))
+
+
+def rules_line(schedule: Schedule) -> str:
+    """That a step was captured by rules of another torch; "" if not."""
+    model = schedule.model
+    said = without_rules(model.torch) if model.captured == "by rules" else ""
+    return f"note: {said}" if said else ""
 
 
 def parts_line(schedule: Schedule) -> str:

@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 import remate
+from remate.api.parts import PartSchedules
+from remate.capture.cuda.versions import without_rules
 from remate.cli import main
 from remate.errors import CaptureError
 
@@ -38,11 +40,33 @@ def test_parts_are_planned_as_cuda_calls_them(where):
         model, x = Branching(), torch.randn(4, 16, 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         schedules = remate.plan(model, (x,), budget="100%", at="blocks.*", device="cuda:h100", progress=None)
+    assert isinstance(schedules, PartSchedules)
     found = {schedule.model.at: schedule.model for schedule in schedules}
     assert {(m.device, m.architecture, m.autocast) for m in found.values()} == {("cuda", "sm_90", "bf16")}
     inputs = {at: model.inputs["args"][0]["tensor"] for at, model in found.items()}
     assert inputs == {("blocks.0",): "f32[4,16,64]", ("blocks.[1-2]",): "bf16[4,16,64]"}
     assert {p.device.type for p in model.parameters()} == {where}
+
+
+def test_a_torch_without_rules_of_its_own_is_reported(tmp_path: Path, capsys, monkeypatch):
+    (tmp_path / "train.py").write_text(PARTS)
+    target, file = str(tmp_path / "train.py:build"), tmp_path / "s.json"
+    asked = ["plan", target, "--budget", "100%", "--device", "cuda:t4", "--force", "--quiet", "-o", str(file)]
+    said = "rules for CUDA are those of torch 2.13 and 2.14, and this is the step of torch 2.15.0"
+    assert main(asked) == 0
+    for command in ("show", "check"):
+        assert main([command, str(file)]) == 0
+    assert said not in "".join(capsys.readouterr())
+    monkeypatch.setattr(torch, "__version__", "2.15.0+cpu")
+    assert main(asked) == 0
+    assert said in capsys.readouterr().err
+    for command in ("show", "check"):
+        assert main([command, str(file)]) == 0
+        assert said in capsys.readouterr().out
+    with pytest.warns(UserWarning, match=said):
+        remate.plan(nn.Linear(4, 4), (torch.randn(2, 4),), budget="100%", device="cuda:t4", progress=None)
+    assert not without_rules("2.14.1")
+    assert "other kernels" in without_rules("a version")
 
 
 def test_values_around_parts_are_not_known_elsewhere():

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import torch
 
+from .versions import release
+
 Capability = tuple[int, int]
 
 HALVES = (torch.float16, torch.bfloat16)
@@ -88,18 +90,24 @@ def read(facts: Any, capability: Capability, dropout: float, causal: bool, group
     assert key is not None
     assert value is not None
     trains = grad_mode and (query.needs_grad or key.needs_grad or value.needs_grad)
-    return Call(capability, cudnn_version(), release(), query, key, value, mask, dropout, causal, grouped, trains)
-
-
-def release() -> tuple[int, int]:
-    """The version of torch."""
-    major, minor = torch.__version__.split("+")[0].split(".")[:2]
-    return int(major), int(minor)
+    return Call(
+        capability,
+        cudnn_version(),
+        release(torch.__version__),
+        query,
+        key,
+        value,
+        mask,
+        dropout,
+        causal,
+        grouped,
+        trains,
+    )
 
 
 def cudnn_version() -> int:
     """Of the cuDNN that builds of this torch for CUDA 13 come with."""
-    return 92400 if release() >= (2, 14) else 92000
+    return 92400 if release(torch.__version__) >= (2, 14) else 92000
 
 
 # Of all fused kernels

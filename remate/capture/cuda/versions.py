@@ -1,0 +1,25 @@
+"""The versions of PyTorch whose choices on CUDA the rules state."""
+
+from __future__ import annotations
+
+RULED = ((2, 13), (2, 14))
+
+
+def release(version: str) -> tuple[int, int]:
+    """Major and minor version of a PyTorch ("2.13.0+cpu")."""
+    major, minor = version.split("+")[0].split(".")[:2]
+    return int(major), int(minor)
+
+
+def without_rules(version: str) -> str:
+    """What to report of a step that was captured by rules under a PyTorch that has none of its own; "" if it has."""
+    try:
+        if release(version) in RULED:
+            return ""
+    except ValueError:  # a text of somebody's own in a file
+        pass
+    known = " and ".join(f"{major}.{minor}" for major, minor in RULED)
+    return (
+        f"the rules for CUDA are those of torch {known}, and this is the step of torch {version[:80]}, which may run "
+        f"other kernels: plan with one of these, or on a GPU"
+    )
