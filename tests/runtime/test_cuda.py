@@ -11,6 +11,7 @@ from torch import nn
 import remate
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
+from remate_runtime.flat_step import expand
 from remate_runtime.staleness import compare_models, training_step
 from tests.models import ZOO
 
@@ -41,6 +42,17 @@ def test_steps_equal_eager(make, recomputes, planned_on):
     x = data(4, 3, 6, 6) if isinstance(model, Normed) else data(4, 8)
     schedule = schedule_of(model.to(planned_on), (x.to(planned_on),), recomputes=recomputes)
     model, x = model.cuda(), x.cuda()
+    eager, planned = copy.deepcopy(model), apply(model, schedule)
+    for seed in range(3):
+        assert_same(_step(planned, x, seed), _step(eager, x, seed), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
+def test_batch_norm_is_cudnns(recomputes, layout):
+    model, x = seeded(Normed()).cuda().to(memory_format=layout), data(4, 3, 6, 6).cuda().to(memory_format=layout)
+    schedule = schedule_of(model, (x,), recomputes=recomputes)
+    assert "aten.batch_norm_backward" in {op.op for op in expand(schedule).graph.operations}
     eager, planned = copy.deepcopy(model), apply(model, schedule)
     for seed in range(3):
         assert_same(_step(planned, x, seed), _step(eager, x, seed), tolerance=1e-5)

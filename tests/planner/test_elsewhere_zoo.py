@@ -1,0 +1,35 @@
+"""The models of the tests as steps of a GPU that is not here: planned and run dry."""
+
+import pytest
+import torch
+
+import remate
+from remate.api.dry_run import dry_run
+from remate.api.elsewhere import on_device_of
+from remate.capture.recorded import RecordedCall
+from remate.errors import CaptureError
+from tests.models import ZOO
+
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="steps of named GPUs are captured where there is none"
+)
+DEFAULT = ("tiny_gpt", "depthwise")
+RECURRENT = ("lstm", "gru")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ZOO if name not in (*DEFAULT, *RECURRENT)]
+
+
+@pytest.mark.parametrize("name", [*DEFAULT, *SLOW])
+def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
+    model, args, kwargs = ZOO[name].build("cpu")
+    schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
+    with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
+        ran = dry_run(call, schedule)
+    assert ran.peak == ran.predicted
+    assert ran.gradients == sum(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_are_refused(name):
+    model, args, kwargs = ZOO[name].build("cpu")
+    with pytest.raises(CaptureError, match=f"forward runs {name} on CUDA"):
+        remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", progress=None)
