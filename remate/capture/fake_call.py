@@ -14,10 +14,8 @@ from torch.utils import _pytree as pytree
 
 from .recorded import RecordedCall
 
-NO_VALUES = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-)  # what fake tensors raise when their values are read
+# Raised where values of fake tensors are read.
+NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextlib.contextmanager
