@@ -178,7 +178,6 @@ PRIVATE_TORCH = {
         "capture.lower",
         "capture.other_ranks",
         "capture.outside",
-        "capture.parts",
         "capture.remembered",
         "capture.repeats.candidates",
         "capture.repeats.recording",
