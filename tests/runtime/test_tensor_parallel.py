@@ -227,7 +227,7 @@ def _checked(rank: int) -> None:
     changed = replace(schedule, blocks={name: wrong})
     changed = replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed)))
     planned = applied(model, changed if rank else schedule)
-    with pytest.raises(StaleModelError, match="is not what the model computes" if rank else "on another rank"):
+    with pytest.raises(StaleModelError, match="does not compute what the model computes" if rank else "on another rank"):
         planned(hidden())
 
 
