@@ -108,7 +108,7 @@ class LocalTensors:
         alike: dict[Distributed, list[str]] = {}
         for name, spec in self.specs.items():
             placements = tuple(map(str, spec.placements))
-            gradient = tuple(map(str, self.gradients.get(name, spec.placements)))
+            gradient = tuple(map(str, self.gradients.get(name) or spec.placements))
             own = () if gradient == placements else gradient
             kind = Distributed(
                 tensors=(), shape=tuple(spec.shape), mesh=mesh_names(spec.mesh), placements=placements, gradient=own

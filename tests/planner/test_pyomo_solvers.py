@@ -53,8 +53,9 @@ def test_a_strategy_by_another_solver(name: str, solver: str) -> None:
 def knapsack() -> Any:
     m: Any = pyo.ConcreteModel()
     m.x = pyo.Var(range(3), domain=pyo.Binary)
-    m.weight = pyo.Constraint(expr=5 * m.x[0] + 4 * m.x[1] + 3 * m.x[2] <= 8)
-    m.cost = pyo.Objective(expr=-(10 * m.x[0] + 7 * m.x[1] + 4 * m.x[2]) + 21)
+    x: Any = m.x
+    m.weight = pyo.Constraint(expr=5 * x[0] + 4 * x[1] + 3 * x[2] <= 8)
+    m.cost = pyo.Objective(expr=-(10 * x[0] + 7 * x[1] + 4 * x[2]) + 21)
     return m
 
 

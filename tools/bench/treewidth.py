@@ -76,7 +76,7 @@ def row(family: str, n: int) -> tuple[str, ...]:
 
 def main() -> None:
     """Write the table."""
-    rows = [HEAD]
+    rows: list[tuple[str, ...]] = [HEAD]
     for family in FAMILIES:
         for n in SIZES:
             rows.append(row(family, n))
