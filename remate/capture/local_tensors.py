@@ -92,7 +92,7 @@ class LocalTensors:
         """This rank's place in each mesh dimension."""
         found: dict[str, int] = {}
         for spec in self.specs.values():
-            found.update(zip(mesh_names(spec.mesh), spec.mesh.get_coordinate(), strict=True))
+            found.update(zip(mesh_names(spec.mesh), spec.mesh.get_coordinate() or (), strict=True))
         return found
 
     def uneven(self) -> bool:
@@ -108,7 +108,7 @@ class LocalTensors:
         alike: dict[Distributed, list[str]] = {}
         for name, spec in self.specs.items():
             placements = tuple(map(str, spec.placements))
-            gradient = tuple(map(str, self.gradients.get(name, spec.placements)))
+            gradient = tuple(map(str, self.gradients.get(name) or spec.placements))
             own = () if gradient == placements else gradient
             kind = Distributed(
                 tensors=(), shape=tuple(spec.shape), mesh=mesh_names(spec.mesh), placements=placements, gradient=own

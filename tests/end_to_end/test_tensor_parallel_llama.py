@@ -48,7 +48,8 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
         q, k, v = (w(x).view(batch, length, -1, WIDTH // HEADS) for w in (self.wq, self.wk, self.wv))
         q, k = rotated(q, table), rotated(k, table)
-        mixed = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(mixed.transpose(1, 2).contiguous().view(batch, length, -1))
 
 
@@ -96,7 +97,7 @@ class WithLoss(nn.Module):
         self.model, self.parallel = model, parallel
 
     def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        loss = F.cross_entropy(self.model(tokens).flatten(0, 1), labels.flatten())
+        loss: Any = F.cross_entropy(self.model(tokens).flatten(0, 1), labels.flatten())
         return loss.to_local() if self.parallel else loss
 
 
@@ -223,7 +224,7 @@ def _two_dimensions(rank: int, folder: str) -> None:
         schedule = remate.plan(planned.layers["0"], (hidden, planned.table), budget="85%", cost="cpu")
         assert schedule.model.coordinate == {}
         assert schedule.peak_bytes < schedule.baseline_peak_bytes
-        schedule.save(file)
+        schedule.save(str(file))
     dist.barrier()
     for name in planned.layers:
         planned.layers[name] = apply(planned.layers[name], file, namespaces=PERMITTED)
