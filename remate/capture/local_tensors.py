@@ -92,7 +92,7 @@ class LocalTensors:
         """This rank's place in each mesh dimension."""
         found: dict[str, int] = {}
         for spec in self.specs.values():
-            found.update(zip(mesh_names(spec.mesh), spec.mesh.get_coordinate(), strict=True))
+            found.update(zip(mesh_names(spec.mesh), spec.mesh.get_coordinate() or (), strict=True))
         return found
 
     def uneven(self) -> bool:

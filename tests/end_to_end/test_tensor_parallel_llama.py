@@ -48,7 +48,8 @@ class Attention(nn.Module):
         batch, length, _ = x.shape
         q, k, v = (w(x).view(batch, length, -1, WIDTH // HEADS) for w in (self.wq, self.wk, self.wv))
         q, k = rotated(q, table), rotated(k, table)
-        mixed = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(mixed.transpose(1, 2).contiguous().view(batch, length, -1))
 
 

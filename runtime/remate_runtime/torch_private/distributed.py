@@ -47,13 +47,13 @@ def group_ranks(name: str) -> Sequence[int]:
     """Return the ranks of the process group with this name."""
     from torch.distributed import distributed_c10d
 
-    c10d: Any = distributed_c10d
-    return c10d.get_process_group_ranks(c10d._resolve_process_group(name))
+    private: Any = distributed_c10d
+    return private.get_process_group_ranks(private._resolve_process_group(name))
 
 
 def group_store(prefix: str) -> Any:
     """Return the key-value store that all ranks share, under a prefix."""
     from torch.distributed import distributed_c10d
 
-    c10d: Any = distributed_c10d
-    return c10d.PrefixStore(prefix, c10d._get_default_store())
+    private: Any = distributed_c10d
+    return private.PrefixStore(prefix, private._get_default_store())
