@@ -56,3 +56,14 @@ def test_features_follow_the_statements(remate: Remate) -> None:
     assert "requires" in Path("plain.json").read_text()  # the plan is still in the file
     change("splits.json", ('  "requires": ["split"],\n', ""))
     assert remate("check", "splits.json").status != 0
+
+
+def test_the_figures_of_the_guide(remate: Remate) -> None:
+    page = (Path(__file__).parents[2] / "docs/guides/editing.md").read_text(encoding="utf-8")
+    command = page.partition("## Split along rows")[2].partition("```sh\n")[2].partition("```")[0].replace("\\\n", " ")
+    shutil.copy(Path(__file__).parents[2] / "examples/gpt2.json", "gpt2.json")
+    words = command.split()
+    assert words[:3] == ["remate", "edit", "gpt2.json"]
+    effect = remate(*words[1:]).out.partition("effect")[2]
+    assert "290 MiB  240 MiB" in effect
+    assert "falls from 290 to 240 MiB" in page
