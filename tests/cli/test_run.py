@@ -79,7 +79,7 @@ def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pyt
     assert outcome.status == 3
     assert "s.json: stale, its first step differs from that of models.py:build" in outcome.err
     assert "gradient of '0.weight' by" in outcome.err
-    assert "hint: remate replan s.json --model models.py:build" in outcome.err
+    assert "remate replan s.json --model models.py:build" in outcome.err
 
 
 @pytest.mark.usefixtures("planned")
