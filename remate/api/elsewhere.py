@@ -8,6 +8,7 @@ import warnings
 import torch
 
 from remate_runtime.format import Schedule
+from remate_runtime.support.callers import frames_to_caller
 
 from ..capture.cuda.versions import without_rules
 from ..capture.fake_call import fake_call
@@ -101,4 +102,4 @@ def doubts(cost: str, gpu: Device | None, call: RecordedCall) -> list[str]:
 def warn_of_doubts(cost: str, gpu: Device | None, call: RecordedCall) -> None:
     """Warn of `doubts`."""
     for said in doubts(cost, gpu, call):
-        warnings.warn(said, UserWarning, stacklevel=3)
+        warnings.warn(said, UserWarning, stacklevel=frames_to_caller())

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from torch.utils import _pytree as pytree
 
 from remate_runtime.format import Model, fill_fault, input_leaves
+from remate_runtime.support.callers import frames_to_caller
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
@@ -39,7 +40,9 @@ def check_meant(call: RecordedCall) -> None:
     if why := trains_nothing(call):
         raise CaptureError(why, hint="model.requires_grad_(True), or of the parameters that train")
     if in_evaluation(call):
-        warnings.warn(f"{EVALUATION}; call model.train() first, unless this is meant", UserWarning, stacklevel=3)
+        warnings.warn(
+            f"{EVALUATION}; call model.train() first, unless this is meant", UserWarning, stacklevel=frames_to_caller()
+        )
 
 
 def checked_fill(fill: Mapping[str, bool | int | float], model: Model) -> dict[str, bool | int | float]:

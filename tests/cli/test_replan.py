@@ -45,7 +45,11 @@ def test_the_hint_of_a_stale_schedule_works_as_it_is_printed(remate: Remate) -> 
     stale = remate("check", "s.json", "--model", "models.py:other_activation")
     assert stale.status == 3
     hint = next(line for line in stale.err.splitlines() if line.startswith("hint: "))
-    assert remate(*hint.removeprefix("hint: remate ").split()).status == 0
+    rebind, replan = hint.removeprefix("hint: ").split("; ")
+    assert rebind.endswith(" carries the plan over without solving")
+    assert replan.startswith("remate replan ")
+    assert replan.endswith(" solves again")
+    assert remate(*replan.removesuffix(" solves again").split()[1:]).status == 0
     assert remate("check", "s.json", "--model", "models.py:other_activation").status == 0
     github = remate("check", "s.json", "--model", "models.py:build", "--format", "json").out
     assert "remate replan s.json --model models.py:build" in github

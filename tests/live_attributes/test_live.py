@@ -159,7 +159,7 @@ def test_ranges_are_what_forward_takes_as_the_same_step(schedule: Schedule) -> N
         (lambda m: setattr(m, "tau", 1), "'tau' is the integer 1, planned was a float"),
         (lambda m: setattr(m, "tau", True), "'tau' is of type bool"),
         (lambda m: setattr(m, "tau", torch.tensor(0.5)), "'tau' is of type Tensor"),
-        (lambda m: delattr(m, "tau"), "'tau' is not there"),
+        (lambda m: delattr(m, "tau"), "'tau' is missing"),
     ],
 )
 def test_what_the_step_is_not_for_is_refused(schedule: Schedule, change: Any, told: str) -> None:

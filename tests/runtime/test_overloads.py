@@ -110,6 +110,7 @@ _X, _Y, _UP = torch.randn(4, 6), torch.randn(4, 6), torch.tensor([[2, 0, 3, 3, 1
 _WRITES: dict[str, tuple[Any, ...]] = {
     "aten.addcdiv": (_Y, _Y.exp()),
     "aten.addcmul": (_Y, _X),
+    "aten.addmm": (_Y[:, :4], _X),
     "aten.clamp": (-0.5, 0.5),
     "aten.diagonal_scatter": (_Y[0, :4], 1),
     "aten.index_add": (1, _UP[0, :3], _Y[:, :3]),

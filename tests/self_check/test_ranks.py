@@ -40,7 +40,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
         model = DistributedDataParallel(planned)
         planned._remate_step.steps[0]._guard.check = lambda: None
         GAIN[0] = 1.0 if rank == 0 else 2.0
-        told = "differ in" if rank == 1 else "on another rank"
+        told = "differs in" if rank == 1 else "on another rank"
         with pytest.raises(StaleModelError, match=told):
             model(x)
         GAIN[0] = 1.0

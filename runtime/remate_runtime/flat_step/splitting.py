@@ -20,6 +20,8 @@ from .tile_loss import TiledLoss
 from .tile_writer import Costs, TileWriter
 from .tiles import Tiles
 
+_MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError)
+
 
 class FlatSplit(msgspec.Struct, frozen=True):
     """operations: indices, ascending, of the step before it is split. into: number of tiles."""
@@ -46,6 +48,17 @@ def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: None)
         if graph.operations[i].view:
             message = f"{graph.operations[i].id[:120]!r} is a view: views follow what they are views of"
             raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
+    try:
+        return _split_step(graph, split, costs)
+    except _MALFORMED as error:  # a file may give operators any arguments: the engine alone checks them
+        names = ", ".join(graph.operations[i].id[:120] for i in split.operations[:3])
+        message = (
+            f"the split of {names} … cannot be made: an operation has arguments or types that its operator has not"
+        )
+        raise ScheduleError(NOT_SPLIT, message, hint="compare it with the operators of schema/rows-1.json") from error
+
+
+def _split_step(graph: Graph, split: FlatSplit, costs: Costs) -> SplitStep:
     rows = Rows(graph, split.operations)
     if not 2 <= split.into <= rows.count:
         message = f"{split.into} tiles of {rows.count} rows"

@@ -55,7 +55,7 @@ def check_top(faults: Faults, schedule: Schedule, where: str) -> None:
     """Lanes lead somewhere; and splits change gradients, if only by the order of sums: a file says so at its top."""
     check_lanes(faults, schedule.lanes, f"{where}/lanes")
     plans = [schedule.statements, *(plan for block in schedule.blocks.values() for plan in block.plans.values())]
-    if SPLIT_FEATURE not in schedule.requires and any(isinstance(one, Split) for plan in plans for one in plan):
+    if SPLIT_FEATURE not in schedule.requires and any(Split in set(map(type, plan)) for plan in plans):
         hint = f'write "requires": ["{SPLIT_FEATURE}"]'
         faults.add("R093", "the file has splits and does not require the feature", f"{where}/requires", hint)
 
