@@ -52,9 +52,7 @@ def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: None)
         return _split_step(graph, split, costs)
     except _MALFORMED as error:  # a file may give operators any arguments: the engine alone checks them
         names = ", ".join(graph.operations[i].id[:120] for i in split.operations[:3])
-        message = (
-            f"the split of {names} … cannot be made: an operation has arguments or types that its operator has not"
-        )
+        message = f"operations of this split have arguments that their operators do not take (it begins with {names})"
         raise ScheduleError(NOT_SPLIT, message, hint="compare it with the operators of schema/rows-1.json") from error
 
 
