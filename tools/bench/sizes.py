@@ -6,7 +6,7 @@ The models of tools/bench/sized_models.py; costs measured, once; budget: a share
 the planned size. Sizes: the ends of the range in all combinations, the planned one, odd ones, and some by chance.
 `bitwise`: at how many of them loss, gradients and buffers are eager's to the last bit, two steps in a row. `as
 predicted`: at how many the peak from the allocator's events is what the file says to the byte; `at most over`: how far
-the prediction is above it elsewhere, where the workspace of an operator is a bound (named). `check says within`: at how
+the prediction is above it elsewhere, where the workspace of an operator is an estimate (named). `check says within`: at how
 many `remate check` says that the budget holds, by its list of largest sizes; of these, all those where it did are
 `within`. `recomputes`: at the planned size, and at how many sizes fewer or none are needed.
 """
@@ -61,7 +61,7 @@ class AtSize(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """bounds: what planning said of workspaces that are bounds. longer: the file's text over that of a file for the
+    """bounds: what planning said of workspaces that are estimates. longer: the file's text over that of a file for the
     planned size."""
 
     schedule: Schedule
@@ -96,7 +96,7 @@ def outcome(case: Case, budget: str, **options: Any) -> Outcome:
         _at(dict(zip(case.names, sizes, strict=True)), case.call(*sizes), schedule, model, applied, allowed)
         for sizes in sizes_of(case, schedule.model.dims)
     )
-    bounds = tuple(text for text in said if "upper bound" in text)
+    bounds = tuple(text for text in said if "workspace is an estimate" in text)
     longer = len(remate_runtime.format.checked_text(schedule)) / len(remate_runtime.format.checked_text(plain))
     return Outcome(schedule, bounds, tuple(every), longer)
 
