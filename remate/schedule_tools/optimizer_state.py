@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from remate_runtime.format import Model, parse_type
 from ..errors import UnknownNameError
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 Factory = Callable[[list[Any]], Any]  # from parameters to an optimizer
 _HINT = "\n  hint: state the bytes of its state instead: optimizer_bytes, --optimizer-bytes"
@@ -54,6 +54,7 @@ def _state(text: str, factory: Factory) -> list[int]:
     import torch
 
     from remate_runtime.operator_calls import TORCH_DTYPES
+    from remate_runtime.staleness import tensors_of
 
     kind = parse_type(text)
     parameter = torch.nn.Parameter(torch.empty(kind.shape, dtype=TORCH_DTYPES[kind.dtype], device="meta"))
@@ -68,20 +69,7 @@ def _state(text: str, factory: Factory) -> list[int]:
             raise UnknownNameError(f"{name} cannot be run on a tensor {text} without memory: {error}{_HINT}") from None
     storages = {
         tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
-        for tensor in _tensors(optimizer.state.get(parameter, {}))
+        for tensor in tensors_of(optimizer.state.get(parameter, {}))
         if tensor.device.type == "meta"  # counters of steps stay on the CPU
     }
     return list(storages.values())
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

@@ -6,16 +6,13 @@ communicating, and ranks with different models (stages of a pipeline) do not wai
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
 from remate_runtime.errors import RemateError
+from remate_runtime.support.store_wait import missing_after
 from remate_runtime.torch_private.distributed import group_store
-
-_BETWEEN = 0.1  # seconds from one look to the next
 
 
 class PlannedElsewhere(msgspec.Struct, frozen=True):
@@ -54,7 +51,7 @@ def on_one_rank(
     Raises:
         RemateError: After the timeout.
     """
-    store, rank = _store(), _rank()
+    store, rank = group_store("remate"), _rank()
     if store.add(f"{key}/asked", 1) == 1:
         store.set(f"{key}/rank", str(rank))
         try:
@@ -65,17 +62,14 @@ def on_one_rank(
             raise
         store.set(f"{key}/made", msgspec.json.encode(result))
         return result
-    began = time.monotonic()
     say(f"waiting for another rank to plan {what}")
-    while not store.check([f"{key}/made"]):
-        if time.monotonic() - began > timeout:
-            planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
-            raise RemateError(
-                f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n  hint: look at what rank "
-                f"{planning} prints; give it more time with timeout=SECONDS, or plan beforehand and give all ranks the "
-                "file"
-            )
-        time.sleep(_BETWEEN)
+    if missing_after(store, [f"{key}/made"], timeout):
+        planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
+        raise RemateError(
+            f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n  hint: look at what rank "
+            f"{planning} prints; give it more time with timeout=SECONDS, or plan beforehand and give all ranks the "
+            "file"
+        )
     return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
 
 
@@ -88,8 +82,3 @@ def _rank() -> int:
     import torch.distributed as dist
 
     return dist.get_rank()
-
-
-def _store() -> Any:
-
-    return group_store("remate")

@@ -6,9 +6,7 @@ compare is what a step communicates, in the order in which it runs with its plan
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import torch
@@ -16,10 +14,10 @@ import torch
 from ..errors import BindError
 from ..link.events import Linked, RecomputeRun, Run
 from ..operators.collectives import COLLECTIVES
+from ..support.store_wait import missing_after
 from ..torch_private.distributed import group_ranks, group_store
 
 TIMEOUT = 300.0  # seconds that a rank waits for the others of its mesh
-_BETWEEN = 0.05  # seconds from one look to the next
 
 
 class Communicated(msgspec.Struct, frozen=True):
@@ -56,26 +54,16 @@ def agree(groups: Mapping[str, str], found: Sequence[Communicated], timeout: flo
         turn = store.add(f"turn/{own}", 1)
         listed = [one.text for one in found if one.group == name]
         store.set(f"{turn}/{own}", msgspec.json.encode(listed))
-        missing = _missing(store, turn, ranks, timeout)
+        missing = missing_after(store, [f"{turn}/{rank}" for rank in ranks], timeout)
         if missing:
+            absent = _spelled([rank for rank in ranks if f"{turn}/{rank}" in missing])
             raise BindError(
-                f"rank {own} has waited {timeout:g} s for {_spelled(missing)} to apply a schedule over {mesh!r}\n"
+                f"rank {own} has waited {timeout:g} s for {absent} to apply a schedule over {mesh!r}\n"
                 "  apply the same schedules in the same order on all ranks of the mesh, and look at what "
-                f"{_spelled(missing)} prints"
+                f"{absent} prints"
             )
         for rank in ranks:
             _compare(mesh, own, listed, rank, msgspec.json.decode(store.get(f"{turn}/{rank}"), type=list[str]))
-
-
-def _missing(store: Any, turn: int, ranks: Sequence[int], timeout: float) -> list[int]:
-    """The ranks that have not come by then."""
-    until = time.monotonic() + timeout
-    missing = list(ranks)
-    while True:
-        missing = [rank for rank in missing if not store.check([f"{turn}/{rank}"])]
-        if not missing or time.monotonic() > until:
-            return missing
-        time.sleep(_BETWEEN)
 
 
 def _compare(mesh: str, own: int, listed: Sequence[str], rank: int, other: Sequence[str]) -> None:
