@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import importlib.metadata
 import inspect
@@ -25,7 +26,41 @@ def _is_own_file(file: str) -> bool:
     if file.startswith("<"):
         return True  # a notebook, an interpreter, exec
     path = os.path.realpath(file)
-    return not any(part in path for part in _INSTALLED) and not path.startswith(_STANDARD)
+    return not (any(part in path for part in _INSTALLED) or path.startswith(_STANDARD) or _is_installed_beside(path))
+
+
+def _is_installed_beside(path: str) -> bool:
+    """Return whether a distribution that is installed in a folder above the file contains it.
+
+    `pip install --target` and vendored packages are such folders. They need not be named `site-packages`, nor still be
+    on `sys.path`.
+    """
+    folder, name = os.path.split(path)
+    while name:
+        if name in _installed_names(folder):
+            return True
+        folder, name = os.path.split(folder)
+    return False
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed_names(folder: str) -> frozenset[str]:
+    """Return the files and packages directly in a folder that the `RECORD`s of its `.dist-info` folders list.
+
+    An editable installation lists no source file, so that its code stays the user's own.
+    """
+    try:
+        entries = [name for name in os.listdir(folder) if name.endswith(".dist-info")]
+    except OSError:  # a folder that may not be read
+        return frozenset()
+    names: set[str] = set()
+    for entry in entries:
+        try:
+            with open(os.path.join(folder, entry, "RECORD"), encoding="utf-8", newline="") as file:
+                names.update(row[0].split("/")[0] for row in csv.reader(file) if row)
+        except (OSError, UnicodeDecodeError, csv.Error):  # installed by something that writes no RECORD
+            continue
+    return frozenset(names.difference(entries))
 
 
 def is_own(module: str) -> bool:
