@@ -24,6 +24,7 @@ _INTERNAL = "for torch's own use or its tests"
 _STORAGE = "changes or shares storages behind the schema's back"
 _STATISTICS = "writes running statistics though its schema does not say so; capture uses the functional form"
 _DATA = "its results have shapes that depend on data"
+_STEPS = "takes as many steps as a number among its arguments says"
 _INFERENCE = "has no gradient: of inference alone"
 # Beginnings of names, after `aten.`.
 PREFIXES = {
@@ -58,6 +59,7 @@ PREFIXES = {
         "batch_norm_stats".split(),
         _STATISTICS,
     ),
+    **dict.fromkeys("special_laguerre special_legendre".split(), _STEPS),
     **dict.fromkeys("_transformer_encoder _native_multi_head _embedding_bag_forward_only".split(), _INFERENCE),
 }
 # Tagged as having results of unknown shape, which they have for some arguments alone.

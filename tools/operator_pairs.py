@@ -50,7 +50,7 @@ _NORMED = {"aten._native_batch_norm_legit_no_training": {"train": False}}
 # by: the forward operators, each with further literals (of the backward operator where outputs are named, else its
 # own). outputs: arguments that are this output of one of them. same: arguments that it has too, as they were there.
 # like: arguments of the shape of its output. renamed: names of the forward operator. sizes: a literal that is the size
-# of an argument. last: a list of the last sizes of an argument. `grad` is the first argument, by whatever name. Where
+# of an argument. last: a list of the last sizes of an argument. empty: safe without elements. `grad` is the first argument, by whatever name. Where
 # no argument is an output, the forward operator need not be in the file: what it would make counts.
 PAIRS: dict[str, dict[str, Any]] = {
     "aten.max_pool2d_with_indices_backward": _pair("max_pool2d_with_indices", "indices:1", _POOL, "grad:0"),
@@ -139,6 +139,18 @@ PAIRS: dict[str, dict[str, Any]] = {
             "grad:0",
         )
         for n in (2, 3)
+    },
+    **{
+        f"aten.{name}_backward_data": _pair(
+            "",
+            "",
+            "output dim",
+            "grad:0 output:0",
+            also={f"aten.{name}": {"half_to_float": False}},
+            renamed={"output": "self"},
+            empty=True,
+        )
+        for name in ("_softmax", "_log_softmax")
     },
     "aten.gelu_backward": _pair("gelu", "", "self", "grad:0"),
     "aten._adaptive_avg_pool2d_backward": _pair(

@@ -49,6 +49,19 @@ def files() -> Iterator[tuple[str, Schedule]]:
         line("aten.fractional_max_pool3d_backward", "%grad", "%x0", [2] * 3, [1] * 3, "%i", out="f32[1,1,3,3,3]"),
         constants={"i": whole(FAR, 1, 1, 1, 1, 1)},
     )  # fmt: skip
+    for name in ("aten._softmax_backward_data", "aten._log_softmax_backward_data"):
+        for grad, made in (((2, 3, 2, 2), (2, 3, 1, 2)), ((0, 4), (4,))):
+            yield f"{name} of {list(made)}", edited(
+                zeros("grad", *grad), zeros("y0", *made),
+                line(name, "%grad", "%y0", 0, {"dtype": "f32"}, out=f"f32[{','.join(map(str, grad))}]"),
+            )  # fmt: skip
+    yield (
+        "adaptive_avg_pool3d without elements",
+        edited(
+            zeros("x0", 8, 8, 8, 8),
+            line("aten._adaptive_avg_pool3d", "%x0", [1 << 31, 7, 0], out=f"f32[8,{1 << 31},7,0]"),
+        ),
+    )
     pooled = ("f32[1,3,2,2]", "i64[1,3,2,2]")
     yield "fractional_max_pool2d of no size", edited(
         zeros("g", 1, 3, 2, 2), zeros("x0", 1, 3, 9, 9), zeros("s", 1, 3, 2),

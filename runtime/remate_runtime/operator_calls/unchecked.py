@@ -23,7 +23,8 @@ _ATTENTION = "aten._scaled_dot_product_"
 _FFT = "aten._fft_c2r"
 _WEIGHT_NORM = "aten._weight_norm_interface"
 _RESIZED = ("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa", "aten._upsample_lanczos2d_aa")
-_BY_SHAPES = (_ATTENTION, _FFT, _WEIGHT_NORM, *_RESIZED)
+_POOLED = ("aten._adaptive_avg_pool", "aten.adaptive_max_pool")
+_BY_SHAPES = (_ATTENTION, _FFT, _WEIGHT_NORM, *_RESIZED, *_POOLED)
 Arguments = Mapping[str, Any]
 
 
@@ -61,6 +62,8 @@ def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) 
         return _weight_norm(graph, given)
     if op.op.startswith(_RESIZED):
         return _resized(graph, given)
+    if op.op.startswith(_POOLED) and 0 in _tuple(given.get("output_size")):
+        return "with an output size of 0 its kernel visits every position of the other sizes"
     if pair is None:
         return ""
     wrong = _sizes(graph, given, pair)
@@ -105,7 +108,7 @@ def _made(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
 def _like(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
     """Check that the arguments have the shapes that the forward operator would return."""
     ((name, literals),) = pair.by.items()
-    args: dict[str, Any] = {key: arguments.get(key) for key in pair.same} | literals
+    args: dict[str, Any] = {pair.renamed.get(key, key): arguments.get(key) for key in pair.same} | literals
     for key, (of, count) in pair.last.items():
         shape = _shape(graph, arguments.get(of))
         if shape is None or len(shape) < count:
@@ -118,7 +121,7 @@ def _like(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
     except Exception:  # torch may raise any error for arguments that do not fit
         inferred = None
     outputs = [inferred] if isinstance(inferred, torch.Tensor) else list(inferred or ())
-    if any(0 in (_shape(graph, argument) or ()) for argument in arguments.values()):
+    if not pair.empty and any(0 in (_shape(graph, argument) or ()) for argument in arguments.values()):
         return f"without elements its arguments are not what {name} gives"
     for key, at in pair.like.items():
         if at >= len(outputs) or _shape(graph, arguments.get(key)) != tuple(outputs[at].shape):
@@ -212,6 +215,10 @@ def _plain(literal: Any) -> Any:
 def _shape(graph: Graph, argument: Any) -> tuple[int, ...] | None:
     kind: TensorType | None = graph.values[argument.value].type if isinstance(argument, Ref) else None
     return None if kind is None else kind.shape
+
+
+def _tuple(argument: Any) -> tuple[Any, ...]:
+    return argument if isinstance(argument, tuple) else ()
 
 
 def _strides(graph: Graph, argument: Any) -> tuple[int, ...] | None:

@@ -42,6 +42,7 @@ class PairedOperator(msgspec.Struct, frozen=True):
         renamed: Arguments that have a different name there.
         sizes: Literals that are a size of an argument.
         last: Lists that are the last sizes of an argument.
+        empty: Whether the kernel is safe where tensors of the right shapes have no elements.
     """
 
     by: dict[str, dict[str, bool | float | None]]
@@ -51,6 +52,7 @@ class PairedOperator(msgspec.Struct, frozen=True):
     renamed: dict[str, str] = {}
     sizes: dict[str, tuple[str, int]] = {}
     last: dict[str, tuple[str, int]] = {}
+    empty: bool = False
 
 
 class DeviceFacts(msgspec.Struct, frozen=True):
