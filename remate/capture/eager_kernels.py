@@ -14,7 +14,7 @@ import numpy
 import torch
 from torch.utils._mode_utils import no_dispatch
 
-from remate_runtime.operator_calls import workspace_as_told
+from remate_runtime.operator_calls import uses_known_workspace
 
 from ..errors import CaptureError
 
@@ -201,4 +201,4 @@ def _recurrent(op: Any, stepwise: bool) -> Callable[..., Any]:
 @functools.cache
 def _workspace_known(dtype: torch.dtype) -> bool:
     with no_dispatch(), torch.no_grad():
-        return workspace_as_told(dtype)
+        return uses_known_workspace(dtype)

@@ -30,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def requested_engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a test names no engine, the asked one runs; results are compared up to its rounding."""
+    """Tests that name no engine run with the one of `--engine`. Results are compared up to its rounding."""
     requested = str(getattr(request, "param", request.config.getoption("--engine")))
     if requested == "eager":
         return

@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 def named(number: int) -> Any:
-    """The expression that a number of the capture stands for: c * b^i * t^j."""
+    """Return the expression for a number of the capture: c * b^i * t^j."""
     if number == 0:
         return None
     expression = constant(1)

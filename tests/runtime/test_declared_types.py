@@ -116,10 +116,10 @@ def library():
     [
         (line("remate_liars.same", "%a.weight", out="f32[32,8]"), "in the storage of the parameter 'a.weight'"),
         (line("remate_liars.same", "%x", out="f32[4,8]"), "in the storage of the input 'x'"),
-        (line("remate_liars.both", "%x", out=("f32[4,8]", "f32[4,8]")), "two of its outputs share one storage"),
-        (line("remate_liars.part", "%x", out="f32[8]"), "holds 4,194,304 bytes"),
-        (line("remate_liars.other", "%x", out="f32[4,8]"), "it gave f64"),
-        (line("remate_liars.shorter", "%x", out="f32[4,8]"), r"it gave f32\[1,8\]"),
+        (line("remate_liars.both", "%x", out=("f32[4,8]", "f32[4,8]")), "two of its outputs share a storage"),
+        (line("remate_liars.part", "%x", out="f32[8]"), "takes 4,194,304 bytes"),
+        (line("remate_liars.other", "%x", out="f32[4,8]"), "it returned f64"),
+        (line("remate_liars.shorter", "%x", out="f32[4,8]"), r"it returned f32\[1,8\]"),
     ],
     ids=lambda v: v[1] if isinstance(v, tuple) else "",
 )
@@ -172,7 +172,7 @@ def test_a_listed_view_that_copies_is_refused() -> None:
         slots: list = [None] * len(graph.values)
         slots[given] = inputs()
         if copies:
-            with pytest.raises(ExecutionError, match="it gave a copy"):
+            with pytest.raises(ExecutionError, match="it returned a copy"):
                 judged(run, graph, View(0), torch.device("cpu"), counts_elements(graph))(slots)
         else:
             judged(run, graph, View(0), torch.device("cpu"), counts_elements(graph))(slots)

@@ -81,7 +81,7 @@ def test_otherwise_the_models_own_forward(batch: int, told: str) -> None:
     with pytest.warns(SteppedAsideWarning, match=f"got f32.{batch},8.*own forward runs, without recomputation.*{told}"):
         assert_eager(planned, model, data(batch, 8))
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # told once
+        warnings.simplefilter("error")  # a warning appears once
         assert_eager(planned, model, data(batch, 8))
         assert_eager(planned, model, data(8, 8))
 

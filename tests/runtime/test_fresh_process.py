@@ -1,4 +1,4 @@
-"""The runtime stands alone: it loads no planner and no solver, and reading a file does not even load torch."""
+"""The runtime loads no planner and no solver, and reading a file does not load torch."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def graphs(draw: st.DrawFn) -> tuple[Graph, list[FlatRecompute]]:
     for op in ops:
         if op.view:
             root[op.writes[0] or 0] = root[op.reads[0]]
-    news = [i for i in made if root[i] != 1]  # a reader refuses an update that lies in an updated buffer
+    news = [i for i in made if root[i] != 1]  # a reader refuses an update in the storage of an updated buffer
     updates = ((1, draw(st.sampled_from(news))),) if news and draw(st.booleans()) else ()
     graph = Graph(tuple(values), tuple(ops), backward_start, outputs, gradients, updates, tuple(root))
     able = [i for i in range(backward_start) if not ops[i].view]
@@ -186,7 +186,7 @@ class Machine:
             assert self.copying.pop(event.trip)[0] == storage
 
     def deliver(self, numbers: tuple[int, ...]) -> None:
-        """Each owner gets a storage of its own; what a gradient lies in is one."""
+        """Each owner gets a storage of its own; the storage of a gradient is one of them."""
         for number in numbers:
             value = self.graph.gradients[number][1]
             owner = self.graph.root[value]

@@ -1,4 +1,4 @@
-"""What `tools.fuzz.operators` found: the table stands for the list of operators, and a sample of it still holds."""
+"""Results of `tools.fuzz.operators`: the table covers the list of operators, and a sample of it is run again."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_what_is_moved_is_measured(paged: Callable[[Schedule], Schedule] | None)
 
 
 def test_bytes_leave_the_process() -> None:
-    """Of the parameters, no page is mapped behind a step."""
+    """After a step, no page of the parameters is mapped."""
     model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))
     planned = apply(model, weights_paged(model, data(2, 1024)))
 
@@ -200,7 +200,7 @@ def test_a_parameter_gets_a_file_again_when_it_was_exchanged(tmp_path: Path) -> 
 
 
 def test_a_fault_in_a_file_of_a_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no room, before anything runs; where a page cannot be read, by the step that needs it."""
+    """A full disk is reported before anything runs; an unreadable page, by the step that needs it."""
     model, x = seeded(Tied()), data(8, 96)
     eager = copy.deepcopy(model)
     planned = apply(model, weights_paged(model, x))

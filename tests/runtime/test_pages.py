@@ -92,7 +92,7 @@ def test_any_pages_and_recomputes_give_eager_s_step(schedule):
 
 
 class Strided(nn.Module):
-    """What is kept lies with gaps, transposed, or in channels_last, and in types that numpy does not know."""
+    """Kept tensors have gaps, are transposed or channels-last, or have dtypes that numpy does not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,7 +179,7 @@ def paged_model():
 
 
 def copies(model: nn.Module) -> int:
-    """How many there are in a step behind the first one, in which parameters move to files."""
+    """Count those of a step after the first one, in which parameters move to files."""
     step(model, (_X,))
     calls = []
     move = paging._Copy._move

@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """What lies around the blocks reads values of tensors, so that it could not be planned."""
+    """The code around the blocks reads values of tensors, so that it cannot be planned."""
 
     def __init__(self, depth: int = 3) -> None:
         super().__init__()

@@ -24,7 +24,7 @@ Loop = Callable[[Any, int], Any]
 
 
 class Chosen(nn.Module):
-    """What lies around the blocks depends on values."""
+    """The code around the blocks depends on values."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def step(model: Any, run: Any) -> list[Any]:
 
 
 def test_a_compiled_loop_leaves_the_step_alone(planned: Any) -> None:
-    """It compiles what stands before and behind the model; without help it looks at some fifty frames of the step."""
+    """torch.compile compiles the code around the model. Without help it would trace some fifty frames of the step."""
     import torch._dynamo
     from torch._dynamo.utils import counters
 

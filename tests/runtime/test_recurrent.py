@@ -16,7 +16,7 @@ from remate.profile.costing import costed
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import ScheduleError, apply
 from remate_runtime.format.fingerprints import fingerprint
-from remate_runtime.operator_calls import workspace_as_told
+from remate_runtime.operator_calls import uses_known_workspace
 
 from .small import data, seeded
 from .stepping import (
@@ -32,14 +32,14 @@ from .stepping import (
     with_recomputes,
 )
 
-pytestmark = pytest.mark.skipif(not workspace_as_told(torch.float32), reason="another oneDNN")
+pytestmark = pytest.mark.skipif(not uses_known_workspace(torch.float32), reason="another oneDNN")
 LAYER = "aten.mkldnn_rnn_layer"
 
 
 def test_how_much_a_layer_leaves_is_tried_in_full_precision() -> None:
-    """Autocast would run it in another: what is asked once, for all models, must not depend on who asks first."""
+    """The test runs once for all models, so an active autocast must not change its result."""
     with torch.autocast("cpu", torch.bfloat16):
-        assert workspace_as_told(torch.float32)
+        assert uses_known_workspace(torch.float32)
 
 
 class Tagger(nn.Module):

@@ -1,4 +1,4 @@
-"""Hooks on saved tensors, which a schedule never calls: told of, or refused while planning."""
+"""Hooks on saved tensors, which a schedule never calls: a warning at run time, an error while planning."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ def _checked(rank: int) -> None:
     applied(model, schedule, verify=((hidden(),), {}))
     ((name, block),) = schedule.blocks.items()
     *before, last = block.forward
-    assert last.op == "aten.add.Tensor"  # behind the last collective, so that the other rank sees nothing of it
+    assert last.op == "aten.add.Tensor"  # after the last collective, so that the other rank does not notice it
     wrong = replace(block, forward=(*before, replace(last, op="aten.sub.Tensor")))
     changed = replace(schedule, blocks={name: wrong})
     changed = replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed)))

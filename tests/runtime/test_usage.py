@@ -75,7 +75,7 @@ def test_gradients_in_batches_are_refused_in_one_sentence(planned_with_grad: boo
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_within_a_checkpoint_and_hooks_of_what_is_saved(reentrant: bool) -> None:
-    """The part of a larger model that has a schedule may lie in what the rest checkpoints, or moves to host memory."""
+    """A scheduled part of a larger model may be inside a checkpoint, or inside hooks that offload to host memory."""
     planned, eager = apply(seeded(Mlp()), schedule_of(seeded(Mlp()), (data(4, 8).requires_grad_(),))), seeded(Mlp())
     results = []
     for module in (planned, eager):
@@ -181,7 +181,11 @@ def test_operations_are_ranges_of_the_profiler_where_that_is_requested_for(engin
     assert sum(recomputes.values()) > 1
     for requested in (True, False):
         planned = apply(model, schedule, engine=engine, record_functions=requested)
-        for module in (planned, planned, copy.deepcopy(planned)):  # the first run judges; copies are asked the same
+        for module in (
+            planned,
+            planned,
+            copy.deepcopy(planned),
+        ):  # the first run checks results, and so does that of a copy
             with profile(activities=[ProfilerActivity.CPU]) as seen:
                 module(X).sum().backward()
             result = Counter(event.name for event in seen.events() or ())

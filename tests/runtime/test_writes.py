@@ -160,7 +160,7 @@ def test_writes_come_without_copies() -> None:
 
 
 def shared(model: nn.Module, x: Tensor) -> list[tuple[int, int]]:
-    """Which outputs, and which outputs and sources, lie in one storage."""
+    """Return which outputs, and which outputs and sources, share a storage."""
     at = [tensor.untyped_storage().data_ptr() for tensor in (*model(x), x, *model.parameters())]
     return [(item, other) for item in range(len(at)) for other in range(item) if at[item] == at[other]]
 

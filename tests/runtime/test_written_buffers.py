@@ -137,7 +137,7 @@ def test_names_of_one_buffer_stay_names_of_one() -> None:
 
 
 class Sharing(nn.Module):
-    """Writes into a buffer in whose memory another tensor of the model lies."""
+    """Writes into a buffer that shares its memory with another tensor of the model."""
 
     full: torch.Tensor
     beside: torch.Tensor

@@ -126,8 +126,8 @@ class Steps:
             warnings.warn(
                 f"with CUDA graphs a step of schedule {about.name!r} is predicted to take {peak:,} bytes, over its "
                 f"budget of {budget:,}: their private pool stays reserved, and gradients are copied out of it\n  "
-                "`remate check FILE --engine NAME --cuda-graphs` tells it of a file; leave out cuda_graphs=True, or "
-                "plan with a smaller budget",
+                "`remate check FILE --engine NAME --cuda-graphs` predicts it for a file; leave out cuda_graphs=True, "
+                "or plan with a smaller budget",
                 UserWarning,
                 stacklevel=2,
             )
@@ -149,8 +149,9 @@ class Steps:
         peak = simulate(about.linked, "retained").peak
         if peak > about.budget:
             warnings.warn(
-                f"schedule {about.name!r} was planned for an optimizer in backward, which uses up gradients as they "
-                f"come; they are still in `.grad`: the step takes {peak:,} bytes, over its budget of {about.budget:,}\n"
+                f"schedule {about.name!r} was planned for an optimizer in backward, which consumes gradients when they "
+                f"are delivered; they are still in `.grad`: the step takes {peak:,} bytes, over its budget of "
+                f"{about.budget:,}\n"
                 "  register such an optimizer (register_post_accumulate_grad_hook), or plan with gradients="
                 "'retained' or 'accumulated'",
                 UserWarning,

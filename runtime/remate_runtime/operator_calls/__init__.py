@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .live import needed, operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
-from .recurrent import workspace_as_told
+from .recurrent import uses_known_workspace
 from .results import BATCH_NORMS, RESULTS, on_cpu
 
 __all__ = [
@@ -18,5 +18,5 @@ __all__ = [
     "on_cpu",
     "operators",
     "overload",
-    "workspace_as_told",
+    "uses_known_workspace",
 ]

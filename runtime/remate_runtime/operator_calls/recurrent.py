@@ -106,7 +106,7 @@ def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: in
     return sum(-(-size // _PAGE) * _PAGE for size in kept)
 
 
-def workspace_as_told(dtype: torch.dtype) -> bool:
+def uses_known_workspace(dtype: torch.dtype) -> bool:
     """Return whether the installed oneDNN uses the sizes of `workspace_bytes`, tested on two small layers."""
     return all(
         _left(dtype, *sizes) == workspace_bytes(*sizes, dtype.itemsize) for sizes in ((1, 1, 1, 1), (3, 5, 260, 64))

@@ -23,7 +23,7 @@ from remate_runtime.operators import OPERATORS
 
 NAMES = sorted([*(f"aten.{name}" for name in STRUCTURED), *MADE_OF])
 SAMPLES = {torch.float32: 6, torch.bfloat16: 2, torch.int64: 3}  # of each of torch's examples
-AROUND = 256  # elements, before a result and behind it
+AROUND = 256  # elements before and after a result
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ class Beside(TorchDispatchMode):
 
 
 def elsewhere(out: torch.Tensor) -> torch.Tensor:
-    """Memory that lies like a result, holds nothing of it, and has other bytes around it."""
+    """Return memory with the layout of a result and different contents, with guard bytes around it."""
     span = 1 + sum((n - 1) * step for n, step in zip(out.shape, out.stride(), strict=True)) if out.numel() else 0
     room = torch.full(((2 * AROUND + span) * out.itemsize,), 0xFF if out.is_floating_point() else 1, dtype=torch.uint8)
     tensor = torch.empty(0, dtype=out.dtype)

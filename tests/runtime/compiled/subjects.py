@@ -1,4 +1,4 @@
-"""One small model with everything that a compiled step must keep to, and what its steps leave behind."""
+"""A small model with everything that a compiled step must respect, and the results of its steps."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def cheap(graph: Graph) -> list[FlatRecompute]:
 
 
 def outcome(model: Any, *batches: torch.Tensor, seed: int = 0) -> dict[str, torch.Tensor | None]:
-    """What one step on all batches leaves behind: outputs, gradients, buffers, generator."""
+    """Run a step on each batch. Return outputs, gradients, buffers and the generator's state."""
     torch.manual_seed(seed)
     model.zero_grad()
     by_name: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Folders that cannot be written, files that cannot be read: told once, and the step runs."""
+"""Folders that are not writable and files that are not readable: one warning, and the step runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ X = data(4, 8)
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+def warned(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     with caplog.at_level(logging.WARNING, "remate_runtime"):
         yield caplog
 
@@ -63,9 +63,9 @@ def full(*given: Any) -> Any:
 
 
 def test_a_folder_that_is_a_file(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
-    """What is compiled lies in another for as long as the model is there."""
+    """Compiled code is in a temporary folder for the lifetime of the model."""
     here, file, seen = os.environ[NAME], tmp_path / "file", set[str]()
     file.write_text("")
     compiled = inductor.compiled
@@ -78,15 +78,15 @@ def test_a_folder_that_is_a_file(
     monkeypatch.setattr(artefacts, "compiled", elsewhere)
     monkeypatch.setenv(NAME, str(file))
     subject.steps()
-    (line,) = told.messages
-    assert line == f"{file} cannot be written (File exists): what is compiled is kept for this process alone"
+    (line,) = warned.messages
+    assert line == f"{file} is not writable (File exists): compiled code is kept for this process only"
     assert not any(Path(path).exists() for path in seen - {str(file), here})
     assert len(seen - {here}) == 1
     assert str(file) not in seen
 
 
 def test_a_disk_that_becomes_full(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
     """The first function finds out; the others are compiled elsewhere at once."""
     here, tried = os.environ[NAME], list[str]()
@@ -102,15 +102,15 @@ def test_a_disk_that_becomes_full(
 
     monkeypatch.setattr(artefacts, "compiled", sometimes)
     subject.steps()
-    (line,) = told.messages
-    assert line.startswith(f"{here} cannot be written (No space left on device)")
+    (line,) = warned.messages
+    assert line.startswith(f"{here} is not writable (No space left on device)")
     assert tried.count(here) == 1
     assert len(tried) > 1
     assert os.environ[NAME] == here
 
 
 def test_a_disk_on_which_nothing_can_be_written(
-    subject: Subject, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    subject: Subject, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
     tried: list[int] = []
 
@@ -120,15 +120,15 @@ def test_a_disk_on_which_nothing_can_be_written(
 
     monkeypatch.setattr(artefacts, "compiled", never)
     subject.steps()
-    first, second = told.messages
-    assert "cannot be written (No space left on device)" in first
-    assert second.startswith("a temporary folder cannot be written, either")
-    assert second.endswith("what has not been compiled is interpreted")
+    first, second = warned.messages
+    assert "is not writable (No space left on device)" in first
+    assert second.startswith("no temporary folder is writable either")
+    assert second.endswith("segments that are not compiled yet are interpreted")
     assert len(tried) == 2
 
 
 def test_no_temporary_folder(
-    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(NAME, str(tmp_path / "file"))
@@ -138,7 +138,7 @@ def test_no_temporary_folder(
 
     monkeypatch.setattr("remate_runtime.engine.compiled.disk.tempfile.TemporaryDirectory", none)
     subject.steps()
-    assert ["cannot be written" in line for line in told.messages] == [True, True]
+    assert ["writable" in line for line in warned.messages] == [True, True]
 
 
 def test_a_planner_whose_torch_has_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,16 +156,16 @@ def test_a_planner_whose_torch_has_no_folder(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.slow
 def test_a_damaged_file_in_the_cache_is_compiled_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(NAME, str(tmp_path))
     subject = Subject(0.875, 1)
     for damaged in (False, True):
         inductor.forget()
-        told.clear()
+        warned.clear()
         subject.steps()
-        assert any("cannot be read" in line for line in told.messages) == damaged
-        assert not any("is interpreted" in line for line in told.messages)
+        assert any("cannot be read" in line for line in warned.messages) == damaged
+        assert not any("is interpreted" in line for line in warned.messages)
         files = list(tmp_path.rglob("*.py"))
         assert files
         for file in files:
@@ -242,7 +242,7 @@ def test_a_process_that_never_had_a_folder(schedule: str, tmp_path: Path) -> Non
     (wanted,) = ended(started(schedule, "eager", file))
     result = ended(started(schedule, "compiled", file))
     assert result == [
-        f"{file} cannot be written (File exists): what is compiled is kept for this process alone",
+        f"{file} is not writable (File exists): compiled code is kept for this process only",
         wanted,
     ]
 

@@ -28,7 +28,7 @@ Join = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 class Skip(nn.Module):
-    """What goes around the middle and is joined behind it. seen: the caller gets it, too."""
+    """A skip connection around the middle, with a concatenation after it. seen: the caller gets the skipped tensor."""
 
     def __init__(self, join: Join, seen: bool = False) -> None:
         super().__init__()

@@ -101,7 +101,7 @@ def test_what_others_see_lies_as_declared() -> None:
     free, seen = free_to_lie(graph), held_outside(graph, interpreted)
     first, two, three = (op.writes[0] for op in graph.operations if op.op == "aten.convolution")
     assert {first, three} <= free - seen
-    assert two in free  # parts of it are the same elements however it lies
+    assert two in free  # slices of it contain the same elements in any layout
     assert two in seen  # but the caller has it
     (joined,) = (op.writes[0] for op in graph.operations if op.op == "aten.cat")
     assert joined not in free  # it is read in another shape

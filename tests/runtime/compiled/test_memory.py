@@ -157,7 +157,7 @@ class Wide(nn.Module):
 
 
 class Uneven(nn.Module):
-    """Blocks that are alike, behind two that are not."""
+    """Two different blocks, followed by equal ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful
 
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 def test_more_layers_are_not_more_functions(recomputes: Any, wasteful: list[str]) -> None:
-    """One of a GPT-2 with twice as many layers shares the same ones, whatever lies between them."""
+    """A GPT-2 with twice as many layers shares the same functions."""
     results = []
     for layers in (3, 6):
         model, args, kwargs = ZOO["gpt2"].build(layers=layers, width=16, heads=2, batch=2, length=8, vocab=32)

@@ -57,7 +57,7 @@ def test_a_storage_is_there_when_it_is_read_and_gone_behind_its_last_read(name: 
 
 
 def follow(graph: Graph, row: list[Piece], there: set[int]) -> None:
-    """there: owners of the storages that are there before `row`; afterwards, behind it."""
+    """there: owners of the storages in memory before `row`; updated to those after it."""
     for at, piece in enumerate(row):
         op = graph.operations[piece.event.op]
         assert {graph.root[value] for value in op.reads} <= there

@@ -96,9 +96,9 @@ def test_only_what_is_worth_it_is_compiled_side_by_side(
         assert not requested
         workers.prepare([*few, *done, ("last", graph_of(3))])
     assert requested == [["last", "new 2", "new 1", "new 0"]]  # the largest first
-    assert "4 functions are compiled in 4 processes" in caplog.text
+    assert "compiling 4 functions in 4 processes" in caplog.text
     assert "1 of 4 functions compiled\n" in caplog.text
-    assert "4 of 4 functions compiled; not one of them: no luck" in caplog.text
+    assert "4 of 4 functions compiled; failed: no luck" in caplog.text
     monkeypatch.setattr(workers, "processes", lambda: 1)
     workers.prepare([*few, ("last", graph_of(3))])
     assert len(requested) == 1
@@ -128,8 +128,8 @@ def test_processes_compile_what_this_one_then_takes() -> None:
         subprocess.run([sys.executable, "-c", SCRIPT], check=True, capture_output=True, text=True) for _ in range(2)
     ]
     first, second = (item.stdout for item in told)
-    assert "2 functions are compiled in 2 processes\n1 of 2 functions compiled\n2 of 2 functions compiled\n" in first
-    assert "are compiled in" not in second
+    assert "compiling 2 functions in 2 processes\n1 of 2 functions compiled\n2 of 2 functions compiled\n" in first
+    assert "compiling" not in second
     assert "misses: 0" in first
     assert "misses: 0" in second
 
@@ -145,7 +145,7 @@ def test_what_processes_fail_at_is_compiled_here(
     monkeypatch.setattr(inductor, "_compile_here", divmod)  # refuses what it is given
     with caplog.at_level(logging.INFO, logger="remate_runtime"):
         result, model = planned(0.625)
-    assert "2 of 2 functions compiled; not one of them: TypeError" in caplog.text
+    assert "2 of 2 functions compiled; failed: TypeError" in caplog.text
     assert "is interpreted" not in caplog.text
     assert_same(step(result, (data(4, 8),)), step(model, (data(4, 8),)), 1e-5)
 

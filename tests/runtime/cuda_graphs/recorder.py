@@ -65,7 +65,7 @@ def _is_static(value: Any) -> bool:
 
 
 def _statics(values: Any) -> Any:
-    """The same with tensors as where they lie."""
+    """Return the same with tensors replaced by their locations."""
     return tree_map(lambda value: static(value) if isinstance(value, torch.Tensor) else value, values)
 
 

@@ -16,7 +16,7 @@ from remate_runtime.link.verifier import verify
 from ..small import Layers, data, seeded
 from ..stepping import everything, in_blocks, just_in_time, no_recomputes
 
-_PAGES = 8 * (20 << 20)  # bytes that segments of the allocator may be larger than what lies in them
+_PAGES = 8 * (20 << 20)  # bytes by which segments of the allocator may exceed their contents
 
 
 def for_cuda(recomputes: Any) -> Schedule:

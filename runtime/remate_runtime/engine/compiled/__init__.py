@@ -1,9 +1,9 @@
-"""The engine "compiled": the step in segments, each compiled by Inductor. Needs a C++ compiler.
+"""The engine "compiled": runs the step in segments that Inductor compiles. Needs a C++ compiler.
 
-A segment is what lies between two borders of block instances (`segments`): a recomputation belongs to the operation
-that follows it, and none crosses the forward/backward boundary or the delivery of a gradient. Slots hold storages'
-owners alone (`lives`), views are made inside the segments that read them (`graphs`). Equal segments share one compiled
-function (`artefacts`); neighbours that share theirs with nobody are one (`fit`). What only compiled segments see of
-images lies as convolutions like it (`layouts`). What draws random numbers, what is not torch's own and what does not
-compile is interpreted by the instructions of `eager`.
+A segment is the code between two borders of block instances (`segments`). A recomputation belongs to the operation
+that follows it. No segment crosses the forward/backward boundary or the delivery of a gradient. Slots hold only the
+owners of storages (`live_ranges`); segments create the views that they read (`graphs`). Equal segments share one
+compiled function (`artefacts`). Neighbours that share their functions with no other segment are merged (`fit`).
+Tensors that only compiled segments access may have a different memory layout (`layouts`). The instructions of `eager`
+interpret random operations, operators of other libraries, and operations that do not compile.
 """

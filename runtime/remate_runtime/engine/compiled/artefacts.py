@@ -1,4 +1,4 @@
-"""Compiled functions by content: equal segments share one."""
+"""Compiled functions by content. Equal segments share a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _CPU = torch.device("cpu")
 
 
 class Function(NamedTuple):
-    """A compiled segment, whose results lie as `about.gives` tells. key: equal for equal functions."""
+    """A compiled segment. `about.gives` has the actual memory layouts of its results. Equal functions have equal
+    keys."""
 
     about: SegmentGraph
     key: str
@@ -35,8 +36,13 @@ class Function(NamedTuple):
 
 
 class Artefacts:
-    """What has been compiled for a step on a device, in all its forms, and what it holds. What does not compile is
-    known by the operator that is to blame. constants: of the step."""
+    """The compiled functions of all forms of a step on a device, and the memory that they use.
+
+    Attributes:
+        device: The device.
+        workspaces: Measured workspaces of operators.
+        constants: Constants of the step.
+    """
 
     def __init__(self, device: torch.device = _CPU) -> None:
         self.device = numbered(device)
@@ -44,13 +50,13 @@ class Artefacts:
         self._held: dict[tuple[str, Collection[int]], WrapperMemory] = {}
         self.workspaces, self.constants = Workspaces(self.device), Constants()
         self._disk = Disk()
-        self._told = self._is_closed = False
+        self._has_warned = self._is_closed = False
         if self._disk.reason:
-            self._tell()
+            self._warn()
 
     def prepare(self, graphs: Iterable[SegmentGraph]) -> None:
-        """Have what is not known compiled side by side, before `get` asks for one after the other."""
-        # On a GPU Inductor itself compiles kernels side by side, and our processes would each have a context.
+        """Compile unknown graphs in parallel, before `get` compiles them one by one."""
+        # On a GPU Inductor itself compiles kernels in parallel, and each of our processes would create a context.
         if self.device.type != "cpu":
             return
         keys = {self._key(about): about for about in graphs}
@@ -58,17 +64,22 @@ class Artefacts:
             prepare([(key, about) for key, about in keys.items() if key not in self._known])
 
     def get(self, about: SegmentGraph, what: str) -> Function | str:
-        """The function of a segment; or if there is none, the name of the operator that is to blame, "" where that is
-        not known. what: names the segment in the log, which says why."""
+        """Return the function of a segment. If it does not compile, return the name of the operator that fails, "" if
+        that is not known.
+
+        Args:
+            about: The segment's graph.
+            what: Name of the segment in the log.
+        """
         key = self._key(about)
         if key not in self._known:
             try:
                 run = self._compiled(about, key, what)
-                lie = self.held(Function(about, key, run), frozenset(about.donated)).gives
-                _check(about, lie)
+                types = self.held(Function(about, key, run), frozenset(about.donated)).gives
+                _check(about, types)
                 self._warm(Function(about, key, run))
-                self._known[key] = run, lie
-            except Exception as error:  # Inductor raises whatever it meets; operator by operator the step is right
+                self._known[key] = run, types
+            except Exception as error:  # Inductor may raise any error; the segment is interpreted instead
                 blamed = error.operator if isinstance(error, DoesNotCompileError) else ""
                 if not self._is_closed:
                     _log.warning("%s does not compile and is interpreted: %s", blamed or what, _reason(error))
@@ -77,8 +88,7 @@ class Artefacts:
         return entry if isinstance(entry, str) else Function(about._replace(gives=entry[1]), key, entry[0])
 
     def _compiled(self, about: SegmentGraph, key: str, what: str) -> Compiled:
-        """Raises what Inductor raises last, where it is not the disk's fault or no other folder can be written,
-        either."""
+        """Compile a graph, with a temporary cache folder if the configured one fails. Raises Inductor's last error."""
         if self._is_closed:
             raise DoesNotCompileError("nothing can be written")
         given = about.module, about.takes, about.gives, about.donated, about.free, self.device, key
@@ -89,11 +99,11 @@ class Artefacts:
                 return compiled(*given)
         except DoesNotCompileError:
             raise
-        except Exception as error:  # whatever reading a damaged file raises, or writing to a full disk
+        except Exception as error:  # a damaged file or a full disk may raise any error
             if self._disk.is_barred(error):
-                self._tell()
+                self._warn()
             elif known or any(isinstance(cause, OSError | ImportError | EOFError) for cause in causes(error)):
-                _log.warning("%s: what is on disk cannot be read (%s): it is compiled again", what, _reason(error))
+                _log.warning("%s: Inductor's cache cannot be read (%s): it is compiled again", what, _reason(error))
             else:
                 raise
         try:
@@ -103,7 +113,7 @@ class Artefacts:
             if self._disk.is_barred(error) and not self._is_closed:
                 self._is_closed = True
                 _log.warning(
-                    "a temporary folder cannot be written, either (%s): what has not been compiled is interpreted",
+                    "no temporary folder is writable either (%s): segments that are not compiled yet are interpreted",
                     _reason(error),
                 )
             raise
@@ -111,24 +121,24 @@ class Artefacts:
     def _key(self, about: SegmentGraph) -> str:
         return hashlib.sha256(f"{about.key}\n{self.device}".encode()).hexdigest()
 
-    def _tell(self) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning(
-                "%s cannot be written (%s): what is compiled is kept for this process alone",
+                "%s is not writable (%s): compiled code is kept for this process only",
                 self._disk.path,
                 self._disk.reason,
             )
 
     def _warm(self, function: Function) -> None:
-        """On a GPU the first run tries kernels against each other, and copies for that what they write over: here,
-        where no activation is there yet."""
+        """Run a function once on a GPU. Its first run compares kernels, and needs memory for copies: here no activation
+        is in memory yet."""
         if self.device.type == "cuda":
             with suppress(torch.OutOfMemoryError):
                 _taken(function, self.device)
 
     def held(self, function: Function, owned: frozenset[int]) -> WrapperMemory:
-        """What the function holds where it owns these inputs."""
+        """Return the memory of a function that owns the inputs with these indices."""
         at = function.key, owned
         if at not in self._held:
             about = function.about
@@ -138,8 +148,15 @@ class Artefacts:
 
 
 def ns_of(functions: Iterable[Function], device: torch.device) -> dict[str, int]:
-    """How long each takes on made-up data, by its key: the least of a few runs. They run in turn, so that what else the
-    machine does meets them all."""
+    """Measure functions on artificial data. Runs alternate between functions, so that other load affects all alike.
+
+    Args:
+        functions: The functions.
+        device: Their device.
+
+    Returns:
+        The shortest of a few runs in ns, by key.
+    """
     each = {function.key: function for function in functions}
     runs = [{key: _taken(function, device) for key, function in each.items()} for _ in range(_RUNS)]
     return {key: min(run[key] for run in runs) for key in each}
@@ -155,9 +172,8 @@ def _taken(function: Function, device: torch.device) -> int:
         return ns_taken(lambda: function.run(given), device)
 
 
-def _check(about: SegmentGraph, lie: Sequence[TensorType]) -> None:
-    """Raise DoesNotCompileError for a result that has a different memory layout than the file declares, where that is
-    seen elsewhere."""
-    for at, (kind, declared) in enumerate(zip(lie, about.gives, strict=True)):
+def _check(about: SegmentGraph, types: Sequence[TensorType]) -> None:
+    """Raise DoesNotCompileError if a result that is not free has a different memory layout than the file declares."""
+    for at, (kind, declared) in enumerate(zip(types, about.gives, strict=True)):
         if at not in about.free and kind != declared:
             raise DoesNotCompileError(f"a result is {kind}, the file declares {declared}")

@@ -1,4 +1,4 @@
-"""Segments -> instructions over slots."""
+"""Converts segments to instructions over slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NO_DATA = torch.device("meta")
 
 
 def interpreted(graph: Graph, segment: Segment) -> list[Event]:
-    """The segment's events, operator by operator, with the views that each reads."""
+    """Return the segment's events operator by operator, with the views that each operator reads."""
     events: list[Event] = []
     for piece in segment.pieces:
         op = graph.operations[piece.event.op]
@@ -31,14 +31,15 @@ def interpreted(graph: Graph, segment: Segment) -> list[Event]:
 
 
 def view_events(graph: Graph, values: Iterable[int]) -> tuple[list[Event], list[int]]:
-    """What makes those of `values` that are views from the owners of their storages; and the values that it makes."""
+    """Return the events that create the views among `values` from the owners of their storages, and all values that
+    these events create."""
     operations = dict.fromkeys(index for value in values for index in views_to(graph, value))
     viewed = [value for index in operations for value in graph.operations[index].writes if value is not None]
     return [View(index) for index in operations], viewed
 
 
 class Reader:
-    """Reads values from slots; views among them are made for it."""
+    """Reads values from slots, and creates the views among them."""
 
     def __init__(self, compiler: InstructionCompiler, values: Sequence[int]) -> None:
         events, self._views = view_events(compiler.graph, values)
@@ -46,7 +47,7 @@ class Reader:
         self._values = tuple(values)
 
     def read(self, slots: Slots) -> list[torch.Tensor]:
-        """To be called when the instructions have run."""
+        """Return the tensors. Call this after `instructions` have run."""
         tensors = [slots[value] for value in self._values]
         for value in self._views:
             slots[value] = None
@@ -54,12 +55,11 @@ class Reader:
 
 
 class SegmentCall:
-    """A compiled segment over slots.
+    """Calls a compiled segment with tensors from slots.
 
-    The first run notes which inputs do not lie as the function takes them, and which results share a storage: those are
-    copied in this run and all that follow, because each storage has one owner here. Strides of dimensions of size 1 say
-    nothing of where elements lie, but kernels choose layouts by them: the function gets those that it was predicted
-    with.
+    The first run records which inputs do not have the memory layout that the function expects, and which results share
+    a storage. These are copied in every run, because each storage has one owner in the slots. Strides of dimensions of
+    size 1 do not move elements, but kernels choose layouts by them. So inputs get the strides of the prediction.
     """
 
     def __init__(self, segment: Segment, function: Function, name: str, device: torch.device) -> None:
@@ -102,11 +102,11 @@ class SegmentCall:
             for at, (owner, _) in enumerate(pairs)
             if at not in self._relaid and tuple(slots[owner].stride()) != strides[at]
         )
-        # Held, so that no result takes an address which one of them leaves.
+        # Keep the inputs' storages, so that no result reuses an address of theirs.
         kept = [slots[owner].untyped_storage() for at, (owner, _) in enumerate(pairs) if at not in about.donated]
         self._run(slots)
         copied, seen = set(self._copied), {storage.data_ptr() for storage in kept} - {0}
-        # The largest share of a storage keeps it.
+        # Of several results in one storage, the largest one keeps it.
         order = sorted(range(len(segment.makes)), key=lambda at: -about.gives[at].nbytes)
         for at in order:
             tensor, kind = slots[segment.makes[at]], about.gives[at]
@@ -116,7 +116,7 @@ class SegmentCall:
                 copied.add(at)
                 slots[segment.makes[at]] = _copy(tensor, kind, self._device)
             seen.add(storage.data_ptr())
-        self._copied = tuple(sorted(copied))  # those of calls that overlap this one, too
+        self._copied = tuple(sorted(copied))  # includes those of overlapping calls
 
     def _check(self, result: torch.Tensor, kind: TensorType) -> None:
         dtype = TORCH_DTYPES[kind.dtype]

@@ -1,4 +1,4 @@
-"""The engine "compiled", and "auto", which is it where it works."""
+"""The engine "compiled", and the engine "auto", which uses it where it works."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _start_auto() -> Compile:
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
         intended = _meant(step, device)
-        reason = _not_of_itself(step, intended)
+        reason = _reason_to_interpret(step, intended)
         if not reason:
             return compile_step(step, intended, _of(known, intended))
         _log.info("the step is interpreted: %s", reason)
@@ -71,43 +71,52 @@ def _start_auto() -> Compile:
     return compile_
 
 
-def _not_of_itself(step: LinkedStep, device: torch.device) -> str:
-    """Why a step is not compiled where nobody asks for it; "" if it is."""
+def _reason_to_interpret(step: LinkedStep, device: torch.device) -> str:
+    """Return why "auto" does not compile a step; "" if it does."""
     if device.type != "cpu":
-        return f"it is on {device.type}, where compiled steps are new (engine='compiled' asks for one)"
+        return f"it is on {device.type}, where compiled steps are new (engine='compiled' compiles it)"
     if step.linked.paged:
         return "values are paged"
     return "parts of the model are sharded" if step.sharded is not None else unavailable(device.type)
 
 
 def _meant(step: LinkedStep, device: torch.device) -> torch.device:
-    """Where the step will run: a model without values is called when it has some, on the device of the plan."""
+    """Return the device that the step will run on: for a model on the meta device, the device of the plan."""
     return numbered(torch.device(step.linked.graph.device) if device.type == "meta" else device)
 
 
 def _of(known: dict[torch.device, Artefacts], device: torch.device) -> Artefacts:
-    """What has been compiled for this device, among all that the engine was requested."""
+    """Return the compiled functions for this device."""
     if device not in known:
         known[device] = Artefacts(device)
     return known[device]
 
 
 def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -> CompiledStep:
-    """Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
+    """Compile a step for a device.
+
+    Args:
+        step: The step.
+        device: The device.
+        artefacts: Functions compiled so far. This adds to them.
+
+    Raises:
+        BindError: The file was planned for a different class of device and uses operators without a kernel here.
+    """
     if device.type != step.linked.graph.device:
         check_kernels(tuple(step.operators.items()), device, step.linked.graph.device)
     step = as_compiled(step)
     contract, linked, graph = step.contract, step.linked, step.linked.graph
     rows, left = computations(linked)
     fitted = fit(step, rows, left, artefacts)
-    _tell(fitted, step.budget)
+    _log_segments(fitted, step.budget)
     shown = [output.value for output in contract.outputs], [value for _, value in contract.updates]
     compiler = InstructionCompiler(graph, step.operators, device, artefacts.constants, step.ranges)
     first = section(compiler, fitted.sections[0], *shown)
     segments = _backward(compiler, contract, fitted.sections[1:])
     empty = compiler.slots()
     fill = compiler.filler()
-    alone: list[tuple[Section, Slots, Callable[[Slots], None]]] = []  # made by the first call that needs it
+    alone: list[tuple[Section, Slots, Callable[[Slots], None]]] = []  # filled by the first inference
 
     def filled(slots: Slots, fill: Callable[[Slots], None], given: Sequence[Any]) -> Slots:
         slots = slots.copy()
@@ -147,8 +156,8 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
 
 
 def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
-    """Those of forward and those that lead to each delivery; and the values whose slots are empty when backward
-    begins."""
+    """Return the computations of forward and those before each delivery, and the values whose slots are empty when
+    backward begins."""
     graph = linked.graph
     held = sources(graph)
     ahead = pieces(graph, linked.forward, held)
@@ -159,7 +168,7 @@ def computations(linked: Linked) -> tuple[list[list[Piece]], tuple[int, ...]]:
     return [ahead, *(pieces(graph, row, held) for row in _rows(linked))], left
 
 
-def _tell(fitted: FittedSegments, budget: int) -> None:
+def _log_segments(fitted: FittedSegments, budget: int) -> None:
     planned = [planned_segment for row in fitted.sections for planned_segment in row]
     functions = [planned_segment.function.key for planned_segment in planned if planned_segment.function is not None]
     _log.info(
@@ -173,8 +182,8 @@ def _tell(fitted: FittedSegments, budget: int) -> None:
 
 
 def _rows(linked: Linked) -> list[Sequence[Event]]:
-    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the
-    slots."""
+    """Return the events before each delivery. Events after the last delivery only free memory; dropping the slots does
+    the same."""
     events, start, rows = linked.backward, 0, list[Sequence[Event]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):
@@ -186,7 +195,7 @@ def _rows(linked: Linked) -> list[Sequence[Event]]:
 def _backward(
     compiler: InstructionCompiler, contract: StepContract, sections: Sequence[Sequence[Planned]]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
-    """A function per delivery."""
+    """Return a function for each delivery."""
     root = compiler.graph.root
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 

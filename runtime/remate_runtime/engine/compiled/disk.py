@@ -1,4 +1,4 @@
-"""Where Inductor keeps what it compiles: its own folder, or a temporary one where that cannot be written."""
+"""Inductor's cache folder, and a temporary one if it is not writable."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ _BARRED = frozenset((*_FULL, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEX
 
 
 class Disk:
-    """path: Inductor's folder. reason: why it cannot be written; "" if it can, as far as is known."""
+    """Inductor's cache on disk.
+
+    Attributes:
+        path: Inductor's cache folder.
+        reason: Why it is not writable; "" if it is, as far as is known.
+    """
 
     def __init__(self) -> None:
         self.path = folder()
@@ -25,8 +30,7 @@ class Disk:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """What is compiled or looked up meanwhile lies in a folder that can be written. Raises OSError if there is
-        none."""
+        """Make Inductor use a writable folder meanwhile. Raises OSError if there is none."""
         if not self.reason:
             yield
             return
@@ -35,14 +39,15 @@ class Disk:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """The same in a temporary folder, which has nothing of what lies in Inductor's own."""
+        """Make Inductor use a temporary folder meanwhile, which starts empty."""
         if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="remate-inductor-", ignore_cleanup_errors=True)
         with in_folder(self._temporary.name):
             yield
 
     def is_barred(self, error: BaseException) -> bool:
-        """Whether it was raised because a folder cannot be written. From then on a temporary one is used."""
+        """Return whether an error says that the folder is not writable. If so, `use` selects a temporary one from now
+        on."""
         reason = next((text for cause in causes(error) if (text := _barred(cause))), "")
         if reason:
             self.reason = reason
@@ -51,12 +56,12 @@ class Disk:
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, and those that led to it."""
+    """Yield an error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error
-        inner = getattr(error, "inner_exception", None)  # of Inductor's own
+        inner = getattr(error, "inner_exception", None)  # an attribute of Inductor's errors
         if isinstance(inner, BaseException):
             yield inner
         error = error.__cause__ or error.__context__
@@ -65,7 +70,7 @@ def causes(error: BaseException | None) -> Iterator[BaseException]:
 def _barred(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _BARRED:
         return error.strerror or str(error)
-    # Of the C++ compiler there is only what it printed.
+    # Errors of the C++ compiler arrive as text.
     return next((text for code in _FULL if (text := os.strerror(code)) in str(error)), "")
 
 

@@ -1,14 +1,13 @@
-"""Operations that must give the same bits whenever they run, and so are interpreted: where a rounding would choose.
+"""Finds operations that must return the same bits in every run, and so are interpreted.
 
-Interpreted, an operation that runs again gives what it gave at first. Compiled, it may be fused otherwise then, and
-rounds otherwise. That is harmless where a result moves as little as its arguments did. It is not
-- where floats are compared with floats (the gradient of a maximum goes where `x == amax(x)`: nowhere, if x was rounded
-  otherwise when the maximum was taken; `x >= topk(x)` keeps one fewer);
-- where numbers of elements are chosen by floats (`topk`, `sort`, `argmax`), and rows are read by them that were kept
-  since;
-- where floats become integers (buckets of positions), and what they are made of lies on the border by design, because
-  it
-  follows from integers alone.
+An interpreted operation returns the same result when it is recomputed. A compiled one may be fused differently and then
+rounds differently. Mostly this is harmless, because a result changes as little as its arguments do. It is not harmless
+
+- if floats are compared with floats: the gradient of a maximum goes to elements with `x == amax(x)`, and to none if x
+  was rounded differently when the maximum was computed; `x >= topk(x)` selects one element fewer;
+- if floats select indices (`topk`, `sort`, `argmax`) and these select rows of tensors that were kept;
+- if floats are converted to integers (buckets of positions) and lie exactly on the border, because they are computed
+  from integers.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _EXTREMES = frozenset(
 
 
 def exact(linked: Linked) -> frozenset[int]:
-    """The operations of a step that must not be compiled for this reason."""
+    """Return the operations of a step that must not be compiled for this reason."""
     graph = linked.graph
     again = {event.op for event in linked.events if isinstance(event, RecomputeRun)}
     ahead, still = _of_forward_alone(graph), _of_integers_alone(graph)
     compared = {at for at, op in enumerate(graph.operations) if op.op in _COMPARED and len(_floats(graph, op)) == 2}
     choosing = {at for at, op in enumerate(graph.operations) if at in again and _chooses(graph, op)}
     buckets = {at for at, op in enumerate(graph.operations) if at in still and _chooses(graph, op)}
-    # What ran once, in forward, has read first results.
+    # An operation of forward that runs once reads first results only.
     varies = lambda at: at in ahead and (at in again or at >= graph.backward_start)  # noqa: E731
     operations = _behind(graph, compared | choosing, varies) & (again | compared)
     operations |= {at for at in _sources(graph, compared) if _name(graph.operations[at]) in _EXTREMES}
@@ -53,8 +52,8 @@ def _floats(graph: Graph, op: Op) -> list[int]:
 
 
 def _chooses(graph: Graph, op: Op) -> bool:
-    """Whether it makes integers of floats. Which of nearly equal neighbours a pooling chose tells nobody but its
-    gradient, for which one is as good as the other."""
+    """Return whether an operation converts floats to integers. Poolings do not count: only their gradient reads the
+    chosen positions, and either of two nearly equal neighbours is right for it."""
     if op.view or not _floats(graph, op):
         return False
     indices = {value for value in op.writes if value is not None and graph.values[value].type.dtype in _INTEGERS}
@@ -65,12 +64,12 @@ def _chooses(graph: Graph, op: Op) -> bool:
 
 
 def _of_forward_alone(graph: Graph) -> set[int]:
-    """Operations, of backward too, that no gradient flows into."""
+    """Return the operations, also of backward, that no gradient reaches."""
     return _closed(graph, lambda value: graph.values[value].kind != "tangent")
 
 
 def _of_integers_alone(graph: Graph) -> set[int]:
-    """Operations on what follows from integers and constants."""
+    """Return the operations whose arguments follow from integers and constants only."""
     whole = {*_INTEGERS, "bool"}
 
     def fixed(at: int) -> bool:
@@ -80,7 +79,7 @@ def _of_integers_alone(graph: Graph) -> set[int]:
 
 
 def _closed(graph: Graph, starts: Callable[[int], bool]) -> set[int]:
-    """Operations whose arguments all come from sources that `starts` takes."""
+    """Return the operations whose arguments all come from sources that `starts` accepts."""
     values = {at for at, value in enumerate(graph.values) if value.producer < 0 and starts(at)}
     operations: set[int] = set()
     for at, op in enumerate(graph.operations):
@@ -91,13 +90,13 @@ def _closed(graph: Graph, starts: Callable[[int], bool]) -> set[int]:
 
 
 def _sources(graph: Graph, operations: Iterable[int]) -> set[int]:
-    """The operations that made what these read, views aside."""
+    """Return the operations whose results these operations read, directly or through views."""
     read = {graph.root[value] for at in operations for value in graph.operations[at].reads}
     return {graph.values[value].producer for value in read if graph.values[value].producer >= 0}
 
 
 def _behind(graph: Graph, heads: Iterable[int], through: Callable[[int], bool]) -> set[int]:
-    """`heads`, and all that leads to them by operations that `through` takes."""
+    """Return `heads` and all operations that lead to them through operations that `through` accepts."""
     operations: set[int] = set()
     row = set(heads)
     while row:

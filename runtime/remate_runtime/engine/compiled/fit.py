@@ -1,9 +1,9 @@
-"""Segments for a step whose predicted peak keeps the budget: as large as shared functions allow, split where the worst
-moment is.
+"""Chooses the segments of a step so that its predicted peak keeps the budget.
 
-Where blocks repeat, a segment is a block, so that equal ones share a function. Neighbours that share theirs with nobody
-are one segment: that is no more to compile, and what meets at their border is fused. Deliveries of gradients cut
-nothing apart where nobody waits for the first of them.
+If blocks repeat, each is a segment, so that equal blocks share a function. Neighbours that share their functions with
+no other segment are merged: this costs no compile time and fuses operations at their border. Deliveries of gradients
+cut backward only if something reads the first gradients before the step ends. A segment that exceeds the budget is
+split.
 """
 
 from __future__ import annotations
@@ -29,12 +29,17 @@ from .memory import Planned, predict
 from .segments import Segment, cut, segment
 
 _log = logging.getLogger(__name__)
-_FEW = 0.05  # of the peak: gradients that are not worth a cut through what is fused
+_FEW = 0.05  # gradients below this share of the peak are not worth a cut
 
 
 class FittedSegments(NamedTuple):
-    """The segments of every section, and what they will hold. whole: bytes, the peak before any was split to keep the
-    budget."""
+    """The segments of a step.
+
+    Attributes:
+        sections: The segments of each section.
+        account: The predicted memory.
+        whole: Peak in bytes before any segment was split to keep the budget.
+    """
 
     sections: tuple[tuple[Planned, ...], ...]
     account: Account
@@ -42,11 +47,17 @@ class FittedSegments(NamedTuple):
 
 
 def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> FittedSegments:
-    """rows: the computations of every section. left: values whose storages the forward/backward boundary frees.
+    """Choose the segments of a step.
 
-    While the prediction is over the budget, the segment of its worst moment is split: where blocks meet, then within a
-    block, down to single operations, which are interpreted. It ends above the budget only where the worst moment is the
-    interpreter's own.
+    While the predicted peak exceeds the budget, the segment at the peak is split: between blocks, then within a block,
+    down to single operations, which are interpreted. The result exceeds the budget only if an interpreted operation
+    does.
+
+    Args:
+        step: The step.
+        rows: The computations of each section.
+        left: Values whose storages the forward/backward boundary frees.
+        artefacts: Functions compiled so far. This adds to them.
     """
     planning = _Planning(step, artefacts)
     held = min(step.budget, simulate(step.linked).peak)
@@ -67,10 +78,17 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
 
 
 def together(graph: Graph, rows: Sequence[Sequence[Piece]], peak: int) -> list[list[Piece]]:
-    """All of backward before its first delivery: gradients that are held to the end of the step take as much whenever
-    they are delivered. Only where they are few of the `peak`, for a loop that adds them up or uses them up in backward
-    saves them by each delivery; and not where other processes train with this one, and reduce the first while backward
-    goes on."""
+    """Merge all of backward into one section before the first delivery, if that costs little memory.
+
+    Retained gradients use the same memory whenever they are delivered. A loop that accumulates or consumes gradients in
+    backward frees memory at each delivery, so they are merged only if gradients are a small share of the peak.
+    Distributed training reduces the first gradients while backward continues, so nothing is merged there.
+
+    Args:
+        graph: The step.
+        rows: The computations of each section.
+        peak: Bytes of the step's peak.
+    """
     merged_rows = [list(row) for row in rows]
     gradients = sum(graph.nbytes(owner) for owner in {graph.root[value] for _, value in graph.gradients})
     reduced = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -91,25 +109,25 @@ class _Planning:
         return ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
 
     def merged(self, rows: Sequence[Sequence[Piece]]) -> list[list[Segment]]:
-        """The segments of every row, before any is split."""
+        """Return the segments of every section before any is split."""
         segments = [cut(self._graph, row, self._step.leaves, self._exact) for row in rows]
         uses = Counter(self._about(part, {}, ()).key for row in segments for part in row if part.compiled)
         return [self._merged(row, uses) for row in segments]
 
     def _merged(self, row: Sequence[Segment], uses: Counter[str]) -> list[Segment]:
-        together: list[Segment] = []
+        merged: list[Segment] = []
         for alone, group in groupby(
             row, key=lambda candidate: candidate.compiled and uses[self._about(candidate, {}, ()).key] == 1
         ):
             parts = list(group)
             if alone and len(parts) > 1:
                 parts = [segment(self._graph, [piece for part in parts for piece in part.pieces], True)]
-            together += parts
-        return together
+            merged += parts
+        return merged
 
     def _about(self, part: Segment, layouts: Mapping[int, TensorType], free: Collection[int]) -> SegmentGraph:
-        lie = tuple((owner, layouts[owner]) for owner in part.reads if owner in layouts)
-        key = part, lie, tuple(owner for owner in part.makes if owner in free)
+        types = tuple((owner, layouts[owner]) for owner in part.reads if owner in layouts)
+        key = part, types, tuple(owner for owner in part.makes if owner in free)
         if key not in self._graphs:
             self._graphs[key] = segment_graph(
                 self._graph, part, self._step.operators, layouts, free, self._artefacts.device
@@ -117,7 +135,7 @@ class _Planning:
         return self._graphs[key]
 
     def planned(self, sections: list[list[Segment]]) -> list[list[Planned]]:
-        """The segments with their functions. What does not compile is marked as interpreted in `sections`."""
+        """Return the segments with their functions. Marks segments that do not compile as interpreted in `sections`."""
         while True:
             attempt = self._attempt(sections)
             if attempt is not None:
@@ -125,9 +143,9 @@ class _Planning:
 
     def _attempt(self, sections: list[list[Segment]]) -> list[list[Planned]] | None:
         free = self._free - held_outside(self._graph, (part for row in sections for part in row if not part.compiled))
-        # What reads such tensors waits until it is known how those lie.
-        alone = [part for row in sections for part in row if part.compiled and free.isdisjoint(part.reads)]
-        self._artefacts.prepare(self._about(part, {}, free) for part in alone)
+        # Segments that read such tensors are compiled later, when their layouts are known.
+        independent = [part for row in sections for part in row if part.compiled and free.isdisjoint(part.reads)]
+        self._artefacts.prepare(self._about(part, {}, free) for part in independent)
         layouts: dict[int, TensorType] = {}
         planned: list[list[Planned]] = []
         for row in sections:
@@ -135,23 +153,24 @@ class _Planning:
             for at, part in enumerate(row):
                 function = None
                 if part.compiled:
-                    got = self._artefacts.get(self._about(part, layouts, free), self.name(part))
-                    if isinstance(got, str):
-                        row[at : at + 1] = self._without(part, got)
+                    compiled = self._artefacts.get(self._about(part, layouts, free), self.name(part))
+                    if isinstance(compiled, str):
+                        row[at : at + 1] = self._without(part, compiled)
                         return None
-                    function = got
+                    function = compiled
                     layouts.update(zip(part.makes, function.about.gives, strict=True))
                 planned[-1].append(Planned(part, function))
         return planned
 
     def _without(self, refused: Segment, operator: str) -> list[Segment]:
-        """The same with this operator interpreted; with all of it, where the operator is none of its own."""
+        """Return the segment with this operator interpreted; with all of it interpreted if it does not contain the
+        operator."""
         groups = groupby(refused.pieces, key=lambda piece: self._graph.operations[piece.event.op].op == operator)
         parts = [segment(self._graph, list(group), not blamed) for blamed, group in groups]
         return [refused._replace(compiled=False)] if all(part.compiled for part in parts) else parts
 
     def split(self, part: Segment) -> list[Segment]:
-        """Two parts, cut where the least is alive; a single operation is interpreted instead."""
+        """Split a segment where the fewest bytes are in memory. A single operation is interpreted instead."""
         pieces = part.pieces
         if len(pieces) == 1:
             return [part._replace(compiled=False)]
@@ -160,14 +179,15 @@ class _Planning:
         return [segment(self._graph, pieces[:at], True), segment(self._graph, pieces[at:], True)]
 
     def _places(self, pieces: Sequence[Piece]) -> Sequence[int]:
-        """Where a segment may be cut: between its blocks, or else its operations, and rather not near its ends."""
+        """Return where a segment may be cut: between its blocks, or else its operations; not near its ends if
+        possible."""
         parts = cut(self._graph, pieces, self._step.leaves, self._exact)
         borders = list(accumulate(len(part.pieces) for part in parts))[:-1] or range(1, len(pieces))
         margin = len(pieces) // 5
         return [at for at in borders if margin <= at <= len(pieces) - margin] or borders
 
     def _levels(self, part: Segment) -> list[int]:
-        """Bytes alive behind each piece of what the segment makes or may free."""
+        """Return the bytes in memory after each piece, of tensors that the segment produces or may free."""
         alive, levels = set(part.dead), []
         for piece in part.pieces:
             alive.update(v for v in self._graph.operations[piece.event.op].writes if v is not None)

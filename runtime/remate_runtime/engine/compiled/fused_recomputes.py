@@ -1,10 +1,11 @@
-"""Recomputations that a compiled step adds to those of the file, because fused they cost nothing: elementwise
-operations run again in the segment that reads their results, from what is kept anyway, so that these are neither
-written in forward nor read in backward.
+"""Adds recomputations that cost nothing once they are fused.
 
-What is kept instead is the cheapest cut between what must be kept (what products, convolutions and the like have made,
-or will read) and what backward reads: the min-cut of torch.compile's partitioner, on the operations of the schedule.
-Only bytes count; of cuts that weigh the same, the one that runs least again.
+Elementwise operations are recomputed in the segment of backward that reads their results, from tensors that are kept
+anyway. So forward does not write the results, and backward does not read them.
+
+A minimum cut, as in torch.compile's partitioner, selects the tensors to keep: it separates those that must be kept
+(results and arguments of matrix products, convolutions and the like) from those that backward reads. The cost is bytes;
+of equal cuts, the one with the fewest recomputations wins.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..compiled_step import LinkedStep
 from .exact import exact
 from .segments import compiles
 
-# What Inductor fuses with elementwise operations before it, beside those: it reads each element once or twice.
+# Operators that Inductor fuses with preceding elementwise operations, because they read each element once or twice.
 _FUSING = frozenset(
     (
         *(
@@ -45,11 +46,11 @@ _FUSING = frozenset(
         *("native_batch_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward", "native_dropout_backward"),
     )
 )
-_WRITTEN = 17, 16  # weight of a byte that forward writes for backward alone, and of one that it writes anyway
+_WRITTEN = 17, 16  # weight of a byte that forward writes only for backward, and of one that it writes anyway
 
 
 def with_fused_recomputes(step: LinkedStep) -> LinkedStep:
-    """The step as the compiled engine executes it: without more than it may hold even where nothing of it compiles."""
+    """Return the step with additional recomputations. It keeps the budget even if nothing of it compiles."""
     most = max(step.budget, simulate(step.linked).peak)
     barred: set[int] = set(exact(step.linked))
     while True:
@@ -58,7 +59,7 @@ def with_fused_recomputes(step: LinkedStep) -> LinkedStep:
             return step
         recomputes = sorted([*planned_recomputes(step.linked), *added], key=lambda each: (each.before, each.op))
         linked = link(step.linked.graph, recomputes)
-        # What chooses by roundings must not run again fused otherwise.
+        # Operations whose choices depend on rounding must not be recomputed in a different fusion.
         choosing = exact(linked) & {recompute.op for recompute in added}
         if not choosing:
             keeps = keeps_contract(step.linked, linked) and simulate(linked).peak <= most
@@ -67,7 +68,7 @@ def with_fused_recomputes(step: LinkedStep) -> LinkedStep:
 
 
 def planned_recomputes(linked: Linked) -> list[FlatRecompute]:
-    """Those that the step was linked with, in an order that gives the same step."""
+    """Return the recomputations that the step was linked with, in an order that gives the same step."""
     recomputes: list[FlatRecompute] = []
     before = len(linked.graph.operations)
     for event in reversed(linked.events):
@@ -79,9 +80,14 @@ def planned_recomputes(linked: Linked) -> list[FlatRecompute]:
 
 
 class _StorageRead(NamedTuple):
-    """A computation of backward that reads the first contents of a storage. before: the operation that it is, or that
-    follows it. part: number of the block's backward, or of what lies between two, in which it stands. leaf: that block.
-    fuses: it needs no tensor in memory."""
+    """A computation of backward that reads the contents of a storage from forward.
+
+    Attributes:
+        before: The operation, or the one that follows a recomputation.
+        part: Number of the block's backward, or of the stretch between two blocks, that contains it.
+        leaf: That block.
+        fuses: It needs no tensor in memory.
+    """
 
     before: int
     part: int
@@ -90,10 +96,12 @@ class _StorageRead(NamedTuple):
 
 
 def fused_recomputes(step: LinkedStep, barred: Collection[int] = ()) -> list[FlatRecompute]:
-    """Those to add. barred: operations that must not run again for this."""
+    """Return the recomputations to add. barred: operations that must not be recomputed for this."""
     choice = _Choice(step, barred)
     kept = choice.kept()
-    places: dict[int, dict[int, int]] = {}  # by operation and part: the first place where it must have run again
+    places: dict[
+        int, dict[int, int]
+    ] = {}  # by operation and part: the first point at which it must have been recomputed
     for owner, storage_reads in choice.reads.items():
         for op in choice.again(owner, kept):
             at = places.setdefault(op, {})
@@ -104,7 +112,7 @@ def fused_recomputes(step: LinkedStep, barred: Collection[int] = ()) -> list[Fla
 
 
 class _Choice:
-    """Between what forward leaves for backward and what runs again in the backward of its own block."""
+    """Chooses between keeping a tensor for backward and recomputing it in the backward of its own block."""
 
     def __init__(self, step: LinkedStep, barred: Collection[int]) -> None:
         self._step, self._graph = step, step.linked.graph
@@ -119,7 +127,7 @@ class _Choice:
         self._cheap = {at for at in range(graph.backward_start) if at not in barred and self._is_cheap(at)}
 
     def again(self, owner: int, kept: Collection[int]) -> list[int]:
-        """The operations that must run again so that this storage is there, if only those of `kept` are."""
+        """Return the operations to recompute for this storage, if only the storages of `kept` are in memory."""
         operations: list[int] = []
         row = [owner]
         while row:
@@ -131,7 +139,7 @@ class _Choice:
         return operations
 
     def kept(self) -> set[int]:
-        """The cheapest cut: owners of storages that forward makes and backward finds."""
+        """Return the minimum cut: owners of the storages to keep from forward to backward."""
         import networkx
         from networkx.algorithms.flow import dinitz
 
@@ -156,7 +164,7 @@ class _Choice:
         return {owner for owner in storages if (owner, "out") in reach and (owner, "in") not in reach}
 
     def _read_in_backward(self) -> dict[int, list[_StorageRead]]:
-        """By owner, who reads there what forward has left."""
+        """Return the reads in backward of storages from forward, by owner."""
         linked, graph = self._step.linked, self._graph
         reads, remade = dict[int, list[_StorageRead]](), set[int]()
         events = [event for event in linked.backward if isinstance(event, Run | RecomputeRun)]
@@ -174,7 +182,7 @@ class _Choice:
                 if owner not in remade:
                     reads.setdefault(owner, []).append(_StorageRead(before, part, leaf, fuses))
             remade.update(value for value in op.writes if value is not None)
-        for _, gradient in graph.gradients:  # what is given out lies in memory
+        for _, gradient in graph.gradients:  # gradients are stored
             reads.setdefault(graph.root[gradient], []).append(_StorageRead(len(graph.operations) - 1, -1, -1, False))
         return reads
 
@@ -185,19 +193,21 @@ class _Choice:
         return torch.Tag.pointwise in self._step.operators[op.op].tags
 
     def _fuses(self, op: Op) -> bool:
-        """Whether Inductor fuses the operation with elementwise ones."""
+        """Return whether Inductor fuses the operation with elementwise ones."""
         return (self._is_pointwise(op) or op.op.split(".")[1] in _FUSING) and compiles(self._graph, op)
 
     def _is_written(self, owner: int) -> bool:
-        """Whether it lies in memory in forward, whoever needs it later."""
+        """Return whether forward stores the tensor in any case."""
         graph = self._graph
         ends = (graph.values[owner].producer, *self._ahead.get(owner, ()))
         return owner in self._outputs or any(not self._is_pointwise(graph.operations[at]) for at in ends)
 
     def _is_cheap(self, at: int) -> bool:
-        """Whether an operation of forward may run again where its result is read. All that happens in its own block, or
-        the backward of one block would read what many before it have left. Of the caller's tensors it may read what
-        backward reads anyway: only that is watched for writes to it."""
+        """Return whether an operation of forward may be recomputed where its result is read.
+
+        All its reads are in its own block; otherwise the backward of one block would read tensors of many others. It
+        reads only those tensors of the caller that backward reads anyway, because only these are checked for writes.
+        """
         graph = self._graph
         op, leaf = graph.operations[at], self._leaf(at)
         if op.view or len(op.writes) != 1 or not self._is_pointwise(op) or not compiles(graph, op):
@@ -218,7 +228,7 @@ class _Choice:
 
 
 def _reaching(residual: Any) -> set[Any]:
-    """Nodes from which there is a way to "to" that is not full."""
+    """Return the nodes from which a path with remaining capacity leads to "to"."""
     reached, row = {"to"}, ["to"]
     infinite = residual.graph["inf"]
     while row:

@@ -1,4 +1,4 @@
-"""A segment as an fx graph of the schedule's own operators. Views are made inside, from the owners of their
+"""Converts a segment to an fx graph of the schedule's own operators. The graph creates views from the owners of their
 storages."""
 
 from __future__ import annotations
@@ -24,9 +24,15 @@ _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 
 
 class SegmentGraph(NamedTuple):
-    """takes, gives: types of the tensors, in the order of the segment's `reads` and `makes`. donated: numbers of what
-    it takes and may write over. free: numbers of what it gives and may lay out as it likes. Equal `key`: the same
-    function."""
+    """A segment as a graph. Segments with equal `key` share a compiled function.
+
+    Attributes:
+        module: The graph.
+        takes: Types of the inputs, in the order of the segment's `reads`.
+        gives: Types of the outputs, in the order of the segment's `makes`.
+        donated: Indices of the inputs that the function may overwrite.
+        free: Indices of the outputs whose memory layout Inductor may choose.
+    """
 
     module: fx.GraphModule
     takes: tuple[TensorType, ...]
@@ -48,15 +54,25 @@ def segment_graph(
     free: Collection[int],
     device: torch.device,
 ) -> SegmentGraph:
-    """The graph of a segment. Donated is what dies in it, unless somebody outside may hold it: an output of the model,
-    or what came from the caller. layouts: types of the owners that do not lie as the file declares. free: owners that
-    may lie otherwise; places of maxima among them are given in a byte. device: on which it will run."""
+    """Return the graph of a segment.
+
+    An input is donated if it dies in the segment and no caller may hold it. Callers may hold outputs of the model and
+    their own tensors.
+
+    Args:
+        graph: The step.
+        segment: The segment.
+        operators: The live operator of every name in the graph.
+        layouts: Types of the owners whose memory layout differs from the declared one.
+        free: Owners whose memory layout Inductor may choose. Positions of maxima among them are bytes.
+        device: The device that the segment runs on.
+    """
     outputs = {graph.root[value] for value in graph.outputs}
     gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
     donated = tuple(at for at, owner in enumerate(segment.reads) if owner in gone)
     building = _Building(graph, operators, device)
     for at, owner in enumerate(segment.reads):
-        # Inductor frees inputs early by their names: never those that begin with `arg`.
+        # Inductor decides by the name whether it may free an input early: never if the name begins with `arg`.
         node = building.fx.placeholder(f"v{at}" if at in donated else f"arg{at}")
         building.take(owner, node, layouts.get(owner, graph.values[owner].type))
     for piece in segment.pieces:
@@ -77,12 +93,12 @@ class _Building:
     def __init__(self, graph: Graph, operators: Mapping[str, OpOverload], device: torch.device) -> None:
         self.graph, self.operators, self.device = graph, operators, device
         self.fx = fx.Graph()
-        self.made: dict[int, fx.Node] = {}  # by owner of a storage: its latest contents
+        self.made: dict[int, fx.Node] = {}  # by owner of a storage: its current contents
         self._views: dict[tuple[int, fx.Node], fx.Node] = {}
-        self._bytes: dict[int, fx.Node] = {}  # by owner of places of maxima: those in their windows
+        self._bytes: dict[int, fx.Node] = {}  # by owner of positions of maxima: their positions in the windows
 
     def take(self, owner: int, node: fx.Node, kind: TensorType) -> None:
-        """kind: of the node, which may be places in windows."""
+        """Add an input. kind: its type, which may be that of positions in windows."""
         pool = pool_of(self.graph, owner)
         if pool is None or kind.dtype == self.graph.values[owner].type.dtype:
             self.made[owner] = node
@@ -90,7 +106,7 @@ class _Building:
             self._place(owner, pool, node)
 
     def given(self, owner: int, free: bool) -> fx.Node:
-        """What the segment leaves of this storage."""
+        """Return the output for this storage."""
         return self._bytes[owner] if free and owner in self._bytes else self.made[owner]
 
     def run(self, op: Op) -> None:
@@ -125,7 +141,7 @@ class _Building:
         batch_norm = op.op == _BATCH_NORM and self.device.type == "cpu"
         if (op.op in _NORMS or batch_norm) and (finer := self._precision_of_statistics(op)):
             return self._in_precision(finer, op, args, kwargs)
-        # Of what has a different memory layout than declared there may be no view of that shape.
+        # If the argument does not have the declared memory layout, a view of this shape may not exist.
         operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
         node = self.fx.call_function(operator_, args, kwargs)
         part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
@@ -133,13 +149,14 @@ class _Building:
         return [(value, self._as_declared(value, part)) for value, part in parts] if batch_norm else parts
 
     def _as_declared(self, value: int, node: fx.Node) -> fx.Node:
-        """Decomposed, a batch norm makes new running statistics in full precision, and not in that of the old ones."""
+        """Cast new running statistics to the dtype of the old ones: Inductor's batch norm computes them in single
+        precision."""
         dtype = self.graph.values[value].type.dtype
         low: Any = torch.ops.prims.convert_element_type.default
         return node if dtype == "f32" else self.fx.call_function(low, (node, TORCH_DTYPES[dtype]))
 
     def _precision_of_statistics(self, op: Op) -> str:
-        """Where it is not that of what is normalised; "" where it is."""
+        """Return the dtype of a norm's statistics if it differs from that of its input, else ""."""
         given = self.graph.values[op.args[0].value].type.dtype
         kinds = [self.graph.values[value].type.dtype for value in op.writes[1:] if value is not None]
         return next((kind for kind in kinds if kind != given), "")
@@ -147,8 +164,8 @@ class _Building:
     def _in_precision(
         self, dtype: str, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> list[tuple[int, fx.Node]]:
-        """A norm under autocast, as its kernel does it: only the result has low precision. Decomposed, the statistics
-        have, too."""
+        """Add a norm under autocast as its kernel computes it: only the result has low precision. Inductor's
+        decomposition computes statistics in low precision, too."""
         convert = torch.ops.prims.convert_element_type.default
         low = TORCH_DTYPES[self.graph.values[op.args[0].value].type.dtype]
         fine = self.fx.call_function(convert, (args[0], TORCH_DTYPES[dtype]))
@@ -158,8 +175,8 @@ class _Building:
         return [(value, part) for value, part in zip(op.writes, parts, strict=True) if value is not None]
 
     def _as_image(self, argument: Any) -> fx.Node:
-        """What the caller gave, as channels last: a copy of the image, or Inductor copies the gradient of the first
-        convolution, which has many channels."""
+        """Convert an image of the caller to channels-last. Otherwise Inductor would copy the gradient of the first
+        convolution, which has many more channels."""
         node = self._value(argument.value)
         kind = self.graph.values[argument.value]
         if kind.kind == "input" and len(kind.type.shape) == 4 and kind.type.strides is None:

@@ -1,5 +1,7 @@
-"""Every unstable interface of PyTorch that the compiled engine uses (with `kernel_units` and `wrapper`), and nothing
-else. Tried with torch 2.11 to 2.15; what it writes for CUDA, without a GPU."""
+"""The unstable interfaces of PyTorch that the compiled engine uses; `kernel_units` and `wrapper` have the others.
+
+Tested with torch 2.11 to 2.15. Code for CUDA was generated and read, but not run on a GPU.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,17 @@ from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
 from .kernel_units import in_units
 
 OLDEST, NEWEST = (2, 11), (2, 15)
-_FEW_READS = 2  # Inductor's own: 4
+_FEW_READS = 2  # Inductor's default is 4
 
 Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of its arguments
 
 
 class DoesNotCompileError(Exception):
-    """A segment that Inductor would not give as the file declares it. operator: the name in files of the one that is to
-    blame, "" if that is not known."""
+    """Inductor cannot compile a segment to what the file declares.
+
+    Attributes:
+        operator: Name of the operator that fails; "" if it is not known.
+    """
 
     def __init__(self, message: str, operator: str = "") -> None:
         super().__init__(message)
@@ -38,8 +43,11 @@ class DoesNotCompileError(Exception):
 
 
 def unavailable(kind: str = "") -> str:
-    """Why nothing can be compiled here for this class of device, as a sentence; "" if it can. Without `kind`: for none
-    of those that are here."""
+    """Return why nothing can be compiled for a class of device; "" if compilation works.
+
+    Args:
+        kind: The class of device. "": any device of this machine.
+    """
     release = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if not OLDEST <= release <= NEWEST:
         known = " to ".join(sorted({f"{a}.{b}" for a, b in (OLDEST, NEWEST)}))
@@ -65,29 +73,28 @@ def _without_compiler() -> str:
         from torch._inductor.cpp_builder import get_cpp_compiler
 
         get_cpp_compiler()
-    except Exception:  # what torch raises where it finds none has no stable type
+    except Exception:  # torch has no stable exception for this
         return "torch finds no C++ compiler (g++ or clang++; the variable CXX names another)"
     return ""
 
 
 def numbered(device: torch.device) -> torch.device:
-    """The same device with its number, which compiled code has in it. Where there is no such device nothing is compiled
-    for it."""
+    """Return the device with its index, because compiled code contains the index."""
     if device.type == "cuda" and device.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
 
 def folder() -> str:
-    """Where Inductor keeps what it compiles. (What else there is to ask for it makes it, and fails where that cannot
-    be.)"""
+    """Return Inductor's cache folder without creating it. (Other functions of torch create it, and fail if they
+    cannot.)"""
     from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
     return os.environ.get(NAME) or default_cache_dir()
 
 
 def forget() -> None:
-    """What Inductor has read from its folder, or failed to."""
+    """Clear what Inductor remembers about its cache folder."""
     from torch._inductor.utils import clear_caches
 
     clear_caches()
@@ -102,11 +109,19 @@ def compiled(
     device: torch.device,
     tag: str,
 ) -> Compiled:
-    """`module` as Inductor compiles it for a device. takes, gives: types of its inputs and outputs. donated: numbers of
-    the inputs that it may write over. free: numbers of the outputs that it may lay out as it likes. tag: equal only for
-    equal arguments; it keys what Inductor keeps on disk.
+    """Compile a graph with Inductor.
 
-    Raises DoesNotCompileError, and whatever Inductor raises.
+    Args:
+        module: The graph.
+        takes: Types of the inputs.
+        gives: Types of the outputs.
+        donated: Indices of the inputs that the function may overwrite.
+        free: Indices of the outputs whose memory layout Inductor may choose.
+        device: The device.
+        tag: Key of Inductor's cache on disk. Must differ if any other argument differs.
+
+    Raises:
+        DoesNotCompileError: The graph cannot be compiled to what the types declare. Inductor may raise any other error.
     """
     from torch._functorch import config as functorch_config
     from torch._guards import TracingContext, tracing
@@ -119,7 +134,7 @@ def compiled(
     config: Any = torch.compiler.config
     functorch: Any = functorch_config
     inductor: Any = inductor_config
-    mode = FakeTensorMode(shape_env=ShapeEnv())  # without one, functions are not kept on disk
+    mode = FakeTensorMode(shape_env=ShapeEnv())  # Inductor's cache on disk requires one
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         with mode:
             examples = [empty(kind, device) for kind in takes]
@@ -131,11 +146,11 @@ def compiled(
             tracing(context),
             config.patch(cache_key_tag=f"remate {tag}"),
             inductor.patch(_settings(traced, device)),
-            functorch.patch(bundled_autograd_cache=False),  # nor with that
+            functorch.patch(bundled_autograd_cache=False),  # it would disable the cache on disk
             warnings.catch_warnings(action="ignore"),
             in_units(),
         ):
-            # Only what is compiled as a backward graph has inputs that it may write over.
+            # Only backward graphs have donated inputs.
             run: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
     with suppress(OSError):
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
@@ -144,25 +159,31 @@ def compiled(
 
 
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
-    """Of Inductor, for this graph. Its wrapper is Python, which reports what it will hold, and its CUDA graphs would
-    keep memory of their own. Where several gradients of an image meet, their sum is made once for the norm before it,
-    which reads it twice; otherwise it is added up twice, from what a pooling and a concatenation leave in other layouts
-    (seen on the CPU)."""
+    """Return Inductor's settings for a graph.
+
+    The wrapper is Python code, from which `wrapper` predicts memory. CUDA graphs would keep memory of their own. With
+    convolutions on the CPU, a sum of several gradients of an image is stored before the norm that reads it twice;
+    by default Inductor computes the sum twice, from tensors in mixed layouts.
+    """
     plain = {"cpp_wrapper": False, "triton.cudagraphs": False}
     convolves = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
     return {**plain, "realize_reads_threshold": _FEW_READS} if convolves and device.type == "cpu" else plain
 
 
 class Pooling(NamedTuple):
-    """with_offsets: as max_pool2d_with_indices (and 3d), with places in windows instead of places in the image, as i8.
-    to_indices: those from these."""
+    """Operators of Inductor for pooling by maxima.
+
+    Attributes:
+        with_offsets: Like max_pool2d_with_indices (and 3d), but with positions in windows, as i8.
+        to_indices: Converts positions in windows to positions in the image.
+    """
 
     with_offsets: OpOverload
     to_indices: OpOverload
 
 
 def pooling() -> Pooling:
-    """The operators in which Inductor pools."""
+    """Return Inductor's operators for pooling by maxima."""
     from torch._inductor.inductor_prims import (
         _low_memory_max_pool_offsets_to_indices,
         _low_memory_max_pool_with_offsets,
@@ -172,8 +193,8 @@ def pooling() -> Pooling:
 
 
 def has_been_compiled(tag: str) -> bool:
-    """Whether `compiled` has been called with this tag on this machine, by this torch, so that Inductor's cache has it.
-    Where that has been emptied since, it is compiled again."""
+    """Return whether this version of torch has compiled a graph with this tag on this machine. Its cache may have been
+    emptied since; then the graph is compiled again."""
     return _mark(tag).exists()
 
 
@@ -184,7 +205,7 @@ def _mark(tag: str) -> Path:
 
 
 def processes() -> int:
-    """How many Inductor may start to compile; 1 in a process that must start none."""
+    """Return how many processes Inductor may use to compile; 1 if this process must not start others."""
     from torch._inductor import config
     from torch._inductor.compile_worker.utils import in_toplevel_process
 
@@ -193,8 +214,15 @@ def processes() -> int:
 
 
 def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterator[str]:
-    """jobs: arguments of `compiled`, which other processes call, so many at a time. Yields, for each that is done, why
-    it failed, or "". What failed is left to the call of `compiled` in this process."""
+    """Compile graphs in other processes. A graph that fails there is compiled in this process when it is needed.
+
+    Args:
+        jobs: Arguments of `compiled`.
+        count: Number of processes.
+
+    Yields:
+        For each finished job the reason why it failed, or "".
+    """
     from torch._inductor import config
     from torch._inductor.compile_worker.subproc_pool import SubprocKind, SubprocPool
 
@@ -212,8 +240,12 @@ def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterato
 
 
 def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
-    """about: threads of kernels, and Inductor's settings, as they are in the process that asks. job: as pickled there;
-    it can be read when the operators that it names are known."""
+    """Compile a job in a process of `compile_side_by_side`.
+
+    Args:
+        about: Number of threads and Inductor's settings in the parent process.
+        job: Pickled arguments of `compiled`. Its operators must be registered before it is unpickled.
+    """
     from torch._inductor import config
 
     pooling()
@@ -226,8 +258,9 @@ def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
 def _retraced(
     module: fx.GraphModule, examples: list[Any], gives: Sequence[TensorType], free: Collection[int]
 ) -> fx.GraphModule:
-    """The graph in the operators that Inductor lowers, as torch.compile simplifies a forward and its backward before it
-    cuts them apart: a scattered gradient of a loss becomes a comparison. What is not free is laid out as declared."""
+    """Decompose the graph to operators that Inductor lowers, and apply the passes that torch.compile applies to a joint
+    graph: for example, a scattered gradient of a loss becomes a comparison. Outputs that are not free get the declared
+    strides."""
     from torch._inductor.decomposition import select_decomp_table
     from torch._inductor.fx_passes.joint_graph import joint_graph_passes
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -258,12 +291,12 @@ def _retraced(
 
 
 def named(operator: Any) -> str:
-    """As files name it."""
+    """Return the operator's name in schedule files."""
     return str(operator).removesuffix(".default")
 
 
 def relaid(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
-    """A result with the strides of its type, as a copy where it has others."""
+    """Return a tensor with the strides of its type, as a copy if its strides differ."""
     if tuple(tensor.shape) != kind.shape or laid_out(tensor, kind):
         return tensor
     strides = kind.strides or tuple(range(tensor.dim()))[::-1]
@@ -278,6 +311,6 @@ def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection
     nodes: Any = traced.graph.output_node().args[0]
     for at, (node, kind) in enumerate(zip(nodes, gives, strict=True)):
         result = node.meta["val"]
-        lies = at in free or laid_out(result, kind)
-        if result.dtype is not TORCH_DTYPES[kind.dtype] or tuple(result.shape) != kind.shape or not lies:
+        fits = at in free or laid_out(result, kind)
+        if result.dtype is not TORCH_DTYPES[kind.dtype] or tuple(result.shape) != kind.shape or not fits:
             raise DoesNotCompileError(f"a result is {described(result)}, the file declares {kind}")

@@ -1,8 +1,8 @@
-"""What lies in a concatenation that is kept anyway is read there in backward, and not kept beside it: skip connections,
-whose activation goes into the next stage and, joined with another, into a late one.
+"""Lets backward read a tensor from a concatenation that is kept anyway, so that the tensor itself is not kept.
 
-The concatenation may have to live longer for it. So this is done one tensor at a time, where the simulated peak does
-not grow.
+Skip connections are an example: an activation goes into the next stage and, concatenated with another, into a late one.
+The concatenation may have to be kept longer. So the change is made tensor by tensor, if the simulated peak does not
+grow.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CAT, _SLICE = "aten.cat", "aten.slice.Tensor"
 
 
 class _Part(NamedTuple):
-    """value: what lies in `whole` from `start` to `end` of dimension `dim`."""
+    """`value` is the part of `whole` from `start` to `end` in dimension `dim`."""
 
     value: int
     whole: int
@@ -35,13 +35,13 @@ class _Part(NamedTuple):
 
 
 def as_compiled(step: LinkedStep) -> LinkedStep:
-    """The step as the compiled engine executes it: what is read elsewhere, and what runs again, beside what the file
-    says."""
+    """Return the step as the compiled engine executes it: with reads from concatenations, and with recomputations
+    beyond those of the file."""
     return with_fused_recomputes(with_joined_reads(step))
 
 
 def with_joined_reads(step: LinkedStep) -> LinkedStep:
-    """The step, in which backward reads parts of concatenations that are kept instead of what was joined."""
+    """Return the step in which backward reads parts of kept concatenations instead of the concatenated tensors."""
     recomputes = planned_recomputes(step.linked)
     least = simulate(step.linked).peak
     for part in _parts(step.linked.graph, {recompute.op for recompute in recomputes}):
@@ -59,7 +59,7 @@ def _deliveries(linked: Linked) -> list[Deliver]:
 
 
 def _parts(graph: Graph, again: set[int]) -> list[_Part]:
-    """The largest first. again: operations that run again, whose results are not kept."""
+    """Return the candidates, the largest first. again: recomputed operations, whose results are not kept."""
     outside = {graph.root[value] for value in (*graph.outputs, *(value for pair in graph.updates for value in pair))}
     parts: dict[int, _Part] = {}
     behind = graph.operations[graph.backward_start :]
@@ -74,7 +74,7 @@ def _parts(graph: Graph, again: set[int]) -> list[_Part]:
 
 
 def _joined(graph: Graph, cat: Op) -> Iterator[_Part]:
-    """What the operation joins that has a storage of its own, and elements of the result's type."""
+    """Yield the concatenated tensors that have a storage of their own and the dtype of the result."""
     given = [item.value for item in cat.args[0] if isinstance(item, Ref)]
     whole = cat.writes[0]
     if whole is None or len(given) != len(cat.args[0]):
@@ -84,7 +84,7 @@ def _joined(graph: Graph, cat: Op) -> Iterator[_Part]:
     dim, start = (cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)) % max(1, rank), 0
     for value in given:
         about = graph.values[value].type
-        if len(about.shape) != rank:  # an empty vector, which `cat` takes anywhere
+        if len(about.shape) != rank:  # an empty vector, which `cat` accepts in any position
             continue
         if graph.root[value] == value and (about.dtype, about.cpu) == (kind.dtype, kind.cpu) and about.numel:
             yield _Part(value, whole, dim, start, start + about.shape[dim])
@@ -96,14 +96,14 @@ def _is_read(behind: Sequence[Op], graph: Graph, owner: int) -> bool:
 
 
 def _moves(behind: Sequence[Op], graph: Graph, part: _Part) -> bool:
-    """Whether backward reads it, and never through a view."""
+    """Return whether backward reads the tensor, and never through a view."""
     readers = [op for op in behind if part.value in (graph.root[value] for value in op.reads)]
     given = {gradient for _, gradient in graph.gradients}
     return bool(readers) and part.value not in given and all(part.value in op.reads and not op.view for op in readers)
 
 
 def _reading(graph: Graph, part: _Part) -> Graph:
-    """The graph with one view more, where backward begins, which backward reads."""
+    """Return the graph with an additional view at the start of backward, which backward reads."""
     at, sliced, values = graph.backward_start, len(graph.values), graph.values
     old, whole = values[part.value], values[part.whole]
     args = Ref(part.whole), part.dim, part.start, part.end
@@ -116,7 +116,7 @@ def _reading(graph: Graph, part: _Part) -> Graph:
 
 
 def _sliced(kind: TensorType, shape: tuple[int, ...]) -> TensorType:
-    """The type of a part of this shape."""
+    """Return the type of a part with this shape."""
     strides, size = [0] * len(shape), 1
     for at in reversed(range(len(shape))):
         strides[at] = size
@@ -125,7 +125,7 @@ def _sliced(kind: TensorType, shape: tuple[int, ...]) -> TensorType:
 
 
 def _instead(op: Op, old: int, new: int) -> Op:
-    """The operation, which reads another value. Views in backward never do."""
+    """Return the operation with value `old` replaced by `new`. Views in backward never read `old`."""
 
     def changed(argument: object) -> object:
         if isinstance(argument, Ref):
@@ -143,5 +143,5 @@ def _instead(op: Op, old: int, new: int) -> Op:
 
 
 def _behind(recomputes: Sequence[FlatRecompute], at: int) -> list[FlatRecompute]:
-    """The same recomputations in a graph with one operation more at this place."""
+    """Return the recomputations in a graph with an additional operation at this position."""
     return [replace(recompute, before=recompute.before + (recompute.before >= at)) for recompute in recomputes]

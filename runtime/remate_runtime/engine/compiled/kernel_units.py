@@ -1,5 +1,8 @@
-"""Kernels of a segment in a few C++ files. Inductor compiles each in a file of its own, and most of the .9 CPU seconds
-that one takes go to templates of its header, which every file instantiates anew; a kernel itself takes about .2."""
+"""Compiles the kernels of a segment in a few C++ files.
+
+Inductor compiles each kernel in a file of its own, which takes about 0.9 CPU seconds. Most of that time goes to
+templates of its header, which every file instantiates anew. A kernel itself takes about 0.2 s.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-_UNIT = 8  # kernels: files are still compiled side by side, and GCC inlines less in long ones
+_UNIT = 8  # kernels per file: files are compiled in parallel, and GCC inlines less in long ones
 
-# A function of Python per kernel, where Inductor's own bindings have room for helpers; and what its module's one
-# function gives.
+# A Python function for each kernel, in the place for helpers of Inductor's bindings; then the body of the module's
+# function, which returns all of them.
 _KERNEL = """
 static PyObject* kernel{at}_py(PyObject* self, {arguments}) {{
     try {{
@@ -42,7 +45,7 @@ return all;
 
 
 class _Convention(NamedTuple):
-    """How Python hands arguments over: C++ of the parameters, of their number, and the flags that say so."""
+    """A calling convention of Python: C++ of the parameters, of their number, and its flags."""
 
     arguments: str
     given: str
@@ -50,13 +53,13 @@ class _Convention(NamedTuple):
 
 
 _TUPLE = _Convention("PyObject* args", "PyTuple_GET_SIZE(args)", "METH_VARARGS")
-_ARRAY = _Convention("PyObject* const* args, Py_ssize_t nargs", "nargs", "METH_FASTCALL")  # of later versions of torch
+_ARRAY = _Convention("PyObject* const* args, Py_ssize_t nargs", "nargs", "METH_FASTCALL")  # later versions of torch
 _INCLUDE = re.compile(r"^[ \t]*#include\b.*$", re.MULTILINE)
 _ENTRY = re.compile(r'extern "C"\s+void\s+kernel\(')
 
 
 class _Kernel(NamedTuple):
-    """arguments: C++ types. source: of a file of its own."""
+    """A kernel: C++ types of its arguments, and its source as a file of its own."""
 
     arguments: Sequence[str]
     source: str
@@ -64,7 +67,7 @@ class _Kernel(NamedTuple):
 
 @contextmanager
 def in_units() -> Iterator[None]:
-    """What Inductor compiles meanwhile in this thread, or reads from its folder, it does by several kernels."""
+    """Make Inductor compile several kernels per file, in this context and thread."""
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile
 
@@ -78,7 +81,9 @@ def in_units() -> Iterator[None]:
     def resolved(self: Any, scope: dict[str, Any]) -> None:
         named = [(name, value) for name, value in scope.items() if isinstance(value, _Kernel)]
         units = [named[at : at + _UNIT] for at in range(0, len(named), _UNIT)]
-        loads = [_load([kernel for _, kernel in unit]) for unit in units]  # all are begun before one is waited for
+        loads = [
+            _load([kernel for _, kernel in unit]) for unit in units
+        ]  # start all of them before waiting for the first
         for unit, load in zip(units, loads, strict=True):
             scope.update(zip((name for name, _ in unit), load().kernel(), strict=True))
         wait(self, scope)
@@ -92,12 +97,12 @@ def in_units() -> Iterator[None]:
 
 
 def _is_plain(source: str) -> bool:
-    """Whether it may stand in a namespace beside others: one function, and no macro that they would see."""
+    """Return whether a source fits into a namespace beside others: it has one function, and defines no macro."""
     return len(_ENTRY.findall(source)) == source.count('extern "C"') == 1 and "#define" not in source
 
 
 def _load(kernels: Sequence[_Kernel]) -> Any:
-    """Begins to compile a file. What is given waits for it, and gives its module."""
+    """Start to compile a file. Return a function that waits for it and returns its module."""
     from torch._inductor.async_compile import AsyncCompile, get_compile_threads
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 
@@ -107,7 +112,7 @@ def _load(kernels: Sequence[_Kernel]) -> Any:
 
 
 def _source(kernels: Sequence[_Kernel], bindings: str) -> str:
-    """bindings: Inductor's template for those of a file with one kernel."""
+    """Return the source of a file. bindings: Inductor's template of the bindings of a single kernel."""
     includes = dict.fromkeys(line for kernel in kernels for line in _INCLUDE.findall(kernel.source))
     bodies = [
         f"namespace kernel{at}_ {{\n{_ENTRY.sub('static void kernel(', _INCLUDE.sub('', kernel.source))}\n}}\n"

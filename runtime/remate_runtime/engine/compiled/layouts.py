@@ -1,9 +1,10 @@
-"""Which tensors may have a different memory layout than the file declares: Inductor's convolutions take and give
-channels last, and the maximum of a window is reported by its place in that window, in a byte, until the gradient asks
-for its place in the image.
+"""Decides which tensors may have a different memory layout than the file declares.
 
-What passes from one compiled segment to another stays as Inductor laid it out. What the caller sees, what an
-interpreted operation touches and what is seen through a view lies as the file declares.
+Inductor's convolutions read and write channels-last images. Inductor stores the position of a maximum in its window as
+a byte, and converts it to a position in the image for the gradient.
+
+A tensor that passes from one compiled segment to another keeps Inductor's layout. Tensors that the caller, an
+interpreted operation or a view accesses have the declared layout.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from .segments import Segment, views_to
 _CONVOLUTIONS = ("aten.convolution", "aten.convolution_backward")
 _FLOATING = frozenset(("f64", "f32", "f16", "bf16"))
 _POOLS = {"aten.max_pool2d_with_indices": 2, "aten.max_pool3d_with_indices": 3}  # by dimensions of space
-_WINDOW = 25  # elements: of larger ones Inductor has no kernel
+_WINDOW = 25  # elements; Inductor has no kernel for larger windows
 
 
 class MaxPool(NamedTuple):
-    """A pooling by maxima: its arguments, with a number per dimension of space, and the size of the image."""
+    """The arguments of a pooling by maxima, with one number per spatial dimension, and the size of the image."""
 
     kernel: list[int]
     stride: list[int]
@@ -36,8 +37,11 @@ class MaxPool(NamedTuple):
 
 
 def free_to_lie(graph: Graph) -> frozenset[int]:
-    """Owners of storages that compiled segments may pass to each other in forms of their own: images, and the places of
-    maxima. None of them is read through a view, but for parts, which are the same elements however they lie."""
+    """Return the owners of storages that compiled segments may pass on in a different layout: images, and positions of
+    maxima.
+
+    No view reads them, except slices, which contain the same elements in any layout.
+    """
     viewed = {
         graph.root[value] for op in graph.operations if not op.view for value in op.reads if not _is_part(graph, value)
     }
@@ -47,18 +51,18 @@ def free_to_lie(graph: Graph) -> frozenset[int]:
 
 
 def _is_part(graph: Graph, value: int) -> bool:
-    """Whether the value is the whole of its storage, or a part of it along its dimensions."""
+    """Return whether a value is all of its storage, or a slice of it."""
     return all(graph.operations[index].op == "aten.slice.Tensor" for index in views_to(graph, value))
 
 
 def _is_image(graph: Graph, owner: int) -> bool:
-    """Whether it has channels and two or three dimensions of space."""
+    """Return whether a tensor has channels and two or three spatial dimensions."""
     value = graph.values[owner]
     return value.kind == "op" and len(value.type.shape) in (4, 5) and value.type.dtype in _FLOATING
 
 
 def pool_of(graph: Graph, owner: int) -> MaxPool | None:
-    """The pooling whose places of maxima these are, if a byte can tell them; None for all else."""
+    """Return the pooling whose positions of maxima the storage contains, if they fit into bytes; otherwise None."""
     if graph.values[owner].producer < 0:
         return None
     op = graph.operations[graph.values[owner].producer]
@@ -84,12 +88,12 @@ def _per_dimension(given: Any, dims: int) -> list[Any]:
 
 
 def in_a_byte(kind: TensorType) -> TensorType:
-    """The type of places in windows, for that of places in the image."""
+    """Return the type of positions in windows, given the type of positions in the image."""
     return replace(kind, dtype="i8")
 
 
 def held_outside(graph: Graph, interpreted: Iterable[Segment]) -> set[int]:
-    """Owners of the storages that the caller sees, or that an operation of these segments touches."""
+    """Return the owners of storages that the caller or an interpreted segment accesses."""
     seen = [*graph.outputs, *(value for pair in (*graph.gradients, *graph.updates) for value in pair)]
     for interpreted_segment in interpreted:
         for piece in interpreted_segment.pieces:

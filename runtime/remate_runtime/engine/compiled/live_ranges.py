@@ -1,7 +1,7 @@
-"""Which storages die behind which computation, from the linker's events alone.
+"""Derives from the linker's events after which computation each storage is freed.
 
-Slots of this engine hold the owners of storages, never views: a storage goes when the last slot that the linker lets
-hold it is freed.
+Slots of this engine hold owners of storages, never views. A storage is freed when the linker frees the last value that
+uses it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ Held = dict[int, set[int]]  # by owner of a storage: the values whose slots hold
 
 
 class Piece(NamedTuple):
-    """A computation, and the owners of the storages that are gone behind it."""
+    """A computation, and the owners of the storages that are freed after it."""
 
     event: Computation
     dead: tuple[int, ...]
 
 
 def sources(graph: Graph) -> Held:
-    """What slots hold before the step begins."""
+    """Return the values in slots before the step begins, by owner."""
     return {at: {at} for at, value in enumerate(graph.values) if value.producer < 0}
 
 
 def pieces(graph: Graph, events: Iterable[Event], held: Held) -> list[Piece]:
-    """The computations among `events`. held: as it is before them; it becomes what it is behind them."""
+    """Return the computations among `events`. held: the values in slots before them; updated to those after them."""
     row: list[Piece] = []
     for event in events:
         match event:
@@ -51,7 +51,7 @@ def pieces(graph: Graph, events: Iterable[Event], held: Held) -> list[Piece]:
 
 
 def drop(graph: Graph, values: Iterable[int], held: Held) -> list[int]:
-    """Empty the slots of `values`. Returns the owners of the storages that no slot holds any more."""
+    """Empty the slots of `values`. Return the owners of the storages that this frees."""
     dead: list[int] = []
     for value in values:
         owner = graph.root[value]

@@ -1,8 +1,7 @@
-"""What a step of compiled and interpreted segments will hold: the account that the simulator makes, of other moments.
+"""Predicts the memory of a step of compiled and interpreted segments.
 
-A compiled segment is one moment: what it holds at its worst is what `inductor.held` finds without running it. An
-interpreted one has a moment per computation, as in the simulator; updates of buffers are one, the forward/backward
-boundary is another.
+A compiled segment is one moment, with the peak that `wrapper.held` predicts. An interpreted segment has one moment per
+computation, as in the simulator. Buffer updates are one moment, and the forward/backward boundary is another.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from .segments import Segment
 
 
 class Planned(NamedTuple):
-    """A segment, and how it runs: None, operator by operator."""
+    """A segment and its function. None: the segment is interpreted."""
 
     segment: Segment
     function: Function | None
 
 
 class StepAccount(NamedTuple):
-    """The account of a step, and the segment (section, number in it) that happens at each of its moments; None: none
-    does."""
+    """The account of a step, and for each moment the section and index of the segment that runs; None without one."""
 
     account: Account
     where: tuple[tuple[int, int] | None, ...]
 
 
 class _Storage(NamedTuple):
-    """value: that it was made for. kept: the caller holds it to the end."""
+    """A storage. value: the value it was allocated for. kept: the caller holds it to the end of the step."""
 
     value: int
     nbytes: int
@@ -49,8 +47,14 @@ class _Storage(NamedTuple):
 def predict(
     linked: Linked, sections: Sequence[Sequence[Planned]], left: Collection[int], artefacts: Artefacts
 ) -> StepAccount:
-    """The account of a step in these sections: forward, then one per delivery. left: values whose storages the
-    forward/backward boundary frees."""
+    """Predict the memory of a step.
+
+    Args:
+        linked: The step.
+        sections: The segments of forward, then of each delivery.
+        left: Values whose storages the forward/backward boundary frees.
+        artefacts: The compiled functions.
+    """
     moments = _Moments(linked, artefacts)
     deliveries = [event.gradients for event in linked.backward if isinstance(event, Deliver)]
     where: list[tuple[int, int] | None] = []
@@ -77,17 +81,17 @@ class _Moments:
         self._free = frozenset[int]() if linked.graph.delivered == "retained" else freed_by_owner(linked.graph)
         self._outputs = {linked.graph.root[value] for value in linked.graph.outputs}
         self._there: dict[int, _Storage] = {}  # by owner
-        self._kept: list[_Storage] = []  # of which the owner has been made again
-        self._found: list[Allocation] = []
+        self._kept: list[_Storage] = []  # storages whose owner has been recomputed
+        self._allocations: list[Allocation] = []
         self._copied = copied(linked.graph)
-        self._copies: list[tuple[Allocation, bool]] = []  # of gradients; whether they go
+        self._copies: list[tuple[Allocation, bool]] = []  # of gradients; whether their owners free them
         self._beyond: list[tuple[int, int]] = []
-        self._saved: dict[int, int] = {}  # by random operation: when its state was saved
+        self._saved: dict[int, int] = {}  # by random operation: the moment at which its state was saved
         self._ahead = True
         self.now = 0
 
     def compiled(self, segment: Segment, function: Function) -> None:
-        """The function frees what it is given to own, whether or not it writes over it."""
+        """Add a compiled segment. Its function frees the inputs that it owns, whether or not it overwrites them."""
         there, takes = self._there, function.about.takes
         ends = {owner for owner in segment.dead if owner in there and not there[owner].kept}
         owned = frozenset(at for at, owner in enumerate(segment.reads) if owner in ends)
@@ -119,9 +123,9 @@ class _Moments:
         if isinstance(event, Run):
             self._saved[event.op] = self.now
             return
-        self._beyond.append((self.now, nbytes))  # the one that the generator has now
+        self._beyond.append((self.now, nbytes))  # the generator's current state
         if event.drops_state:
-            self._found.append(Allocation(None, nbytes, self._saved[event.op], self.now + 1, DEVICE))
+            self._allocations.append(Allocation(None, nbytes, self._saved[event.op], self.now + 1, DEVICE))
 
     def backward_start(self, left: Collection[int]) -> None:
         for event in self._linked.forward:
@@ -135,7 +139,7 @@ class _Moments:
         self.now += 1
 
     def deliver(self, numbers: Iterable[int]) -> None:
-        """Gradients go to their owners, behind the moment before; some as copies, which is a moment on its own."""
+        """Deliver gradients after the previous moment. If some are copied, that is a moment of its own."""
         graph, copies = self._graph, {number: self._copied[number] for number in numbers if number in self._copied}
         for number, nbytes in copies.items():
             source, value = graph.gradients[number]
@@ -147,9 +151,9 @@ class _Moments:
 
     def account(self) -> Account:
         for storage in (*self._there.values(), *self._kept):
-            self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
-        self._found += [copy if goes else replace(copy, death=self.now) for copy, goes in self._copies]
-        return account(self._found, self._beyond, self.now)
+            self._allocations.append(Allocation(storage.value, storage.nbytes, storage.birth, self.now, DEVICE))
+        self._allocations += [copy if goes else replace(copy, death=self.now) for copy, goes in self._copies]
+        return account(self._allocations, self._beyond, self.now)
 
     def _make(self, owner: int, nbytes: int) -> None:
         self._put(owner, _Storage(owner, nbytes, self.now, False))
@@ -163,8 +167,8 @@ class _Moments:
         self._there[owner] = storage._replace(kept=kept)
 
     def _end(self, owners: Iterable[int], at: int | None = None) -> None:
-        """Their storages are gone behind this moment, or before the moment `at`."""
+        """Free storages after this moment, or before the moment `at`."""
         for owner in list(owners):
             storage = self._there.pop(owner)
             death = self.now + 1 if at is None else at
-            self._found.append(Allocation(storage.value, storage.nbytes, storage.birth, death, DEVICE))
+            self._allocations.append(Allocation(storage.value, storage.nbytes, storage.birth, death, DEVICE))

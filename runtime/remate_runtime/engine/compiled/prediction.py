@@ -1,4 +1,4 @@
-"""What a compiled step will hold, and the functions that make its time, for planners: nothing of the model runs."""
+"""Predicts the memory of a compiled step, and lists the functions that determine its time. Does not run the model."""
 
 from __future__ import annotations
 
@@ -22,9 +22,14 @@ from .joined import as_compiled
 
 
 class PredictedMemory(NamedTuple):
-    """peak: bytes at the worst moment, counted as a budget counts them. whole: the peak, if no segment were split to
-    keep the budget. functions: of the compiled segments, in their order. interpreted: ns of every other operation, as
-    the file has them."""
+    """A prediction.
+
+    Attributes:
+        peak: Peak in bytes, counted as in budgets.
+        whole: The peak if no segment were split to keep the budget.
+        functions: Functions of the compiled segments, in order.
+        interpreted: Time of every other operation in ns, from the file.
+    """
 
     peak: int
     whole: int
@@ -32,12 +37,12 @@ class PredictedMemory(NamedTuple):
     interpreted: tuple[int, ...]
 
     def parts(self, ns: Mapping[str, int]) -> tuple[int, ...]:
-        """What makes the time of the step. ns: by key of a function, as `ns_of` finds it."""
+        """Return the times that add up to the step's. ns: measured times by key of the function (`ns_of`)."""
         return (*(ns[function.key] for function in self.functions), *self.interpreted)
 
 
 def check_available(device: str) -> None:
-    """Raise EngineError where steps for this class of device cannot be compiled here."""
+    """Raise EngineError if steps for this class of device cannot be compiled here."""
     if reason := unavailable(device):
         raise EngineError(f"nothing can be planned for the engine 'compiled' here: {reason}\n  use cost='measured'")
 
@@ -45,8 +50,18 @@ def check_available(device: str) -> None:
 def predict_memory(
     schedule: Schedule, budget: int, artefacts: Artefacts, namespaces: Collection[str] = ()
 ) -> PredictedMemory:
-    """Of a schedule at the size that it was planned at. Segments are split until they keep the budget. artefacts: what
-    has been compiled for the same step with other plans; this adds to it. Raises ScheduleError, EngineError."""
+    """Predict the memory of a schedule at its planned size, with segments that keep the budget.
+
+    Args:
+        schedule: The schedule.
+        budget: The budget in bytes.
+        artefacts: Functions compiled for the same step with other plans. This adds to them.
+        namespaces: Permitted namespaces of libraries.
+
+    Raises:
+        ScheduleError: The schedule is faulty.
+        EngineError: Compilation does not work here.
+    """
     schedule = at_size(schedule, {name: dim.planned for name, dim in schedule.model.dims.items()})
     verified = verify(schedule)
     linked = verified.linked

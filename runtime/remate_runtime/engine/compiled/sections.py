@@ -1,5 +1,5 @@
-"""The computations between two borders of a step that the caller sees (the forward/backward boundary, the deliveries)
--> one section."""
+"""Sections: the computations between two points of a step at which the caller takes over (the forward/backward boundary
+and the deliveries)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ from .memory import Planned
 
 
 class Section(NamedTuple):
-    """Segments that run one after the other, and what is read from the slots when they have."""
+    """Segments that run in order, and readers of their results."""
 
     part: InstructionPart
     readers: tuple[Reader, ...]
 
     def run(self, slots: Slots) -> list[list[torch.Tensor]]:
-        """What each of the readers reads."""
+        """Run the segments. Return the tensors of each reader."""
         self.part.run(slots)
         return [reader.read(slots) for reader in self.readers]
 
 
 def section(compiler: InstructionCompiler, row: Sequence[Planned], *reads: Sequence[int]) -> Section:
-    """row: its segments. reads: values, in lists, that are read behind them."""
+    """Return a section.
+
+    Args:
+        compiler: Builds the instructions.
+        row: The segments.
+        reads: Lists of the values to read after the segments have run.
+    """
     plain: list[Instruction] = []
     first: list[Instruction] = []
     for planned in row:

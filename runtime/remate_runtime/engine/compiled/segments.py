@@ -1,4 +1,4 @@
-"""Computations in a row -> segments: cut where the block instance changes, and around what is interpreted."""
+"""Cuts computations into segments: where the block instance changes, and around interpreted operations."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ...flat_step.graph import Graph, Op, numbers_in
 from ...link.events import Run
 from .live_ranges import Piece
 
-# They look elements up by number and refuse numbers out of range. Compiled code takes some of those for others (from
-# the end), and ends the process where it finds one in a thread.
+# These operators index elements and raise an error for indices out of range. Compiled code wraps some such indices
+# around, and ends the process if a thread meets one.
 _BY_NUMBER = frozenset(
     (
         *(
@@ -31,23 +31,29 @@ _BY_NUMBER = frozenset(
         *("_unsafe_index", "_unsafe_index_put", "_unsafe_masked_index", "_unsafe_masked_index_put_accumulate"),
     )
 )
-# They refuse numbers that are no probabilities, of which compiled code makes losses.
+# These operators raise an error for inputs that are not probabilities. Compiled code computes a loss from them.
 _REFUSES = frozenset(("binary_cross_entropy",))
-# Where an integer is divided by 0, eager raises and compiled code ends the process.
+# Eager raises an error when an integer is divided by 0; compiled code ends the process.
 _DIVIDES = frozenset(("div", "floor_divide", "fmod", "remainder"))
 _OPAQUE = (
     "aten.mkldnn_",
     "aten._grouped_mm",
-)  # kernels with no other form, or one that torch traces for some dtypes alone
+)  # kernels without a decomposition, or with one that torch traces for some dtypes only
 _INTEGERS = frozenset(("i64", "i32", "i16", "i8", "u8", "u16", "u32", "u64"))
-_INTERPRETED = frozenset(("c64", "c128", "f8e4m3", "f8e5m2", "u16", "u32", "u64"))  # what Inductor has not, or in part
+_INTERPRETED = frozenset(
+    ("c64", "c128", "f8e4m3", "f8e5m2", "u16", "u32", "u64")
+)  # dtypes that Inductor does not support, or not fully
 
 
 class Segment(NamedTuple):
-    """Computations that run one after the other. compiled: as one; otherwise operator by operator.
+    """A run of computations.
 
-    Owners of storages: reads, those that are there before; makes, those that it leaves behind; dead, those of `reads`
-    that are gone behind it.
+    Attributes:
+        pieces: The computations, in order.
+        compiled: They run as one compiled function; otherwise operator by operator.
+        reads: Owners of the storages that the segment reads and does not produce.
+        makes: Owners of the storages that the segment produces and leaves in memory.
+        dead: The owners among `reads` that the segment frees.
     """
 
     pieces: tuple[Piece, ...]
@@ -58,7 +64,7 @@ class Segment(NamedTuple):
 
 
 def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
-    """The segment of these pieces."""
+    """Return the segment that consists of these computations."""
     reads: dict[int, None] = {}
     written: set[int] = set()
     left: dict[int, None] = {}
@@ -81,8 +87,14 @@ def segment(graph: Graph, row: Sequence[Piece], compiled: bool) -> Segment:
 def cut(
     graph: Graph, row: Sequence[Piece], leaves: Mapping[str, int], exact: Collection[int] = frozenset()
 ) -> list[Segment]:
-    """leaves: number of its block instance by the id of an operation. A recomputation belongs to the first run that
-    follows it. exact: operations that are interpreted for what they are for others, as `exact.exact` finds them."""
+    """Cut computations into segments. A recomputation belongs to the first run that follows it.
+
+    Args:
+        graph: The step.
+        row: The computations.
+        leaves: Number of the block instance of each operation, by id.
+        exact: Operations that must not be compiled (`exact.exact`).
+    """
     keys: list[tuple[int, bool]] = []
     leaf = -1
     for piece in reversed(row):
@@ -98,10 +110,13 @@ def cut(
 
 
 def compiles(graph: Graph, op: Op) -> bool:
-    """Whether the operation may be compiled. Random ones draw from the stream of eager, which Inductor does not have;
-    operators of libraries are as they are; code is compiled once, for all that live attributes will be; Inductor lacks
-    complex numbers and others; some kernels have no other form; `as_strided` counts elements in storages, whose layout
-    Inductor chooses; and what raises for some data must raise."""
+    """Return whether an operation may be compiled.
+
+    These may not: random operations, because Inductor draws from a different stream than eager; operators of other
+    libraries; operations with numbers from live attributes, which change after compilation; dtypes that Inductor lacks;
+    kernels without a decomposition; `as_strided`, which counts elements in storages, because Inductor changes their
+    layout; and operators that raise an error for some data, because compiled code does not.
+    """
     if numbers_in(op) or op.random or not op.op.startswith("aten.") or op.op.startswith("aten.as_strided"):
         return False
     if op.op.startswith(_OPAQUE):
@@ -113,7 +128,7 @@ def compiles(graph: Graph, op: Op) -> bool:
     if name in _REFUSES:
         return False
     if graph.device != "cpu" and any(graph.values[value].type.cpu for value in values):
-        return False  # what lies on the CPU beside a GPU is small
+        return False  # tensors on the CPU of a step on a GPU are small
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
         kinds = {graph.values[each].type.dtype for each in (value, graph.root[value])}
@@ -123,7 +138,7 @@ def compiles(graph: Graph, op: Op) -> bool:
 
 
 def _has_looked_up(graph: Graph, op: Op) -> bool:
-    """Whether the gradient of a loss takes the same numbers as that loss, which was interpreted and would have refused
+    """Return whether this is the gradient of a loss that reads the same targets: the loss is interpreted, and checks
     them."""
     name = op.op.split(".")[1]
     if name not in ("nll_loss_backward", "nll_loss2d_backward"):
@@ -136,7 +151,7 @@ def _has_looked_up(graph: Graph, op: Op) -> bool:
 
 
 def views_to(graph: Graph, value: int) -> list[int]:
-    """The views that lead from the owner of the storage to `value`, as operations."""
+    """Return the operations, all of them views, that lead from the owner of the storage to `value`."""
     chain: list[int] = []
     while value != graph.root[value]:
         chain.append(graph.values[value].producer)

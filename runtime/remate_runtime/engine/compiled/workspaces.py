@@ -1,4 +1,4 @@
-"""What an operator takes while it runs, in the layouts that Inductor chose: each signature runs once, on made-up
+"""Measures the workspace of operators in the memory layouts that Inductor chose. Each signature runs once on artificial
 data."""
 
 from __future__ import annotations
@@ -18,23 +18,28 @@ from .wrapper import Ran
 
 
 class Workspaces:
-    """What operators have done on a device; workspace: bytes beyond their arguments and results."""
+    """Measured operators on a device. Their workspace is the memory beyond arguments and results."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._known: dict[str, Ran] = {}
 
     def of(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
-        """args, kwargs: tensors without data among them. Raises whatever the operator does. Not for use inside a
-        profiler."""
+        """Measure an operator, or return the known result. Must not be called inside a profiler.
+
+        Args:
+            operator: The operator. It may raise any error.
+            args: Positional arguments; their tensors have no data.
+            kwargs: Keyword arguments, likewise.
+        """
         key = repr((str(operator), pytree.tree_map_only(torch.Tensor, _signature, (args, kwargs))))
         if key not in self._known:
             self._known[key] = _measured(operator, args, kwargs, self._device)
         return self._known[key]
 
     def interpreted(self, graph: Graph, op: Op) -> int:
-        """The workspace of an operation of a step as the file says, or what it takes here where that is more: a file
-        may be planned by estimates, and at another size."""
+        """Return the larger of an operation's workspace in the file and the measured one, in bytes. Files may have
+        estimates, or be planned at a different size."""
         if not op.op.startswith("aten.") or numbers_in(op):
             return op.workspace
 
@@ -52,7 +57,7 @@ class Workspaces:
                     {name: given(item) for name, item in op.kwargs.items()},
                 )
                 return max(op.workspace, self.of(overload(op.op), args, kwargs).workspace)
-        except Exception:  # whatever a kernel raises on made-up data
+        except Exception:  # kernels may raise any error on artificial data
             return op.workspace
 
 
@@ -67,8 +72,8 @@ def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     results: list[Any] = []
     with torch.random.fork_rng(
         [device] if device.type == "cuda" else []
-    ):  # what draws leaves the generators as they were
-        run()  # warms up what libraries keep
+    ):  # random operators must not change the generators
+        run()  # lets libraries allocate what they keep
         results.clear()
         peak = peak_on_cuda(run, device) if device.type == "cuda" else peak_on_cpu(run)
     taken = {tensor.untyped_storage()._cdata for tensor in pytree.tree_leaves((given, named)) if _is(tensor)}
@@ -82,7 +87,12 @@ def _is(leaf: Any) -> bool:
 
 
 def made_up(tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-    """Indices are 0, which is in range; other numbers 1. device: of what is returned, by default that of the tensor."""
+    """Return artificial data: integers are 0, so that indices are in range; floats are 1.
+
+    Args:
+        tensor: A tensor of the wanted type.
+        device: The device of the result; by default that of `tensor`.
+    """
     storage = tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
     filled = 1 if tensor.is_floating_point() else 0
     whole = torch.full((storage,), filled, dtype=tensor.dtype, device=device or tensor.device)

@@ -1,5 +1,8 @@
-"""What Inductor's own wrapper holds: the Python code that it writes around its kernels, run on tensors without data and
-without kernels. It uses unstable interfaces of PyTorch, as `inductor` does."""
+"""Predicts the memory of a compiled function: runs Inductor's wrapper, the Python code around its kernels, on tensors
+without data and without kernels.
+
+Uses unstable interfaces of PyTorch, as `inductor` does.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,18 @@ from ...operator_calls.overloads import empty, laid_out
 from .inductor import Compiled, DoesNotCompileError, named
 
 _NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
-_KERNELS = ("cpp_fused", "triton_", "assert_")  # what names of kernels, and of checks of sizes, begin with
+_KERNELS = ("cpp_fused", "triton_", "assert_")  # prefixes of the names of kernels and of size checks
 
 
 class WrapperMemory(NamedTuple):
-    """What a compiled function holds while it runs, beyond what others hold. peak: bytes at the worst moment; what it
-    is given to own counts. made: bytes of the storage of every result. shared: results that do not have a storage of
-    their own, or not all of it. gives: types of the results as they lie."""
+    """The memory of a compiled function while it runs.
+
+    Attributes:
+        peak: Peak in bytes, including the inputs that the function owns, without other inputs.
+        made: Bytes of the storage of each result.
+        shared: Indices of the results that do not have a storage of their own, or not all of it.
+        gives: Types of the results with their actual memory layout.
+    """
 
     peak: int
     made: tuple[int, ...]
@@ -30,14 +38,18 @@ class WrapperMemory(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """What an operator did on made-up data. workspace: bytes that it took while it ran. strides: of the tensors that it
-    returned."""
+    """A measured run of an operator on artificial data.
+
+    Attributes:
+        workspace: Bytes of its workspace.
+        strides: Strides of each returned tensor.
+    """
 
     workspace: int
     strides: tuple[tuple[int, ...], ...]
 
 
-Run = Callable[[Any, Any, Any], Ran]  # operator, args, kwargs, with tensors without data among them
+Run = Callable[[Any, Any, Any], Ran]  # operator, args, kwargs; their tensors have no data
 
 
 def held(
@@ -49,12 +61,20 @@ def held(
     run: Run,
     device: torch.device,
 ) -> WrapperMemory:
-    """What `function` will hold, without running it: Inductor's own wrapper, on tensors without data and without
-    kernels.
+    """Predict the memory of a compiled function without running its kernels.
 
-    takes, gives, donated, device: as of `compiled`. owned: numbers of the inputs that nobody else holds, donated or
-    not. Raises DoesNotCompileError for an operator that fails on made-up data or lays its results out otherwise than
-    torch foresaw, and whatever the wrapper does where it is not what it was in the versions that this was tried with.
+    Args:
+        function: The function.
+        takes: As in `compiled`.
+        gives: As in `compiled`.
+        donated: As in `compiled`.
+        owned: Indices of the inputs that only the function holds, donated or not.
+        run: Measures an operator on artificial data.
+        device: The device.
+
+    Raises:
+        DoesNotCompileError: An operator fails on artificial data, or its results have a different memory layout than
+            torch predicts. With an untested version of torch, the wrapper may raise any other error.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -75,9 +95,9 @@ def held(
             try:
                 ran = run(func, args, kwargs)
             except Exception as error:
-                raise DoesNotCompileError(f"on made-up data it raises {error}", named(func)) from error
+                raise DoesNotCompileError(f"on artificial data it raises {error}", named(func)) from error
         if not all(map(_as_predicted, tensors, ran.strides)):
-            raise DoesNotCompileError("torch predicts another layout of its result", named(func))
+            raise DoesNotCompileError("torch predicts a different memory layout of its result", named(func))
         return ran.workspace
 
     with (
@@ -102,13 +122,13 @@ def held(
         taken.add(key)
     sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
     copies = sum(results[at].nbytes for at in shared)
-    lie = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
-    return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), lie)
+    types = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
+    return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), types)
 
 
 def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
-    """made: without data. strides: of the same tensor from the operator itself. Inductor's code asserts that they are
-    equal."""
+    """Return whether a tensor without data has the strides that the operator itself produced. Inductor's code asserts
+    that they are equal."""
     pairs = zip(made.shape, made.stride(), strides, strict=True)
     return not made.numel() or all(size <= 1 or left == right for size, left, right in pairs)
 
@@ -118,11 +138,11 @@ def _type(tensor: torch.Tensor, kind: TensorType) -> TensorType:
 
 
 class _LiveStorages:
-    """Bytes of the storages that have been noted and still exist."""
+    """Counts the bytes of recorded storages that still exist."""
 
     def __init__(self) -> None:
         self.peak = 0
-        self.others: set[int] = set()  # held outside
+        self.others: set[int] = set()  # storages that the function does not own
         self._known: dict[int, tuple[Any, int]] = {}
 
     def level(self) -> int:
@@ -154,9 +174,9 @@ def _tensors(given: Any) -> Iterator[torch.Tensor]:
 
 
 def _without_kernels(function: Any, device: torch.device) -> Compiled:
-    """The Python code that Inductor wrote around its kernels, with kernels that do nothing."""
+    """Return Inductor's wrapper with kernels that do nothing."""
     runner = getattr(function, "compiled_fn_runner", None)
-    if runner is None:  # without any operation there is no such code
+    if runner is None:  # a graph without operations has no wrapper
         return function
     call = type(runner).call
     names = dict(call.__globals__)
@@ -166,7 +186,7 @@ def _without_kernels(function: Any, device: torch.device) -> Compiled:
             names[name] = SimpleNamespace(run=nothing) if name.startswith("triton_") else nothing
     names["empty_strided_cpu"] = partial(_empty_strided, torch.device("cpu"))
     names["empty_strided_cuda"] = partial(_empty_strided, device)
-    names["copy_if_misaligned"] = lambda tensor: tensor  # nothing that the step makes is
+    names["copy_if_misaligned"] = lambda tensor: tensor  # tensors of a step are aligned
     names["reinterpret_tensor"] = lambda t, size, stride, offset: t.as_strided(
         size, stride, t.storage_offset() + offset
     )

@@ -1,1 +1,1 @@
-"""The engine that calls one operator after the other."""
+"""The engine "eager": calls one operator after the other."""

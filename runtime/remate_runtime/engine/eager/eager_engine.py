@@ -1,7 +1,7 @@
 """The engine "eager": a plain loop over operators.
 
-Forward and backward run below autograd's dispatch keys: no graph is recorded, no version is counted, so a value dies
-with its slot.
+Forward and backward run below autograd's dispatch keys. Autograd records no graph and counts no versions, so a value is
+freed with its slot.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from .part import Bordered, InstructionPart, bordered
 from .placed import Room
 from .random_runs import generator_restored
 
-Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the instruction that they come before
+Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the following instruction
 
 
 class _Calls:
-    """What gathers and frees the parameters of a sharded model in each part of a step; nothing for a whole one."""
+    """The calls that gather and free the parameters of a sharded model in each part of a step; none for a whole
+    model."""
 
     def __init__(self, step: LinkedStep) -> None:
         self._linked, self._sharded = step.linked, step.sharded
@@ -48,20 +49,27 @@ class _Calls:
         return [self._of(borders) for borders in backward_borders(self._linked, self._groups)]
 
     def _of(self, borders: Sequence[Border]) -> Calls:
-        found: dict[int, list[Callable[[], None]]] = {}
+        calls: dict[int, list[Callable[[], None]]] = {}
         for border in borders:
             assert self._sharded is not None
-            found.setdefault(border.at, []).append(partial(self._sharded.act, border.does, border.group))
-        return found
+            calls.setdefault(border.at, []).append(partial(self._sharded.act, border.does, border.group))
+        return calls
 
 
 def compile_step(
     step: LinkedStep, device: torch.device, constants: Constants, room: Room | None = None
 ) -> CompiledStep:
-    """constants: of all steps of a model. room: what results are written into, in calls that backward follows; None:
-    each operator makes its own.
+    """Prepare a step for a device.
 
-    Raises BindError if the file was planned for another class of device and lacks kernels on this one."""
+    Args:
+        step: The step.
+        device: The device.
+        constants: The constants of all steps of a model.
+        room: The memory for results of calls that backward follows. None: each operator allocates its results.
+
+    Raises:
+        BindError: The file was planned for a different class of device and uses operators without a kernel here.
+    """
     linked, contract, operators = step.linked, step.contract, step.operators
     graph = linked.graph
     check_pages(step, device)
@@ -97,12 +105,12 @@ def compile_step(
 
     def forward(sources: Sequence[Any]) -> Forwarded:
         with nullcontext() if pager is None else generator_restored():
-            made = run(ahead, begun(sources), sources)
+            forwarded = run(ahead, begun(sources), sources)
         for buffer in contract.preserved:
-            made.residue[buffer] = made.residue[buffer].clone()
+            forwarded.residue[buffer] = forwarded.residue[buffer].clone()
         for slot in backward_start.frees:
-            made.residue[slot] = None
-        return made
+            forwarded.residue[slot] = None
+        return forwarded
 
     def inference(sources: Sequence[Any]) -> Forwarded:
         return run(alone, empty.copy(), sources)._replace(residue=None)
@@ -119,14 +127,14 @@ def compile_step(
 def _segments(
     linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
-    """Backward, cut behind each delivery. What comes behind the last one frees memory at most, and goes with the
-    slots."""
+    """Return the functions of backward, one for each delivery. Events after the last delivery only free memory;
+    dropping the slots does the same."""
     events, start, cut = linked.events, linked.backward_start + 1, list[tuple[int, Sequence[Event]]]()
     for at, event in enumerate(events):
         if isinstance(event, Deliver):
             cut.append((start, events[start:at]))
             start = at + 1
-    if cut:  # parameters that leave behind the last delivery do so before it is handed out
+    if cut:  # parameters that are paged out after the last delivery leave before it
         cut[-1] = cut[-1][0], (*cut[-1][1], *(event for event in events[start:] if isinstance(event, PageGone)))
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 

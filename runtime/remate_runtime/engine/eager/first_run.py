@@ -61,7 +61,7 @@ def judged(
             elif at != taken or not at:
                 _check_storage(graph, op, result, declared, read.get(at) if at else None)
                 if at and seen.setdefault(at, value) != value:
-                    raise _refused(op, "two of its outputs share one storage, which the operator tables do not say")
+                    raise _refused(op, "two of its outputs share a storage, and the operator tables do not list that")
 
     return running
 
@@ -78,17 +78,17 @@ def judged_placed(
     shown = [value for value in op.writes if value is not None]
 
     def running(slots: Slots) -> None:
-        before = [_lies(slots[at]) for at in into]
+        before = [_place(slots[at]) for at in into]
         run(slots)
         for value, at, lay in zip(shown, into, before, strict=True):
             _check_type(op, slots[value], graph.values[value].type, device, strides=True)
-            if slots[value] is not slots[at] or _lies(slots[at]) != lay:
-                raise _refused(op, "it made memory of its own instead of writing into what it was given")
+            if slots[value] is not slots[at] or _place(slots[at]) != lay:
+                raise _refused(op, "it allocated its result instead of writing into the given tensor")
 
     return running
 
 
-def _lies(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.untyped_storage().nbytes()
 
 
@@ -102,12 +102,12 @@ def _check_type(op: Op, result: Any, declared: TensorType, device: torch.device,
         or (strides and not laid_out(result, declared))
     ):
         actual = described(result) if isinstance(result, torch.Tensor) else type(result).__name__
-        raise _refused(op, f"it gave {actual}, the file declares {declared}")
+        raise _refused(op, f"it returned {actual}, the file declares {declared}")
 
 
 def _check_view(op: Op, at: int, read: dict[int, int]) -> None:
     if at and at not in read:
-        raise _refused(op, "it gave a copy, where the operator tables say a view of its argument")
+        raise _refused(op, "it returned a copy, and the operator tables list it as a view of its argument")
 
 
 def _check_storage(graph: Graph, op: Op, result: torch.Tensor, declared: TensorType, shared: int | None) -> None:
@@ -115,11 +115,11 @@ def _check_storage(graph: Graph, op: Op, result: torch.Tensor, declared: TensorT
         whose = graph.values[shared]
         kind = "value" if whose.kind == "op" else whose.kind
         raise _refused(
-            op, f"its result lies in the storage of the {kind} {whose.name!r}, which the operator tables do not say"
+            op, f"its result is in the storage of the {kind} {whose.name!r}, and the operator tables do not list that"
         )
     nbytes = result.untyped_storage().nbytes()
     if nbytes > declared.nbytes + SLACK:
-        raise _refused(op, f"its result holds {nbytes:,} bytes, {declared} has {declared.nbytes:,}")
+        raise _refused(op, f"its result takes {nbytes:,} bytes, and {declared} takes {declared.nbytes:,}")
 
 
 def _refused(op: Op, what: str) -> ExecutionError:

@@ -1,8 +1,7 @@
-"""Events of a linked step -> closures over one list of slots, made once per device. The step itself is then a plain
-loop.
+"""Converts the events of a linked step to closures over a list of slots, once per device. A step is then a plain loop.
 
-Slots: one per value of the graph, then one per literal argument and per number that follows from live attributes, then
-one per saved generator state.
+There is a slot for each value of the graph, then one for each literal argument and for each number that follows from
+live attributes, then one for each saved generator state.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ NOWHERE: Mapping[int, Placed] = {}
 
 
 class Instruction(NamedTuple):
-    """What to run, the slots to empty afterwards, the operation's id for errors."""
+    """A function to run, the slots to empty afterwards, and the operation's id for errors."""
 
     run: Call
     free: tuple[int, ...]
@@ -56,49 +55,64 @@ class Instruction(NamedTuple):
 
 
 class InstructionCompiler:
-    """made: tensors of constants. ranges: each instruction is a range of torch's profiler, with this before its id;
-    None: none is. placed: executions whose results are written into tensors that are there, by position of the event.
-    views: the slots that will hold these."""
+    """Builds instructions, and assigns slots.
+
+    Attributes:
+        views: Slots of the existing tensors that results are written into.
+        states: Slot of the generator state of each random operation, numbered from -1 downwards.
+        pages: Slot of the step's pages; None if it pages nothing.
+    """
 
     def __init__(
         self,
         graph: Graph,
         live: Mapping[str, OpOverload],
         device: torch.device,
-        made: Constants,
+        tensors: Constants,
         ranges: str | None = None,
         placed: Mapping[int, Placed] = NOWHERE,
     ) -> None:
-        self.graph, self.live, self.device, self._made, self._ranges = graph, live, device, made, ranges
+        """Prepare for a step.
+
+        Args:
+            graph: The step.
+            live: The live operator of every name.
+            device: The device.
+            tensors: Creates the tensors of constants.
+            ranges: Each instruction becomes a range of torch's profiler, with this prefix to its id. None: no ranges.
+            placed: Executions that write their results into existing tensors, by position of the event.
+        """
+        self.graph, self.live, self.device, self._tensors, self._ranges = graph, live, device, tensors, ranges
         self._placed, self.views = placed, dict[ResultPlace, int]()
         self.constants: list[Any] = []
-        self._numbers: dict[Number, int] = {}  # their slots
-        self.states: dict[int, int] = {}  # random operation -> its slot, numbered from -1 downwards
+        self._numbers: dict[Number, int] = {}  # slots
+        self.states: dict[int, int] = {}
         self._strides = counts_elements(graph)
-        self.pages: int | None = None  # the slot of what the step pages, if it does
+        self.pages: int | None = None
         self._known: dict[Any, int] = {}
-        self._calls: dict[
-            tuple[int, int | None], Call
-        ] = {}  # by operation and argument written over: recomputations share it
+        # By operation and overwritten argument: recomputations share calls.
+        self._calls: dict[tuple[int, int | None], Call] = {}
 
     def slots(self) -> Slots:
         slots: Slots = [None] * len(self.graph.values)
         for index, value in enumerate(self.graph.values):
             if value.kind == "constant":
-                slots[index] = self._made.tensor(value.type, value.data or (), self.device)
+                slots[index] = self._tensors.tensor(value.type, value.data or (), self.device)
         return [*slots, *self.constants, *[None] * len(self.states)]
 
     def filler(self) -> Callable[[Slots], None]:
-        """What computes the numbers that follow from live attributes, once the slots hold those; to be called before
-        anything else runs, so that all of a step has the same ones. It raises ExecutionError where there is no such
-        number."""
+        """Return a function that computes the numbers that follow from live attributes, and fills their slots.
+
+        Call it after the slots of the attributes are filled and before anything else runs, so that all of a step uses
+        the same numbers. It raises ExecutionError if a number has no finite value.
+        """
         graph = self.graph
-        found = [
+        numbers = [
             (slot, number.values, computed(parse_number(number.text)), number) for number, slot in self._numbers.items()
         ]
 
         def fill(slots: Slots) -> None:
-            for slot, values, compute, number in found:
+            for slot, values, compute, number in numbers:
                 given = [slots[value] for value in values]
                 try:
                     slots[slot] = compute(given)
@@ -110,10 +124,14 @@ class InstructionCompiler:
     def instructions(
         self, events: Sequence[Event], judge: bool = False, first: int | None = None
     ) -> tuple[Instruction, ...]:
-        """One for every event that computes, with the slots that are emptied behind it. judge: hold the results against
-        the file. first: position of the first event in the step; None: these are others, and nothing of them is
-        placed."""
-        found: list[Instruction] = []
+        """Return an instruction for every event that computes, with the slots to empty afterwards.
+
+        Args:
+            events: The events.
+            judge: Check the results against the file.
+            first: Position of the first event in the step. None: the events are not of the step, and none is placed.
+        """
+        instructions: list[Instruction] = []
         for at, event in enumerate(events):
             match event:
                 case Run() | RecomputeRun() | View():
@@ -124,22 +142,21 @@ class InstructionCompiler:
                         run = judged_placed(run, self.graph, event, self.device, into)
                     elif judge:
                         run = judged(run, self.graph, event, self.device, self._strides)
-                    made = Instruction(run, (), self.graph.operations[event.op].id)
-                    found.append(self.ranged(made, isinstance(event, RecomputeRun)))
+                    instruction = Instruction(run, (), self.graph.operations[event.op].id)
+                    instructions.append(self.ranged(instruction, isinstance(event, RecomputeRun)))
                 case PageOut() | PageGone() | PageBack() | PageReady():
                     if self.pages is None:
                         self.pages = self.spare()
-                    found.append(
-                        Instruction(moving(event, self.pages, self.graph), (), self.graph.values[event.value].name)
-                    )
+                    name = self.graph.values[event.value].name
+                    instructions.append(Instruction(moving(event, self.pages, self.graph), (), name))
                 case Free(values=values):
-                    found[-1] = found[-1]._replace(free=values)
+                    instructions[-1] = instructions[-1]._replace(free=values)
                 case Update() | BackwardStart() | Deliver():
-                    pass  # happen between the instructions of forward and those of backward, and between segments
-        return tuple(found)
+                    pass  # they happen between forward and backward, or between segments
+        return tuple(instructions)
 
     def ranged(self, instruction: Instruction, recompute: bool) -> Instruction:
-        """The instruction as a range of torch's profiler by its id, if that is requested."""
+        """Return the instruction as a range of torch's profiler, if ranges were requested."""
         if self._ranges is None:
             return instruction
         name = f"{self._ranges}{instruction.id}{' (recompute)' if recompute else ''}"
@@ -187,7 +204,7 @@ class InstructionCompiler:
         return _one(function, where, kwargs, op.writes[0])
 
     def _writing(self, op: Op, placed: Placed) -> Call:
-        """A call that writes into tensors that are there."""
+        """Return a call that writes into existing tensors."""
         form = placed.form
         args, kwargs = (op.args, op.kwargs) if form.takes is None else (op.args[: form.takes], {})
         into = [self._view(place) for place in placed.places]
@@ -200,18 +217,18 @@ class InstructionCompiler:
         return writing(form, _picker([self._slot(a) for a in args]), named, live, into, to)
 
     def _view(self, place: ResultPlace) -> int:
-        """The slot of the tensor at a place."""
+        """Return the slot of the tensor at a place."""
         if place not in self.views:
             self.views[place] = self.spare()
         return self.views[place]
 
     def spare(self) -> int:
-        """A slot that nothing else uses."""
+        """Return an unused slot."""
         self.constants.append(None)
         return len(self.graph.values) + len(self.constants) - 1
 
     def _slot(self, argument: Any) -> int:
-        """Where an argument lies that is no list with values in it."""
+        """Return the slot of an argument that is not a list with values."""
         if isinstance(argument, Ref):
             return argument.value
         if not isinstance(argument, Number):
@@ -221,7 +238,7 @@ class InstructionCompiler:
         return self._numbers[argument]
 
     def _constant(self, value: Any) -> int:
-        """The slot of a literal argument; equal literals share one."""
+        """Return the slot of a literal argument. Equal literals share a slot."""
         key = repr((type(value), value))
         if key not in self._known:
             self._known[key] = len(self.graph.values) + len(self.constants)
@@ -245,10 +262,10 @@ def _in_range(run: Call, name: str) -> Call:
 
 def _no_number(graph: Graph, number: Number, given: Sequence[float]) -> ExecutionError:
     names = [graph.values[value].name for value in number.values]
-    text = re.sub(r"%([0-9]+)", lambda found: names[int(found[1])], number.text)
-    told = ", ".join(f"{name} is {value!r}" for name, value in zip(names, given, strict=True))
+    text = re.sub(r"%([0-9]+)", lambda match: names[int(match[1])], number.text)
+    values = ", ".join(f"{name} is {value!r}" for name, value in zip(names, given, strict=True))
     return ExecutionError(
-        f"{told}, where {text} has no finite value\n  keep it in the range that the model computes with"
+        f"{values}, where {text} has no finite value\n  keep it in the range that the model computes with"
     )
 
 
@@ -263,7 +280,7 @@ def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
 
 
 def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
-    """One output. Assigned straight into its slot: no local name may keep a tensor beyond its death."""
+    """Return a call with one output. It is assigned directly to its slot, so that no local name keeps a dead tensor."""
     if to is None:
         return _several(function, _picker(where), kwargs, ())
     if len(where) == 1 and not kwargs:
@@ -296,9 +313,9 @@ def _several(
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 
     def run(slots: Slots) -> None:
-        made = function(*pick(slots), **kwargs)
+        results = function(*pick(slots), **kwargs)
         for k, to in kept:
-            slots[to] = made[k]
+            slots[to] = results[k]
 
     return run
 
@@ -310,12 +327,12 @@ def _general(
     writes: Sequence[int | None],
     multiple: bool,
 ) -> Call:
-    """Tensors inside lists (`cat`, `index`) or among keyword arguments."""
+    """Return a call with tensors in lists (`cat`, `index`) or among keyword arguments."""
     kept = tuple((k, to) for k, to in enumerate(writes) if to is not None)
 
     def run(slots: Slots) -> None:
-        made = function(*[get(slots) for get in getters], **{k: get(slots) for k, get in named.items()})
+        results = function(*[get(slots) for get in getters], **{k: get(slots) for k, get in named.items()})
         for k, to in kept:
-            slots[to] = made[k] if multiple else made
+            slots[to] = results[k] if multiple else results
 
     return run

@@ -1,9 +1,8 @@
-"""Values of a step that leave the device for a scratch file and come back.
+"""Copies values of a step to a scratch file, and back.
 
-A step of which values are paged has a file of its own, from its forward to the end of its backward: without a name, so
-that nothing is left of it whatever happens to the process, and with all of its space taken before anything runs, so
-that a full disk is noticed there. One thread copies out and one copies back, beside the operations; what is copied is
-the storage as it lies in memory.
+A step with paged values has a file of its own from its forward to the end of its backward. The file has no name, so
+that nothing remains of it if the process ends. Its space is reserved before anything runs, so that a full disk is
+reported early. One thread copies out and one copies back, beside the operations. Storages are copied byte by byte.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from .mapped import Fetch, check_parameter, drop, is_mapped, mapped, reason_agai
 from .placed import Slots
 
 Direction = Literal["out", "back"]
-_PAGE = 4096  # bytes that places in the file are multiples of
+_PAGE = 4096  # alignment of places in the file, in bytes
 _NOTHING: Mapping[int, Any] = {}
 _KEEP = "\n  delete the page statements (`remate edit S.json --keep ID`), or plan without them"
 
 
 def check_pages(step: LinkedStep, device: torch.device) -> None:
-    """Raise EngineError where the values of a step cannot be paged, with the reason."""
+    """Raise EngineError with the reason if the values of a step cannot be paged."""
     graph = step.linked.graph
     paging = [event for event in step.linked.events if isinstance(event, PageOut | PageBack)]
     if not paging:
@@ -45,14 +44,14 @@ def check_pages(step: LinkedStep, device: torch.device) -> None:
     mapping = any(is_parameter(graph, event.value) or is_paged_gradient(graph, event.value) for event in paging)
     if "host" in memories and device.type == "cpu":
         reason = (
-            "values are paged to 'host', and on a CPU that is the memory that they are in\n"
+            "values are paged to 'host', and on a CPU they are in that memory already\n"
             '  page them to "disk", or delete the page statements'
         )
     elif device.type not in ("cpu", "meta"):
-        reason = f"values are paged, which this version does on the CPU only, and the model is on {device.type}{_KEEP}"
+        reason = f"values are paged, which works on the CPU only, and the model is on {device.type}{_KEEP}"
     elif step.sharded is not None:
         reason = (
-            f"values are paged, and fully_shard has sharded parts of the model, which does not go together yet{_KEEP}"
+            f"values are paged, and fully_shard has sharded parts of the model; they do not work together yet{_KEEP}"
         )
     elif not hasattr(os, "pwrite"):
         reason = f"values are paged to a scratch file, which needs a POSIX system{_KEEP}"
@@ -64,7 +63,7 @@ def check_pages(step: LinkedStep, device: torch.device) -> None:
 
 
 class _Place(NamedTuple):
-    """Of a trip: its value, bytes from the beginning of the file, bytes that it may take."""
+    """The place of a trip in the file: name of its value, offset in bytes, and size in bytes."""
 
     value: str
     offset: int
@@ -72,8 +71,13 @@ class _Place(NamedTuple):
 
 
 class _PagedParameters(NamedTuple):
-    """Parameters of a step that pages some. paged: their values. away: those of them that are away when a step begins.
-    names: of all that count, by value."""
+    """The parameters of a step that pages some of them.
+
+    Attributes:
+        paged: Values of the paged parameters.
+        away: Those that are not in memory when a step begins.
+        names: Names of all parameters that the peak counts, by value.
+    """
 
     paged: frozenset[int]
     away: frozenset[int]
@@ -84,7 +88,11 @@ _NO_PARAMETERS = _PagedParameters(frozenset(), frozenset(), {})
 
 
 class Pager:
-    """Makes the pages of each step of one kind. slot: where the list of slots has them."""
+    """Creates the pages of each run of a step.
+
+    Attributes:
+        slot: Slot of the pages.
+    """
 
     def __init__(
         self,
@@ -93,8 +101,14 @@ class Pager:
         gradients: Mapping[int, str] | None = None,
         parameters: _PagedParameters = _NO_PARAMETERS,
     ) -> None:
-        """sizes: by trip of what forward makes, its name and bytes. gradients: names of those that are paged, by
-        trip."""
+        """Reserve places in the file.
+
+        Args:
+            sizes: Name and bytes of each paged result of forward, by trip.
+            slot: Slot of the pages.
+            gradients: Names of the paged gradients, by trip.
+            parameters: The paged parameters.
+        """
         self.slot = slot
         rounded = [-(-nbytes // _PAGE) * _PAGE for _, nbytes in sizes.values()]
         offsets = accumulate(rounded, initial=0)
@@ -108,8 +122,14 @@ class Pager:
         self._latest = _Moved()
 
     def open(self, sources: Mapping[int, Any] = _NOTHING) -> StepPages:
-        """The pages of a step that begins. sources: its tensors, by value. Raises ExecutionError if there is no room
-        for them, or a parameter cannot be paged."""
+        """Return the pages of a run that begins.
+
+        Args:
+            sources: The tensors of the call, by value.
+
+        Raises:
+            ExecutionError: The disk is full, or a parameter cannot be paged.
+        """
         if self._threads is None or self._process != os.getpid():  # threads do not survive a fork
             self._threads = ThreadPoolExecutor(1, "remate-page-out"), ThreadPoolExecutor(1, "remate-page-back")
             self._process = os.getpid()
@@ -120,11 +140,12 @@ class Pager:
         return StepPages(file, self._places, self._gradients, parameters, names, self._latest, *self._threads)
 
     def paged(self) -> tuple[MeasuredLane, ...]:
-        """What was moved in the step that was opened last."""
+        """Return what the latest run has moved."""
         return self._latest.lanes()
 
     def _settle(self, parameters: Mapping[int, torch.Tensor]) -> None:
-        """Give those that are paged memory in files, where they have none yet, and let those leave that are away."""
+        """Move paged parameters to files if they are not in files yet, and page out those that are away at the
+        start."""
         about = self._parameters
         for value in about.paged:
             if not is_mapped(parameters[value]):
@@ -138,7 +159,7 @@ class Pager:
 
 
 def pager_of(linked: Linked, slot: int) -> Pager:
-    """That of a step."""
+    """Return the pager of a step. slot: slot of the pages."""
     graph, outs = linked.graph, [event for event in linked.events if isinstance(event, PageOut)]
     gradients = {e.trip: graph.values[e.value].name for e in outs if is_paged_gradient(graph, e.value)}
     sizes = {e.trip: (graph.values[e.value].name, graph.nbytes(e.value)) for e in outs if e.trip not in gradients}
@@ -165,7 +186,7 @@ def _move_to_file(name: str, parameter: torch.Tensor) -> None:
 
 
 class _Moved:
-    """What a step has moved, and what it waited for it."""
+    """Counts the bytes that a step has moved, and the time that it has waited for them."""
 
     def __init__(self) -> None:
         self._lanes: dict[Direction, MeasuredLane] = {}
@@ -179,7 +200,7 @@ class _Moved:
 
 
 class _Scratch:
-    """An unnamed file of so many bytes. It is closed, and its space free, when nobody refers to it any more."""
+    """An unnamed file of a given size. It is closed, and its space freed, with the last reference to it."""
 
     def __init__(self, nbytes: int) -> None:
         self.folder = tempfile.gettempdir()
@@ -189,25 +210,25 @@ class _Scratch:
             _reserve(self.number, max(1, nbytes))
         except OSError as error:
             raise ExecutionError(
-                f"a scratch file of {nbytes:,} bytes for paged values cannot be made in {self.folder}: {error.strerror}"
+                f"cannot create a scratch file of {nbytes:,} bytes for paged values in {self.folder}: {error.strerror}"
                 "\n  free space there, or name a folder on a larger disk in TMPDIR before Python starts; nothing "
                 "has run yet"
             ) from None
 
 
 def _reserve(number: int, nbytes: int) -> None:
-    """Take the space of a file, where the system can. Raises OSError if there is not so much."""
+    """Reserve the space of a file, if the system supports it. Raises OSError if the disk is full."""
     try:
         os.posix_fallocate(number, 0, nbytes)
     except (AttributeError, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
             raise
-        os.ftruncate(number, nbytes)  # a full disk is noticed by the copies then
+        os.ftruncate(number, nbytes)  # copies will report a full disk
 
 
 class _Copy:
-    """A copy between a tensor and the scratch file. It lets go of the tensor before it is over: whoever waits for it
-    frees the tensor, and no thread does so later."""
+    """A copy between a tensor and the scratch file. It drops its reference to the tensor before it completes, so that
+    the step frees the tensor, and no thread does so later."""
 
     def __init__(self, tensor: torch.Tensor, file: _Scratch, place: _Place, nbytes: int, out: bool) -> None:
         self._tensor: torch.Tensor | None = tensor
@@ -234,7 +255,7 @@ class _Copy:
             done += moved
 
     def check(self) -> None:
-        """Raise ExecutionError if it failed."""
+        """Raise ExecutionError if the copy failed."""
         if self.failed:
             direction = "to" if self.out else "from"
             raise ExecutionError(
@@ -246,7 +267,7 @@ class _Copy:
 
 
 class _Away(NamedTuple):
-    """How a tensor lies that has left."""
+    """The type of a tensor that has been paged out."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -255,8 +276,7 @@ class _Away(NamedTuple):
 
 
 class StepPages:
-    """What one step pages, trip by trip. file: of what forward makes. places: in it. gradients: names of those that are
-    paged, by trip. parameters, names: of those that count, by value."""
+    """The pages of one run of a step."""
 
     def __init__(
         self,
@@ -269,6 +289,7 @@ class StepPages:
         out: ThreadPoolExecutor,
         back: ThreadPoolExecutor,
     ) -> None:
+        """Prepare for a run. Places and names of gradients are by trip, parameters and their names by value."""
         self._file, self._places, self._threads = file, places, {True: out, False: back}
         self._gradients, self._parameters, self._names, self._moved = gradients, parameters, names, moved
         self._away: dict[int, _Away] = {}
@@ -276,37 +297,37 @@ class StepPages:
         self._running: dict[int, tuple[Future[None], _Copy | Fetch]] = {}
 
     def fetch(self, trip: int, value: int) -> None:
-        """Begin to bring the bytes of a parameter back."""
+        """Start to read a parameter back."""
         note_resident(self._parameters[value], True)
         fetch = Fetch(self._names[value], self._parameters[value])
         self._moved.add("back", self._parameters[value].nbytes, 1, 0)
         self._running[trip] = self._threads[False].submit(fetch.run), fetch
 
     def leave(self, value: int) -> None:
-        """The bytes of a parameter leave."""
+        """Page a parameter out."""
         drop(self._parameters[value])
         note_resident(self._parameters[value], False)
 
     def hand_over(self, trip: int, gradient: torch.Tensor) -> None:
-        """Begin to copy a gradient to a file of its own."""
+        """Start to copy a gradient to a file of its own."""
         nbytes = _span(gradient)
         file = _Scratch(nbytes)
         self._handed[trip] = mapped(file.number, gradient)
         self._start(trip, gradient, file, _Place(self._gradients[trip], 0, nbytes), True)
 
     def handed(self, trip: int) -> torch.Tensor:
-        """The gradient in its file, once the copy is over. Raises ExecutionError if it failed."""
+        """Wait for the copy, and return the gradient in its file. Raises ExecutionError if the copy failed."""
         self.wait(trip)
         return self._handed.pop(trip)
 
     def out(self, trip: int, tensor: torch.Tensor) -> None:
-        """Begin to copy a tensor to the file."""
+        """Start to copy a tensor to the file."""
         self._away[trip] = _Away(tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
         assert self._file is not None
         self._start(trip, tensor, self._file, self._places[trip], True)
 
     def back(self, trip: int) -> torch.Tensor:
-        """A new tensor, into which the copy begins."""
+        """Start to copy from the file into a new tensor, and return it."""
         away = self._away.pop(trip)
         tensor = torch.empty_strided(away.size, away.stride, dtype=away.dtype, device=away.device)
         assert self._file is not None
@@ -314,7 +335,7 @@ class StepPages:
         return tensor
 
     def wait(self, trip: int) -> None:
-        """Wait until the copy is over. Raises ExecutionError if it failed."""
+        """Wait until the copy is complete. Raises ExecutionError if it failed."""
         future, copy = self._running.pop(trip)
         began = time.perf_counter_ns()
         future.result()
@@ -327,7 +348,7 @@ class StepPages:
         beyond = tensor.storage_offset() * tensor.element_size() + nbytes > tensor.untyped_storage().nbytes()
         if nbytes > place.nbytes or beyond or tensor.is_conj() or tensor.is_neg():
             raise ExecutionError(
-                f"{place.value} does not lie in memory as the file declares it, and cannot be paged"
+                f"{place.value} does not have the memory layout that the file declares, and cannot be paged"
                 "\n  plan again with the installed versions of torch and remate, on the device that trains"
             )
         self._moved.add("out" if out else "back", nbytes, 1, 0)
@@ -336,7 +357,7 @@ class StepPages:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Bytes from the first element of a tensor to the last one."""
+    """Return the bytes from the first element of a tensor to the last one, inclusive."""
     if not tensor.numel():
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
@@ -344,7 +365,7 @@ def _span(tensor: torch.Tensor) -> int:
 
 
 def moving(event: Paging, pages: int, graph: Graph) -> Any:
-    """What an event does to the slots. pages: the slot of the step's pages."""
+    """Return the function of a paging event. pages: slot of the step's pages."""
     trip, value = event.trip, event.value
 
     def out(slots: Slots) -> None:
