@@ -1,4 +1,4 @@
-"""What a schedule reads from the model at every call, what it sets there, and what it may be padded with, in words."""
+"""The assumptions of a schedule in words: live attributes, padding, and attributes that forward sets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from remate_runtime.format import Model, range_text
 
 
 def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
-    """A line for each kind of assumption in the file. limit: most items in one line, None for all."""
+    """Yield a line for each kind of assumption.
+
+    Args:
+        model: The model of the schedule.
+        limit: Most items in a line; None for all.
+    """
     live = [
         f"{name} {range_text(live_range)} (planned at {live_range.planned!r})"
         for name, live_range in model.live.items()
@@ -25,17 +30,22 @@ def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
 
 
 def split_lines(reordered: Sequence[str], rounded: Sequence[str], limit: int | None) -> Iterator[str]:
-    """What splits change of the results: gradients that are summed in another order, and what libraries may round
-    otherwise for fewer rows. Names, both."""
+    """Yield lines about the numerical effects of splits.
+
+    Args:
+        reordered: Names of gradients that are summed in another order.
+        rounded: Names of products of fewer rows, which a library can round differently.
+        limit: Most gradients in a line; None for all.
+    """
     summed = f"{', '.join(reordered[:limit])}{_more(reordered, limit)}" if reordered else "none"
     yield f"gradients summed in another order than in eager PyTorch: {summed}"
     if rounded:
         several = f"{', '.join(rounded[:3])}{f' and {len(rounded) - 3} more' if len(rounded) > 3 else ''}"
-        yield f"from products of fewer rows, which a library may round otherwise: {several}"
+        yield f"from products of fewer rows, which a library can round differently: {several}"
 
 
 def attributes_set(model: Model) -> list[str]:
-    """Paths of the attributes that forward sets to outputs."""
+    """Return the paths of the attributes that forward sets to outputs."""
     outputs = model.outputs
     return list(outputs["attributes"]) if isinstance(outputs, dict) and "returns" in outputs else []
 

@@ -8,18 +8,23 @@ from typing import Any
 
 from ..schedule_tools.decisions import InstanceDecision, OperationDecision
 from ..schedule_tools.diff import CostChange, Effect, FieldChange, ScheduleDiff
-from .text import duration, overhead, percent, plain, size, table
+from .text import count, duration, overhead, percent, plain, size, table
 
-SHOWN = 12  # of a kind, unless more are requested
+SHOWN = 12  # items of each kind by default
 
 
 def described(changes: ScheduleDiff, limit: int | None = SHOWN) -> str:
-    """The text that `diff` prints."""
+    """Return the text of `remate diff`.
+
+    Args:
+        changes: The differences.
+        limit: Most items of each kind; None for all.
+    """
     if changes.equal:
         return "the schedules are equal"
     parts = [_decisions(changes.decisions, limit), _plans(changes), _graph(changes, limit)]
     parts.append(_costs(changes.costs))
-    parts += [_fields("model", changes.model, limit), _fields("solve", [*map(_in_words, changes.solve)], limit)]
+    parts += [_fields("model", changes.model, limit), _fields("solve", [*map(_formatted, changes.solve)], limit)]
     if changes.other:
         parts.append("also: " + plain(", ".join(changes.other)))
     return "\n\n".join([part for part in parts if part] + [effect(changes.effect)])
@@ -29,15 +34,15 @@ def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> st
     if not decisions:
         return "decisions: none differs"
     lines = ["decisions"]
-    for one in decisions[:limit]:
-        named = f": plan {one.plan[0]} -> {one.plan[1]}" if one.plan else ""
-        lines.append(f"  {listed(one.instances)} ({one.block}){named}")
+    for decision in decisions[:limit]:
+        named = f": plan {decision.plan[0]} -> {decision.plan[1]}" if decision.plan else ""
+        lines.append(f"  {listed(decision.instances)} ({decision.block}){named}")
         groups = {
-            "now kept": one.kept,
-            "now recomputed": one.recompute,
-            "other point": one.moved,
-            "times changed": one.again,
-            "paging": one.paged,
+            "now kept": decision.kept,
+            "now recomputed": decision.recompute,
+            "other point": decision.moved,
+            "times changed": decision.again,
+            "paging": decision.paged,
         }
         rows = [
             (f"    {word}", choice.op, size(choice.nbytes), _signed(choice.ns), _where(word, choice))
@@ -77,8 +82,8 @@ def _graph(changes: ScheduleDiff, limit: int | None) -> str:
         lines.append(f"  operators: {replaced}")
     for block in changes.graph:
         counts = {kind: [o for o in block.operations if o.change == kind] for kind in _KINDS}
-        said = ", ".join(f"{len(ops)} {_KINDS[kind]}" for kind, ops in counts.items() if ops)
-        lines.append(f"  {block.block}: {said}")
+        summary = ", ".join(f"{len(ops)} {_KINDS[kind]}" for kind, ops in counts.items() if ops)
+        lines.append(f"  {block.block}: {summary}")
         shown = sorted(block.operations, key=lambda o: list(_KINDS).index(o.change))[:limit]
         rows = [(f"    {o.change}", o.op, f"{o.count}x", " -> ".join(x for x in (o.old, o.new) if x)) for o in shown]
         lines += [table(rows, right=(2,)), *_rest(len(block.operations), limit, "    ")]
@@ -86,7 +91,7 @@ def _graph(changes: ScheduleDiff, limit: int | None) -> str:
 
 
 def _replaced(changes: ScheduleDiff) -> str:
-    """`aten.gelu -> aten.silu 12x`: operators that took the places of others."""
+    """Return the replaced operators: `aten.gelu -> aten.silu 12x`."""
     times: Counter[tuple[str, str]] = Counter()
     for block in changes.graph:
         for op in block.operations:
@@ -98,18 +103,18 @@ def _replaced(changes: ScheduleDiff) -> str:
 def _costs(costs: CostChange | None) -> str:
     if costs is None:
         return ""
-    many = f"{costs.operations:,} operation{'' if costs.operations == 1 else 's'}"
-    took = _change(*costs.baseline)
+    operations = count(costs.operations, "operation")
+    change = _change(*costs.baseline)
     return "costs: " + ", ".join(
-        [*(["another profile"] if costs.profile else []), many, *([f"baseline time {took}"] if took else [])]
+        [*(["another profile"] if costs.profile else []), operations, *([f"baseline time {change}"] if change else [])]
     )
 
 
 _KINDS = {"replaced": "replaced", "added": "added", "removed": "removed", "changed": "changed", "renamed": "renamed"}
 
 
-def _in_words(change: FieldChange) -> FieldChange:
-    """A change of bytes, of a time or of a share, as `show` has it."""
+def _formatted(change: FieldChange) -> FieldChange:
+    """Format a change of bytes, time or share as `show` does."""
     if change.field not in _FIGURES:
         return change
     name, text = _FIGURES[change.field]
@@ -137,36 +142,36 @@ def _value(value: Any) -> str:
     return plain(text if len(text) <= 60 else text[:59] + "…")
 
 
-def effect(found: Effect) -> str:
-    """The table of peak and time, before and after."""
-    return table(effect_rows(found), right=(1, 2))
+def effect(change: Effect) -> str:
+    """Return the table of peak and time, before and after."""
+    return table(effect_rows(change), right=(1, 2))
 
 
-def effect_rows(found: Effect) -> list[tuple[str, ...]]:
-    """The rows of this table, the first its head."""
+def effect_rows(change: Effect) -> list[tuple[str, ...]]:
+    """Return the rows of this table. The first row is the header."""
     rows: list[tuple[str, ...]] = [
         ("effect", "before", "after", ""),
-        ("  peak", size(found.peak[0]), size(found.peak[1]), _change(*found.peak)),
-        ("  time", duration(found.time[0]), duration(found.time[1]), _change(*found.time)),
-        ("  recomputations", f"{found.recomputes[0]:,}", f"{found.recomputes[1]:,}", ""),
+        ("  peak", size(change.peak[0]), size(change.peak[1]), _change(*change.peak)),
+        ("  time", duration(change.time[0]), duration(change.time[1]), _change(*change.time)),
+        ("  recomputations", f"{change.recomputes[0]:,}", f"{change.recomputes[1]:,}", ""),
         *(
             (
-                ("  paged", size(found.paged[0]), size(found.paged[1]), _change(*found.paged)),
-                ("  waiting", duration(found.stall[0]), duration(found.stall[1]), ""),
+                ("  paged", size(change.paged[0]), size(change.paged[1]), _change(*change.paged)),
+                ("  waiting", duration(change.stall[0]), duration(change.stall[1]), ""),
             )
-            if found.paged != (0, 0)
+            if change.paged != (0, 0)
             else ()
         ),
-        ("  budget", size(found.budget[0]), size(found.budget[1]), _verdict(found)),
+        ("  budget", size(change.budget[0]), size(change.budget[1]), _verdict(change)),
     ]
-    if found.gap != (None, None):
-        before, after = ("-" if gap is None else percent(gap) for gap in found.gap)
+    if change.gap != (None, None):
+        before, after = ("-" if gap is None else percent(gap) for gap in change.gap)
         rows.append(("  gap", before, after, ""))
     return rows
 
 
-def _verdict(found: Effect) -> str:
-    over = found.peak[1] - found.budget[1]
+def _verdict(change: Effect) -> str:
+    over = change.peak[1] - change.budget[1]
     return f"exceeded by {size(over)}" if over > 0 else "met"
 
 
@@ -181,7 +186,7 @@ def _signed(ns: int) -> str:
 
 
 def listed(names: tuple[str, ...]) -> str:
-    """The first names, and how many there are."""
+    """Return the first names and the number of all."""
     return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])}, … {names[-1]} ({len(names)} in all)"
 
 

@@ -1,4 +1,4 @@
-"""The peak of a step by what becomes of its gradients when backward delivers them, in words."""
+"""The peak of a step for each way to deliver gradients, in words."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .text import size
 
 
 def delivered_rows(opened: Analysis) -> Iterator[tuple[str, int, int]]:
-    """For each case a description, and the peaks of the schedule and of the baseline, in bytes."""
+    """Yield a label and the peaks of the schedule and of the baseline, in bytes, for each way."""
     for kind in GRADIENTS:
         planned = " (planned for)" if kind == opened.graph.delivered else ""
-        here, baseline = simulate(opened.linked, kind).peak, simulate(opened.without_recomputes, kind).peak
-        yield f"  gradients {kind}{planned}", here, baseline + opened.counted_parameters
+        scheduled, baseline = simulate(opened.linked, kind).peak, simulate(opened.without_recomputes, kind).peak
+        yield f"  gradients {kind}{planned}", scheduled, baseline + opened.counted_parameters
 
 
 def delivered_line(opened: Analysis) -> str:
-    """The peaks of the schedule alone. Accumulated gradients are in `.grad`, beside the step."""
+    """Return the peaks of the schedule in one line. Accumulated gradients are in `.grad`, beside the step."""
     peaks: list[str] = []
     for kind in GRADIENTS:
         planned = " (planned for)" if kind == opened.graph.delivered else ""
         beside = f" beside {size(grad_bytes(opened.schedule.model))} of .grad" if kind == "accumulated" else ""
         peaks.append(f"{kind} {size(simulate(opened.linked, kind).peak)}{beside}{planned}")
-    return f"peak by what becomes of gradients: {', '.join(peaks)}"
+    return f"peak by delivery of gradients: {', '.join(peaks)}"

@@ -1,6 +1,6 @@
-"""Faults of a schedule file as compilers print them: for people, for programs, for GitHub's annotations.
+"""Faults of a schedule file, in a compiler's style: as text, as JSON, and as GitHub annotations.
 
-A fault is shown with file:line:column, code, what it is in (block, operation, plan), the line itself, and a hint.
+A fault has file:line:column, a code, its place (block, operation, plan), the source line, and a hint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remate_runtime.support.plain_text import plain, plain_json
 from .source_lines import Lines
 
 FORMATS = ("text", "json", "github")
-_WIDTH = 100  # characters of a line that are shown, around the fault
+_WIDTH = 100  # characters of a source line around the fault
 _KINDS = {
     "blocks": "block",
     "plans": "plan",
@@ -29,7 +29,7 @@ _KINDS = {
 
 
 class FaultReport(NamedTuple):
-    """level: error | warning. codes: what each code means. listed: the key of the list in JSON."""
+    """level: error | warning. codes: The meaning of each code. listed: The key of the list in JSON."""
 
     level: str
     codes: Mapping[str, str]
@@ -40,7 +40,18 @@ FAULTS = FaultReport("error", CODES, "faults")
 
 
 def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], kind: FaultReport = FAULTS) -> str:
-    """All faults in one of FORMATS. data: the file's bytes, for the lines shown. Ends without a line break."""
+    """Format faults.
+
+    Args:
+        form: A format of FORMATS.
+        path: The file's path.
+        data: The file's bytes, for source lines.
+        faults: The faults.
+        kind: Level and codes.
+
+    Returns:
+        The text, without a final line break.
+    """
     named = list(zip(faults, subjects(data, [fault.where for fault in faults]), strict=True))
     if form == "json":
         report = {"file": path, kind.listed: [_record(fault, subject, kind) for fault, subject in named]}
@@ -52,7 +63,12 @@ def render(form: str, path: str, data: bytes, faults: Sequence[ScheduleError], k
 
 
 def subjects(data: bytes, pointers: Sequence[str]) -> list[str]:
-    """What each pointer is in: `block GPT2Block, operation mlp.act`. As far as the bytes are JSON."""
+    """Return the place of each pointer: `block GPT2Block, operation mlp.act`.
+
+    Args:
+        data: The file's bytes. They may be invalid JSON.
+        pointers: JSON pointers.
+    """
     if not any(pointers):
         return [""] * len(pointers)
     ids_at = places(data, {f"{around}/id" for pointer in pointers for around in _around(pointer)})
@@ -61,7 +77,7 @@ def subjects(data: bytes, pointers: Sequence[str]) -> list[str]:
 
 
 def _around(pointer: str) -> list[str]:
-    """A pointer and those of what is around it, the outermost first."""
+    """Return a pointer and its ancestors, the outermost first."""
     parts = pointer.split("/")
     return ["/".join(parts[: end + 1]) for end in range(1, len(parts))]
 
@@ -94,7 +110,7 @@ def _record(fault: ScheduleError, subject: str, kind: FaultReport) -> dict[str, 
 
 
 def _annotation(path: str, fault: ScheduleError, subject: str, kind: FaultReport) -> str:
-    """A workflow command of GitHub Actions: the fault appears beside the line in a pull request."""
+    """Return a workflow command of GitHub Actions, which shows the fault beside its line in a pull request."""
     place = f",line={fault.line},col={fault.column}" if fault.line else ""
     title = f"{fault.code}: {kind.codes.get(fault.code, 'fault')}"
     message = plain(fault.message) + (f" ({plain(subject)})" if subject else "")
@@ -128,7 +144,7 @@ def _clipped(pointer: str) -> str:
 
 
 def _excerpt(line: str, number: int, column: int) -> list[str]:
-    """The line, cut to _WIDTH characters around the column, and a caret below."""
+    """Return _WIDTH characters of the line around the column, and a caret below."""
     start = max(0, min(column - 1 - _WIDTH // 2, len(line) - _WIDTH))
     start = start if start > 0 else len(line[:column]) - len(line[:column].lstrip(" "))
     cut = line[start : start + _WIDTH]

@@ -1,5 +1,4 @@
-"""Samples per second over the size of the batch, as a picture: without recomputation as far as they fit, and with
-it."""
+"""A chart of samples per second over the batch size, with and without recomputation."""
 
 from __future__ import annotations
 
@@ -13,8 +12,16 @@ Rate = tuple[int, float]  # size, samples in a second
 def fit_plot(
     name: str, dim: str, cost: str, kept: Sequence[Rate], recompute: Sequence[Rate], ideal: Sequence[Rate]
 ) -> str:
-    """The picture as SVG. kept: sizes that fit without recomputation. recompute: those that fit with it. ideal: those
-    without it, if memory were unlimited."""
+    """Return the chart as SVG.
+
+    Args:
+        name: The schedule's name.
+        dim: The name of the batch size.
+        cost: The kind of costs.
+        kept: Rates of the sizes that fit without recomputation.
+        recompute: Rates of the sizes that fit with recomputation.
+        ideal: Rates without recomputation on a device of unlimited memory.
+    """
     every = [*kept, *recompute, *ideal]
     right, top = (1.05 * max([1.0, *(point[at] for point in every)]) for at in (0, 1))
     plane = Plane((0, right), (0, top))

@@ -1,4 +1,4 @@
-"""Overhead against budget as a picture: schedules, the proven bound beneath, and where no schedule can be."""
+"""A chart of overhead against budget: schedules, proven bounds, and budgets that are proven infeasible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FINE = 100  # ticks are whole hundredths of a percent
 
 
 def frontier_plot(summary: Summary) -> str:
-    """The picture as SVG."""
+    """Return the chart as SVG."""
     base = max(1, summary.baseline_time)
 
     def share(nbytes: int) -> float:

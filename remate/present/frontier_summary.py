@@ -1,4 +1,4 @@
-"""The result of a sweep over budgets, for machines and as a table. Light: needs neither torch nor a solver."""
+"""The result of a sweep over budgets, as JSON and as a table. Imports neither torch nor a solver."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ MOST = 1000  # budgets in one sweep
 
 
 class BudgetPoint(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One budget. Without a schedule only `requested` and `budget` are set. budget, peak: bytes. time, lower_bound: ns.
-    gap: (time - lower_bound) / baseline_time."""
+    """A budget and its schedule. Without a schedule, only `requested` and `budget` are set.
+
+    budget, peak: Bytes. time, lower_bound: ns. gap: (time - lower_bound) / baseline_time.
+    """
 
     requested: str
     budget: int
@@ -31,8 +33,11 @@ class BudgetPoint(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """A sweep. baseline_peak, floor, smallest: bytes; no schedule has a peak below `floor`, `smallest` is the least
-    peak of the sweep. baseline_time: ns. complete: every budget was tried. points: by ascending budget."""
+    """A sweep.
+
+    baseline_peak, floor, smallest: Bytes. No schedule has a peak below `floor`. `smallest` is the least peak of the
+    sweep. baseline_time: ns. complete: Whether every budget was tried. points: By ascending budget.
+    """
 
     format: str
     version: int
@@ -46,11 +51,11 @@ class Summary(msgspec.Struct, frozen=True):
     points: tuple[BudgetPoint, ...]
 
     def encode(self) -> bytes:
-        """The file's bytes."""
+        """Return the bytes of the file."""
         return json_text(self).encode() + b"\n"
 
     def text(self) -> str:
-        """The table that a person reads."""
+        """Return the sweep as a table."""
         head = ("budget", "", "peak", "overhead", "bound", "gap", "recomputes", "file")
         rows = [head, *(self._row(point) for point in self.points)]
         about = (
@@ -81,8 +86,15 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def parse_budgets(text: str, steps: int) -> list[str]:
-    """`20%..100%` (`steps` budgets, ends included), `4GiB..8GiB`, or a list `40%,60%,4GiB` of both. Raises
-    BudgetError."""
+    """Parse budgets: `20%..100%`, `4GiB..8GiB`, or a list of budgets and ranges, such as `40%,60%,4GiB`.
+
+    Args:
+        text: The budgets.
+        steps: Number of budgets in a range, ends included.
+
+    Raises:
+        BudgetError: The text is no list of budgets.
+    """
     budgets: list[str] = []
     for item in text.split(","):
         low, dots, high = item.partition("..")
@@ -111,7 +123,7 @@ def _short(number: Fraction) -> str:
 
 
 def file_name(requested: str) -> str:
-    """Of the schedule for a budget: names sort as shares do."""
+    """Return the file name of a budget's schedule. Names of shares sort like the shares."""
     share = requested.strip()
     if not share.endswith("%"):
         return f"budget-{share.replace(' ', '')}.json"

@@ -1,4 +1,4 @@
-"""The differences of two schedules for a comment on a pull request: effect and decisions first, the rest folded."""
+"""The differences of two schedules as a comment on a pull request: effect and decisions, and the rest folded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from .text import plain
 
 
 def markdown(title: str, changes: ScheduleDiff, limit: int | None = SHOWN) -> str:
-    """title: of the section, a file's name. limit: of what is listed of a kind."""
+    """Return the comment.
+
+    Args:
+        title: The title of the section, a file name.
+        changes: The differences.
+        limit: Most items of each kind; None for all.
+    """
     head = f"### {code(title)}\n"
     if changes.equal:
         return f"{head}\nThe schedules are equal."
@@ -21,7 +27,7 @@ def markdown(title: str, changes: ScheduleDiff, limit: int | None = SHOWN) -> st
 
 
 def code(text: str) -> str:
-    """Text as it is, in one line: in code, no name becomes a link, a mention or markup."""
+    """Return text as inline code in a single line, so that a name cannot become a link, a mention or markup."""
     line = plain(" ".join(text.split()))
     ticks = "`" * (1 + _longest_run(line))
     return f"{ticks} {line} {ticks}" if len(ticks) > 1 else f"`{line}`"
@@ -50,15 +56,15 @@ def _decisions(decisions: tuple[InstanceDecision, ...], limit: int | None) -> It
             "other point": decision.moved,
             "times changed": decision.again,
         }
-        words = [
+        changed = [
             f"{word}: {code(listed(tuple(choice.op for choice in group)))}" for word, group in groups.items() if group
         ]
-        yield f"- {code(listed(decision.instances))} ({code(decision.block)}): {'; '.join([*plan, *words])}"
+        yield f"- {code(listed(decision.instances))} ({code(decision.block)}): {'; '.join([*plan, *changed])}"
     if limit is not None and len(decisions) > limit:
         yield f"- … and {len(decisions) - limit} more"
 
 
 def _folded(text: str) -> list[str]:
-    """Text as it is, below a line that opens it. The fence is longer than any in the text."""
+    """Return text as a folded code block. Its fence is longer than any fence in the text."""
     fence = "`" * max(3, 1 + _longest_run(text))
     return ["<details><summary>All changes</summary>", "", f"{fence}text", text, fence, "", "</details>"]

@@ -1,4 +1,4 @@
-"""Which outputs of a model a schedule has gradients for, in words."""
+"""The outputs whose gradients a schedule computes, in words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SHOWN = 8  # names in one line
 
 
 def gradients_of_outputs(model: Model) -> str:
-    """`outputs with a gradient: loss; refused for logits (differentiate= changes it)`."""
+    """Return a line such as `outputs with a gradient: loss; refused for logits (differentiate= changes it)`."""
     leaves = list(output_leaves(model.outputs))
     given, refused = [leaf.name for leaf in leaves if leaf.grad], [leaf.name for leaf in leaves if leaf.detached]
     text = f"outputs with a gradient: {_listed(given) or 'none'}"

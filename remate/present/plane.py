@@ -1,4 +1,4 @@
-"""A small chart with two axes, as an SVG file that needs nothing else and is the same each time."""
+"""A chart with two axes as a self-contained, deterministic SVG file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,22 @@ _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-se
 
 
 class Plane:
-    """A plane for drawings between `x` and `y` (lowest, highest), in the units of the data; the rest is cut off."""
+    """A drawing area that clips.
+
+    Args:
+        x: Least and greatest horizontal coordinate, in units of the data.
+        y: Least and greatest vertical coordinate, in units of the data.
+    """
 
     def __init__(self, x: tuple[float, float], y: tuple[float, float]) -> None:
         self._x, self._y = x, y
         self._parts: list[str] = []
-        self._legend: list[tuple[str, str]] = []  # (what its mark looks like, label)
+        self._legend: list[tuple[str, str]] = []  # (SVG of the mark, label)
 
     def line(
         self, points: Iterable[tuple[float, float]], color: str, label: str, dash: str = "", dots: float = 0
     ) -> None:
-        """dots: radius of a dot at every point."""
+        """Draw a line and its key. `dots` is the radius of a dot at each point; 0 draws none."""
         listed = list(points)
         look = f'fill="none" stroke="{color}" stroke-width="1.5"' + (f' stroke-dasharray="{dash}"' if dash else "")
         self._parts.append(f'<path d="{self._path(listed)}" {look}/>')
@@ -32,18 +37,19 @@ class Plane:
         self._legend.append((f'<path d="M0 0H22" {look}/>', label))
 
     def area(self, points: Iterable[tuple[float, float]], color: str, opacity: float, label: str = "") -> None:
-        """The surface that `points` enclose."""
+        """Fill the area that `points` enclose."""
         look = f'fill="{color}" fill-opacity="{opacity:g}"'
         self._parts.append(f'<path d="{self._path(points)}Z" {look}/>')
         if label:
             self._legend.append((f'<rect y="-6" width="22" height="12" {look}/>', label))
 
     def dot(self, point: tuple[float, float], color: str, label: str) -> None:
+        """Draw a dot and its key."""
         self._parts.append(self._dot(point, color, 4))
         self._legend.append((f'<circle cx="11" cy="0" r="4" fill="{color}"/>', label))
 
     def divide(self, at: float, before: str, after: str) -> None:
-        """A vertical line, with words to its left and right."""
+        """Draw a vertical line with labels to its left and right."""
         x = self._across(at)
         self._parts.append(
             f'<path d="M{x:.1f} {_TOP}V{_HEIGHT - _BOTTOM}" stroke="{INK}" stroke-width="0.8" '
@@ -59,7 +65,14 @@ class Plane:
         ticks: tuple[Sequence[float], Sequence[float]],
         shown: tuple[Callable[[float], str], Callable[[float], str]],
     ) -> str:
-        """The file. labels, ticks and how ticks are shown: of the horizontal and of the vertical axis."""
+        """Return the file.
+
+        Args:
+            title: The title.
+            labels: Labels of the horizontal and of the vertical axis.
+            ticks: Ticks of both axes.
+            shown: Functions that format the ticks of both axes.
+        """
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
         axes = [f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="{INK}"/>']
         for at in ticks[0]:
@@ -91,17 +104,17 @@ class Plane:
         return "\n".join(lines) + "\n"
 
     def _keys(self) -> Iterable[str]:
-        """The legend beneath the plane: a row, and a second one where the first is full."""
+        """Yield the keys below the plane, in up to two rows."""
         at, row = _LEFT, _HEIGHT - 26
         for mark, label in self._legend:
-            wide = 29 + round(7.2 * len(label))  # letters are at most about this wide
-            if at > _LEFT and at + wide > _WIDTH:
+            width = 29 + round(7.2 * len(label))  # an upper estimate of the width of letters
+            if at > _LEFT and at + width > _WIDTH:
                 at, row = _LEFT, _HEIGHT - 8
             yield f'<g transform="translate({at} {row})">{mark}{_text(29, 4, label, "start")}</g>'
-            at += wide + 18
+            at += width + 18
 
     def _path(self, points: Iterable[tuple[float, float]]) -> str:
-        """Repeated points are left out."""
+        """Return the path without repeated points."""
         distinct: list[str] = []
         for x, y in points:
             point = f"{self._across(x):.1f} {self._up(y):.1f}"
@@ -128,7 +141,13 @@ def _text(x: float, y: float, shown: str, anchor: str) -> str:
 
 
 def round_numbers(limit: float, about: int, binary: bool = False) -> list[int]:
-    """Round whole numbers from 0 up to `limit`, about as many as requested. binary: round as bytes are."""
+    """Return round integers from 0 to `limit` for ticks.
+
+    Args:
+        limit: The greatest number.
+        about: Approximate number of ticks.
+        binary: Round to powers of 1024, for bytes.
+    """
     unit = 1
     while binary and unit * 1024 <= limit:
         unit *= 1024

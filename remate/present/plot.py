@@ -1,4 +1,4 @@
-"""Memory over the step as a picture: schedule and baseline, the budget, the peak, the forward/backward boundary."""
+"""A chart of memory over the step: schedule, baseline, budget, peak, and the forward/backward boundary."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .text import duration, size
 if TYPE_CHECKING:
     from ..schedule_tools.analysis import Analysis
 
-_BUCKETS = 800  # of a curve, at most four points each: about as many as the drawing has columns
+_BUCKETS = 800  # of a curve, with at most four points each; about the number of pixel columns
 
 
 def memory_plot(opened: Analysis) -> str:
-    """The picture as SVG."""
+    """Return the chart as SVG."""
     timeline, baseline, budget = opened.timeline, opened.baseline, opened.schedule.solve.budget
     ours, base = curve(opened.linked, timeline), curve(opened.without_recomputes, baseline)
     top, span = max(timeline.peak, baseline.peak, budget, 1), max(ours.end, base.end, 1)

@@ -1,4 +1,4 @@
-"""What torch's allocator reserves beside what a step allocates, in words."""
+"""The memory that PyTorch's allocator reserves for a step, in words."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from ..schedule_tools.analysis import Analysis
 from .text import percent, size
 
 RESERVED_NOTE = (
-    "Reserved: what PyTorch's caching allocator takes of the device to serve the step, by a model of its rules. The "
-    "model\n"
-    "has not been held against a GPU yet; torch.cuda.max_memory_reserved() reports what a run took."
+    "Reserved: memory that PyTorch's caching allocator takes from the device for the step, by a model of its\n"
+    "rules. The model has not been compared with a GPU yet; torch.cuda.max_memory_reserved() reports what a run took."
 )
 
 
 def reserved_rows(ours: Reserved, base: Reserved, opened: Analysis) -> Iterator[tuple[str, str, str, str]]:
-    """Rows of the table of figures; base: of the baseline."""
+    """Yield rows of the table of figures.
+
+    Args:
+        ours: Reservations of the schedule.
+        base: Reservations of the baseline.
+        opened: The schedule.
+    """
     for label, with_plan, without in (
         ("reserved, by a model", ours.plain.reserved, base.plain.reserved),
         ("reserved, expandable segments", ours.expandable.reserved, base.expandable.reserved),
@@ -25,6 +30,7 @@ def reserved_rows(ours: Reserved, base: Reserved, opened: Analysis) -> Iterator[
 
 
 def reserved_lines(ours: Reserved, opened: Analysis) -> list[str]:
+    """Return a line for each setting of the allocator."""
     plain, expandable = ours.plain.reserved, ours.expandable.reserved
     return [
         f"reserved, by a model of PyTorch's allocator, {size(plain)}: {fragmentation(plain, opened)}",
@@ -33,7 +39,7 @@ def reserved_lines(ours: Reserved, opened: Analysis) -> list[str]:
 
 
 def fragmentation(reserved: int, opened: Analysis) -> str:
-    """What of a reservation the step never holds, and what that is of the budget."""
+    """Return the bytes of a reservation that the step never uses, and their share of the budget."""
     budget, unused = opened.schedule.solve.budget, reserved - opened.timeline.peak
     share = f", {percent(unused / budget, 1)} of the budget" if budget else ""
     return f"fragmentation {size(unused)}{share}"

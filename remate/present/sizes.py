@@ -1,4 +1,4 @@
-"""The sizes that a schedule names, in words."""
+"""The named sizes of a schedule, in words."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from remate_runtime.format import Model, ranged
 
 
 def sizes_text(model: Model) -> str:
-    """`b 2 to 32 (planned at 8), t 16 to 1024 in steps of 8 (planned at 512)`; "" where none are named."""
+    """Return `b 2 to 32 (planned at 8), t 16 to 1024 in steps of 8 (planned at 512)`, or "" without named sizes."""
     return ", ".join(f"{name} {ranged(dim)} (planned at {dim.planned})" for name, dim in model.dims.items())

@@ -1,4 +1,4 @@
-"""Single lines out of a large file, without a list of all of them: a file may have sixty million."""
+"""Access to single lines of a large file without a list of all lines. A file can have sixty million."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ _PIECE = 1 << 16
 
 
 class Lines:
-    """The lines of UTF-8 text. Text is read once if lines are requested in order; the latest line is kept, as many
-    faults share it."""
+    """The lines of UTF-8 text.
+
+    Requests in ascending order read the text once. The latest line is cached, because faults often share a line.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -15,7 +17,7 @@ class Lines:
         self._line: str | None = None
 
     def line(self, number: int) -> str | None:
-        """The line of a 1-based number, without its break; None if there is none."""
+        """Return a line by its 1-based number, without its line break, or None beyond the end."""
         if number < 1:
             return None
         if number < self._number:

@@ -1,4 +1,4 @@
-"""How the commands print figures: bytes, times, shares, tables."""
+"""Formats of the commands: bytes, times, shares, tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "table",
 ]
 
-_LEAST = 12  # letters of a cell that is cut
+_LEAST = 12  # least width of a cell that is cut
 PEAK_NOTE = (
     "Peak and budget: bytes the step (forward and backward) holds at its worst moment, beyond parameters, buffers,\n"
     "inputs and optimizer state. Outputs, gradients and workspace count."
@@ -40,13 +40,21 @@ PARAMETERS_NOTE = (
 
 
 def percent(share: float, digits: int = 2) -> str:
+    """Format a share as a percentage, without a negative zero."""
     text = f"{share * 100:.{digits}f}%"
     return text[1:] if text.lstrip("-0.") == "%" and text.startswith("-") else text
 
 
 def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str = "") -> str:
-    """Columns padded to their widest cell, two spaces apart. right: columns that are right-aligned. On a narrower
-    terminal, the widest cells of the others are cut in the middle. Cells may contain anything."""
+    """Format a table with columns two spaces apart.
+
+    On a terminal that is too narrow, the widest left-aligned cells are cut in the middle.
+
+    Args:
+        rows: Rows of cells. Cells may contain any text.
+        right: Right-aligned columns.
+        indent: Prefix of each line.
+    """
     rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     widths = _narrowed(widths, right, terminal_width() - len(indent))
@@ -59,13 +67,13 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str 
 
 
 def terminal_width() -> int:
-    """Columns of the terminal that standard output is; in a pipe or a file, lines may be as long as they like."""
+    """Return the width of the terminal at standard output; for a pipe or a file, there is no limit."""
     at_terminal = sys.stdout is not None and sys.stdout.isatty()
     return shutil.get_terminal_size().columns if at_terminal else sys.maxsize
 
 
 def _narrowed(widths: list[int], right: Sequence[int], available: int) -> list[int]:
-    """Take from the widest column that may be cut, until all fit or none is wider than _LEAST."""
+    """Narrow the widest left-aligned column until all columns fit or none is wider than _LEAST."""
     widths = list(widths)
     free = [i for i in range(len(widths)) if i not in right]
     while free and (over := sum(widths) + 2 * (len(widths) - 1) - available) > 0:
@@ -79,7 +87,7 @@ def _narrowed(widths: list[int], right: Sequence[int], available: int) -> list[i
 
 
 def _cut(cell: str, width: int) -> str:
-    """The beginning and the end, which tell names apart: `transformer.h…mlp.act`."""
+    """Keep the beginning and the end, which distinguish names: `transformer.h…mlp.act`."""
     if len(cell) <= width:
         return cell
     end = (width - 1) // 2
@@ -87,15 +95,21 @@ def _cut(cell: str, width: int) -> str:
 
 
 def json_text(value: Any) -> str:
-    """A struct, or plain data, as JSON for programs: indented, in ASCII."""
+    """Format a struct or plain data as indented ASCII JSON."""
     return plain_json(json.dumps(msgspec.to_builtins(value), indent=2))
 
 
 def escape(value: object) -> str:
-    """One line for the inside of an element or of a quoted attribute, in HTML and in SVG."""
+    """Escape text as a single line for an element or a quoted attribute of HTML or SVG."""
     return html.escape(plain(str(value)))
 
 
 def count(number: int, noun: str, several: str = "") -> str:
-    """`1 operation`, `2,000 operations`. several: the plural, where an s is not enough."""
+    """Format a number with its noun: `1 operation`, `2,000 operations`.
+
+    Args:
+        number: The number.
+        noun: The noun in the singular.
+        several: An irregular plural.
+    """
     return f"{number:,} {noun if number == 1 else several or noun + 's'}"

@@ -27,7 +27,7 @@ def test_on_cuda(remate: Remate) -> None:
         ["reserved,", "by", "a", "model", "2.00", "MiB", "2.00", "MiB"],
         ["reserved,", "expandable", "segments", "2.00", "MiB", "2.00", "MiB", "fragmentation"],
     ]
-    assert "has not been held against a GPU yet" in shown.out
+    assert "has not been compared with a GPU yet" in shown.out
 
 
 def test_allocated_is_what_is_held() -> None:

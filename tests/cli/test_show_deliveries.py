@@ -49,7 +49,7 @@ def test_show_and_check_tell_all_three(assumed: Gradients, tmp_path: Path, capsy
         planned = " (planned for)" if kind == assumed else ""
         assert printed[f"gradients {kind}{planned}"][:2] == [peaks[kind]] * 2
     assert main(["check", path]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if "what becomes of gradients" in line)
+    line = next(line for line in capsys.readouterr().out.splitlines() if "delivery of gradients" in line)
     said = {kind: f"{kind} {peaks[kind]}" for kind in GRADIENTS}
     said["accumulated"] += " beside 4.01 MiB of .grad"
     said[assumed] += " (planned for)"

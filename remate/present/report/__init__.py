@@ -1,4 +1,4 @@
-"""`remate report`: one page that shows where memory and time of a step go. Loads neither torch nor a solver."""
+"""`remate report`: a page about memory and time of a step. Imports neither torch nor a solver."""
 
 from .frontier import Frontier, frontier
 from .page import page

@@ -1,4 +1,4 @@
-"""What every plan of every block keeps and recomputations, added up over the instances that follow it."""
+"""Kept bytes and recomputations of each plan of each block, summed over the instances of the plan."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class Share(msgspec.Struct, frozen=True):
-    """Of one instance: bytes that its forward keeps for backward, number of its recomputations and their ns."""
+    """Figures of an instance. kept: Bytes that its forward keeps for backward. recomputes, ns: Its recomputations."""
 
     kept: int
     recomputes: int
@@ -23,7 +23,7 @@ class Share(msgspec.Struct, frozen=True):
 
 
 class PlanUse(msgspec.Struct, frozen=True):
-    """A plan and the instances that follow it, with the share of each."""
+    """A plan, its instances, and the figures of each instance."""
 
     plan: str
     instances: tuple[str, ...]
@@ -31,18 +31,18 @@ class PlanUse(msgspec.Struct, frozen=True):
 
 
 class BlockUse(msgspec.Struct, frozen=True):
-    """A block. forward, backward: its operations, nested ones included; note: what the file says about it."""
+    """A block. forward, backward: Its operations, with those of nested blocks. note: Its note in the file."""
 
     name: str
     forward: int
     backward: int
-    inside: int  # instances of other blocks that it consists of; 0 for a block of operations
+    inside: int  # nested instances of other blocks; 0 for a block of operations
     note: str
     plans: tuple[PlanUse, ...]
 
 
 def block_uses(opened: Analysis) -> list[BlockUse]:
-    """In the order of the file; blocks and plans that nothing uses are listed too."""
+    """Return the blocks in the order of the file, with unused blocks and plans."""
     shares = _shares(opened)
     groups: dict[str, dict[str, list[tuple[InstanceSpan, Share]]]] = {}
     for name, block in opened.schedule.blocks.items():
@@ -64,7 +64,7 @@ def _use(opened: Analysis, name: str, plans: dict[str, list[tuple[InstanceSpan, 
 
 
 def _shares(opened: Analysis) -> list[Share]:
-    """By place; an enclosing place has the sums of those inside."""
+    """Return the figures of each place. An enclosing place has the sums of its nested places."""
     places, graph = opened.expanded.places, opened.graph
     numbers = {place.id: at for at, place in enumerate(places)}
     home = [numbers[place.id] for place in owners(opened)]
@@ -78,7 +78,7 @@ def _shares(opened: Analysis) -> list[Share]:
     for recompute in opened.expanded.recomputes:
         recomputes[home[recompute.op]] += 1
         spent[home[recompute.op]] += graph.operations[recompute.op].ns
-    for at in range(len(places) - 1, -1, -1):  # those inside come after those around them
+    for at in range(len(places) - 1, -1, -1):  # nested places come after enclosing places
         parent = places[at].parent
         if parent >= 0:
             for column in (kept, recomputes, spent):
@@ -87,7 +87,7 @@ def _shares(opened: Analysis) -> list[Share]:
 
 
 def listed(ids: tuple[str, ...]) -> str:
-    """`h.0 … h.4, h.7`: numbered neighbours together."""
+    """Abbreviate runs of numbered names: `h.0 … h.4, h.7`."""
     runs: list[list[str]] = []
     for name in ids:
         if runs and _next(runs[-1][-1]) == name:
@@ -98,7 +98,7 @@ def listed(ids: tuple[str, ...]) -> str:
 
 
 def _next(name: str) -> str:
-    """`h.3` -> `h.4`: the last number in a name counted up."""
+    """Increment the last number of a name: `h.3` -> `h.4`."""
     numbers = list(_NUMBER.finditer(name))
     if not numbers or len(numbers[-1][0]) > 15:
         return ""

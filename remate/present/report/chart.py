@@ -1,4 +1,4 @@
-"""The charts as SVG that needs no script: curves stretch with the page, letters do not."""
+"""The charts as SVG without scripts. Curves stretch with the page; letters do not."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .scene import Scene, Stretch
 WIDTH, HEIGHT = 10_000, 1_000  # units of the stretched drawings
 _BUCKETS = 600
 _HEADROOM = 1.12
-_LANES = {"forward": 320, "backward": 320, "recompute": 680}  # tops; above them the script names the blocks
+_LANES = {"forward": 320, "backward": 320, "recompute": 680}  # upper edges; the script draws names of blocks above
 _LANE = 290  # height
 
 
 def memory_chart(scene: Scene) -> str:
-    """Memory over the step: baseline, schedule, measurement, the budget, the peak, the forward/backward boundary."""
+    """Return the chart of memory: baseline, schedule, measurement, budget, peak, forward/backward boundary."""
     limit = scene.top * _HEADROOM
     title = (
         f"Memory over the step: peak {size(scene.peak)} of a budget of {size(scene.budget)}, "
@@ -53,7 +53,7 @@ def memory_chart(scene: Scene) -> str:
 
 
 def lanes(scene: Scene) -> str:
-    """When forward, backward and recomputations execute."""
+    """Return the chart of the times at which forward, backward and recomputations run."""
     paths = [_path(kind, _boxes(scene.stretches, kind, scene.span)) for kind in _LANES]
     return "\n".join(
         [
@@ -67,7 +67,7 @@ def lanes(scene: Scene) -> str:
 
 
 def time_axis(span: int, costed: bool) -> str:
-    """Marks at round times, in a drawing of its own."""
+    """Return a separate drawing of labels at round times."""
     marks = [_text(_percent(at, span), "14", _moment(at, costed), _anchor(at, span)) for at in round_numbers(span, 5)]
     return f'<svg id="axis" class="axis" aria-hidden="true">{"".join(marks)}</svg>'
 
@@ -79,7 +79,7 @@ def _levels(limit: float) -> Iterable[str]:
 
 
 def _line(times: Sequence[int], levels: Sequence[int], span: int, limit: float, close: bool = False) -> str:
-    """A path. Repeated points are left out."""
+    """Return a path without repeated points."""
     path: list[str] = []
     points = zip(*thin(times, levels, _BUCKETS), strict=True)
     for time, level in points:
@@ -91,7 +91,7 @@ def _line(times: Sequence[int], levels: Sequence[int], span: int, limit: float, 
 
 
 def _boxes(stretches: Iterable[Stretch], kind: str, span: int) -> str:
-    """Boxes of one kind; those too narrow to distinguish are drawn as one."""
+    """Return the boxes of a kind. Boxes that are too narrow to distinguish are merged."""
     top = _LANES[kind]
     merged: list[list[int]] = []
     for stretch in stretches:

@@ -1,4 +1,4 @@
-"""What other budgets cost: the schedules of one step in a folder, overhead against budget, proven bounds beneath."""
+"""The costs of other budgets: overhead against budget and proven bounds of a folder of schedules of one step."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .markup import attribute, table, text
 
 MAX_FILES = 200
 _TOP, _LEFT, _WIDTH, _HEIGHT = 8.0, 11.0, 84.0, 78.0  # of the plane, in percent of the drawing
-_APART = 11.0, 7.0  # room of a label in a narrow window, across and down, in percent of the drawing
+_APART = 11.0, 7.0  # width and height of a label in a narrow window, in percent of the drawing
 
 
 class FrontierPoint(msgspec.Struct, frozen=True):
-    """A schedule. budget, peak: bytes. overhead, bound: of the baseline's time; bound null: nothing is proven."""
+    """A schedule. budget, peak: Bytes. overhead, bound: Shares of the baseline's time. bound: None without a proof."""
 
     file: str
     budget: int
@@ -30,11 +30,11 @@ class FrontierPoint(msgspec.Struct, frozen=True):
     overhead: float
     bound: float | None
     recomputes: int
-    here: bool  # it is the schedule of the page
+    here: bool  # whether it is the schedule of the page
 
 
 class Frontier(msgspec.Struct, frozen=True):
-    """points: by budget. skipped: (file, why)."""
+    """points: By budget. skipped: Files and reasons."""
 
     points: tuple[FrontierPoint, ...]
     skipped: tuple[tuple[str, str], ...]
@@ -42,7 +42,13 @@ class Frontier(msgspec.Struct, frozen=True):
 
 
 def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
-    """The schedules `*.json` in `folder` that plan the same step as `opened`, which was read from `path`."""
+    """Collect the schedules of a step.
+
+    Args:
+        opened: A schedule of the step.
+        path: Its file.
+        folder: The folder whose files `*.json` are read.
+    """
     step = fingerprint(opened.schedule)
     points, skipped = [], []
     files = sorted(f for f in Path(folder).iterdir() if f.suffix == ".json" and f.name != SUMMARY and f.is_file())
@@ -68,7 +74,7 @@ def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
 
 
 def _beside(file: Path, folder: str) -> str:
-    """A file's name, with its folder where that differs: two files may have the same name."""
+    """Return a file's name, with its folder if it is outside `folder`: two files can have the same name."""
     return file.name if file.parent == Path(folder).resolve() else f"{file.parent.name}/{file.name}"
 
 
@@ -87,7 +93,7 @@ def _point(opened: Analysis, name: str, here: bool) -> FrontierPoint:
 
 
 def frontier_section(frontier: Frontier) -> str:
-    """Chart, table, and what was left out."""
+    """Return the chart, the table, and the skipped files."""
     head = ("Schedule", "Budget", "of the baseline", "Peak", "Overhead", "Proven bound", "Recomputes")
     rows = [_row(point, frontier.baseline) for point in frontier.points]
     parts = [_chart(frontier), table("Schedules of this step, by budget", head, rows, right=(1, 2, 3, 4, 5, 6))]
@@ -113,7 +119,7 @@ def _row(point: FrontierPoint, baseline: int) -> tuple[str, ...]:
 
 
 def _chart(frontier: Frontier) -> str:
-    """Overhead upwards, budget to the right."""
+    """Return the chart: overhead on the vertical axis, budget on the horizontal axis."""
     points = frontier.points
     low, high = min(p.budget for p in points), max(max(p.budget for p in points), 1)
     margin = max((high - low) * 0.08, high * 0.02)
@@ -159,7 +165,7 @@ def _chart(frontier: Frontier) -> str:
 
 
 def _levels(left: float, right: float) -> list[int]:
-    """About four round numbers of bytes between two budgets."""
+    """Return about four round numbers of bytes between two budgets."""
     step = round_numbers(max(right - left, 1), 4, binary=True)[1]
     return [level for level in range(0, int(right) + 1, step) if level >= left]
 

@@ -1,4 +1,4 @@
-"""HTML from texts that nobody vouches for: everything is escaped here, and only here."""
+"""HTML from untrusted texts. Everything is escaped in this module, and only here."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from collections.abc import Iterable, Sequence
 
 from ..text import escape
 
-SHARE = '<span class="hidden">Share</span>'  # head of a column of bars, for who does not see them
+SHARE = '<span class="hidden">Share</span>'  # header of a column of bars, for screen readers
 
 
 def text(value: object) -> str:
-    """Text of the schedule. Its writing direction stays its own."""
+    """Return text of the schedule, with an isolated writing direction."""
     return f"<bdi>{escape(value)}</bdi>"
 
 
 def note(value: str) -> str:
-    """A remark of the schedule, which keeps its lines."""
+    """Return a note of the schedule, with its line breaks."""
     return "\n".join(map(text, value.split("\n")))
 
 
 def code(value: object) -> str:
-    """A name of the schedule, which may break after its dots."""
+    """Return a name of the schedule that can break after its dots."""
     return f"<code><bdi>{escape(value).replace('.', '.<wbr>')}</bdi></code>"
 
 
 def attribute(value: object) -> str:
+    """Return the value of a quoted attribute."""
     return escape(value)
 
 
 def bar(share: float, kind: str = "") -> str:
-    """A bar whose length says a share of 1."""
+    """Return a bar whose length is a share of 1."""
     width = f"{max(0.0, min(share, 1.0)) * 100:.1f}%"
     return (
         f'<svg class="bar {attribute(kind)}" aria-hidden="true"><rect class="all" width="100%" height="100%"/>'
@@ -40,8 +41,15 @@ def bar(share: float, kind: str = "") -> str:
 def table(
     caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[int] = (), ids: int = -1
 ) -> str:
-    """A table that scrolls if it is too wide. Cells are HTML. right: columns of figures. ids: the column that lists
-    many names, which may break anywhere."""
+    """Return a table that scrolls if it is too wide.
+
+    Args:
+        caption: The caption.
+        head: Headers of the columns, as HTML.
+        rows: Rows of cells, as HTML.
+        right: Right-aligned columns.
+        ids: The column with lists of names, which can break anywhere.
+    """
 
     def cells(row: Sequence[str], tag: str) -> str:
         scope = ' scope="col"' if tag == "th" else ""
@@ -57,5 +65,5 @@ def table(
 
 
 def folded(title: str, inside: str) -> str:
-    """What is shown on demand."""
+    """Return content that opens on demand."""
     return f"<details><summary>{escape(title)}</summary>\n{inside}\n</details>"

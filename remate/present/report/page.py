@@ -1,4 +1,4 @@
-"""The page, put together: one file that loads nothing and may run nothing but its own script."""
+"""The whole page: a single file that loads nothing and runs only its own script."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from .payload import payload, script_text
 from .scene import scene
 
 _MEASURED = (
-    "The measured curve was taken in one step of the schedule. Its forward and its backward are each stretched to the "
+    "The measured curve is of one step of the schedule. Its forward and its backward are each stretched to the "
     "predicted time, so that the two curves can be compared."
 )
 
 
 def page(opened: Analysis, trace: MemoryTrace | None = None, frontier: Frontier | None = None) -> str:
-    """The whole page as HTML. trace: a measured curve. frontier: other schedules of the same step."""
+    """Return the page as HTML.
+
+    Args:
+        opened: The schedule.
+        trace: A measured curve.
+        frontier: Other schedules of the same step.
+    """
     style, script = _asset("report.css"), _asset("report.js")
     shown = scene(opened, trace)
     schedule = opened.schedule
@@ -58,12 +64,12 @@ def page(opened: Analysis, trace: MemoryTrace | None = None, frontier: Frontier 
 def _section(frontier: Frontier) -> str:
     head = '<section aria-labelledby="other"><h2 id="other">Other budgets</h2>'
     keys = '<ul class="keys"><li class="ours">schedules</li><li class="bound">proven lower bound</li></ul>'
-    intro = "<p>Time that a budget costs beyond the step without recomputation. Labels: budgets, of the baseline.</p>"
+    intro = "<p>Extra time of a step against its budget. Labels: budget as a share of the baseline's peak.</p>"
     return f"{head}{intro}{keys}{frontier_section(frontier)}</section>"
 
 
 def _policy(style: str, script: str) -> str:
-    """Content-Security-Policy: nothing from anywhere, but for this very style and this very script."""
+    """Return the Content-Security-Policy, which permits this style and this script only."""
     return (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"

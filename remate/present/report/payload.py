@@ -1,7 +1,6 @@
-"""What the page's script needs to name who holds memory at any moment, as compact as JSON allows.
+"""The data of the page's script, as compact JSON: the contents of memory at every moment.
 
-The page counts the events that take time or memory: runs, recomputations, buffer updates, the forward/backward
-boundary.
+The page counts events that take time or memory: runs, recomputations, buffer updates, the forward/backward boundary.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from ...schedule_tools.roles import ROLES, Roles
 from ...step_measurement.memory_trace import MemoryTrace
 from .scene import Scene
 
-_BUCKETS = 2000  # of the curves that the page only draws
+_BUCKETS = 2000  # of curves that the page only draws
 
 
 class _Table:
-    """Texts by number, each kept once."""
+    """Distinct texts by number."""
 
     def __init__(self) -> None:
         self.texts: dict[str, int] = {}
@@ -34,7 +33,7 @@ class _Table:
 
 
 class _FullIds:
-    """Full ids as (instance, local name): templates repeat their local names in every instance."""
+    """Full ids as (instance, local name), because instances of a block repeat its local names."""
 
     def __init__(self, opened: Analysis) -> None:
         self.graph = opened.graph
@@ -52,7 +51,7 @@ class _FullIds:
 
 
 def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[str, Any]:
-    """Plain data for JSON. Parallel lists stand for lists of records."""
+    """Return plain data for JSON. Parallel lists represent lists of records."""
     graph, timeline = opened.graph, opened.timeline
     events = opened.linked.events
     shown = [at for at, event in enumerate(events) if isinstance(event, Computation | Update | BackwardStart)]
@@ -99,9 +98,10 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
 
 
 def _held(opened: Analysis, names: _FullIds, rank: list[int]) -> dict[str, list]:
-    """Stretches of held memory: first step (less that of the one before), further steps, bytes, role, name, type.
+    """Return the stretches of held memory as columns, in the order of their first steps.
 
-    One stretch for every content of a storage, in the order of their first steps.
+    A stretch is a content of a storage: its first step (as a difference to the previous stretch), further steps, bytes,
+    role, name and type.
     """
     roles, types = Roles(opened), _Table()
     numbers = {role: at for at, role in enumerate(ROLES)}
@@ -133,6 +133,6 @@ def _thinned(times: list[int], levels: list[int]) -> list[list[int]]:
 
 
 def script_text(data: dict[str, Any]) -> str:
-    """JSON that may stand inside a <script> element whatever it says."""
+    """Return JSON that is safe inside a <script> element."""
     text = json.dumps(data, separators=(",", ":"))  # ASCII: no line separators of JavaScript either
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

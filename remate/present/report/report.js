@@ -21,7 +21,7 @@
     last[i] = first[i] + held.more[i];
   });
 
-  // When each step starts, and the end of the last one.
+  // Start times of all steps, and the end of the last step.
   const starts = new Float64Array(count + 1);
   for (let at = 0; at < count; at++) {
     const op = steps.op[at];
@@ -29,7 +29,7 @@
   }
   const end = starts[count];
 
-  // Stretches of time in which one instance of a block runs.
+  // Periods in which a single instance of a block runs.
   const stretches = [];
   for (let at = 0; at < count; at++) {
     const place = steps.op[at] < 0 ? -1 : ops.place[steps.op[at]], latest = stretches[stretches.length - 1];
@@ -59,24 +59,24 @@
   const idOf = (op) => full(ops.place[op], ops.local[op]);
   const pattern = (name) => name.split(".").map((part) => (/^\d+$/.test(part) ? "*" : part)).join(".");
 
-  // ---- small pieces of page
+  // ---- elements
 
   function make(tag, attributes = {}, ...children) {
-    const made = ["svg", "g", "line", "path", "rect", "text", "title"].includes(tag)
+    const element = ["svg", "g", "line", "path", "rect", "text", "title"].includes(tag)
       ? document.createElementNS(NS, tag) : document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
   }
   const isolated = (text) => make("bdi", {}, text);
-  function code(name) {  // may break after its dots
+  function code(name) {  // can break after its dots
     const parts = name.split(".").flatMap((part, i) => (i ? [".", make("wbr"), part] : [part]));
     return make("code", {}, make("bdi", {}, ...parts));
   }
   const percent = (share) => `${(share * 100).toFixed(3)}%`;
   const x = (time) => (time - from) / (to - from);
 
-  // ---- what is held at a step
+  // ---- contents of memory at a step
 
   function holders(at) {
     const groups = new Map();
@@ -100,8 +100,8 @@
 
   // ---- the readout
 
-  const partOf = (at) => (at === data.backward_start ? "backward_start" : again[at] ? "recompute" : at < data.backward_start ? "forward" : "backward");
-  const titleOf = (at) => (steps.op[at] >= 0 ? idOf(steps.op[at]) : at === data.backward_start ? "backward_start to backward" : "update of a buffer");
+  const partOf = (at) => (at === data.backward_start ? "boundary" : again[at] ? "recompute" : at < data.backward_start ? "forward" : "backward");
+  const titleOf = (at) => (steps.op[at] >= 0 ? idOf(steps.op[at]) : at === data.backward_start ? "forward/backward boundary" : "update of a buffer");
 
   function figures(at) {
     const op = steps.op[at];
@@ -180,7 +180,7 @@
 
   // ---- drawing the part from `from` to `to`
 
-  // A staircase through (time, level) pairs that `each` calls its argument with; four points for a column of pixels.
+  // Draw a staircase through the (time, level) pairs that `each` yields, with four points per column of pixels.
   function line(each, close) {
     let path = "", column = -1, first = 0, low = 0, high = 0, last = 0, lastX = 0;
     const put = (level) => { path += `${path ? "L" : "M"}${lastX} ${Math.round((1 - level / limit) * HEIGHT)}`; };
@@ -217,7 +217,7 @@
   const points = ([times, levels]) => (put) => times.forEach((time, i) => put(time, levels[i]));
 
   function boxes(kind, top) {
-    let path = "", left = null, right = null; // both may lie left of the edge
+    let path = "", left = null, right = null; // both can be left of the edge
     const flush = () => {
       if (left !== null) path += `M${left} ${top}h${right - left - (right - left > 12 ? 3 : 0)}v290H${left}z`;
     };
@@ -233,9 +233,9 @@
     return path;
   }
 
-  // Stretches of steps of one block, named where the name fits.
+  // Draw stretches of steps of a block, with the name where it fits.
   function blocks() {
-    const made = [], width = stage.clientWidth || 1000;
+    const groups = [], width = stage.clientWidth || 1000;
     let number = 0;
     for (const stretch of stretches) {
       number++;
@@ -249,9 +249,9 @@
       const name = [parts, parts.slice(-2), parts.slice(-1)].map((some) => some.join("."))
         .find((some) => some.length * 7 + 6 < (b - a) * width);
       if (name) group.append(make("text", { x: "50%", y: "14", "text-anchor": "middle" }, name));
-      made.push(group);
+      groups.push(group);
     }
-    lanes.querySelector(".blocks").replaceChildren(...made);
+    lanes.querySelector(".blocks").replaceChildren(...groups);
   }
 
   function ticks(span, about) {
@@ -298,9 +298,9 @@
     if (at < from || at > to) zoom(at - (to - from) / 2, at + (to - from) / 2);
   }
 
-  // ---- what people do
+  // ---- input
 
-  // The step that runs at a time. Among steps that take no time, the one that holds most.
+  // Return the step that runs at a time. Of steps without time, take the step with the most memory.
   function stepAt(time) {
     let low = 0, high = count - 1;
     while (low < high) {
@@ -373,13 +373,13 @@
   get("find").addEventListener("submit", (event) => {
     event.preventDefault();
     const wanted = get("wanted").value.trim();
-    let found = -1;
-    for (let i = 1; wanted && i <= count && found < 0; i++) {
+    let match = -1;
+    for (let i = 1; wanted && i <= count && match < 0; i++) {
       const at = (chosen + i) % count;
-      if (titleOf(at).includes(wanted)) found = at;
+      if (titleOf(at).includes(wanted)) match = at;
     }
-    get("wanted").classList.toggle("missing", wanted !== "" && found < 0);
-    if (found >= 0) { pin(found); reveal(); }
+    get("wanted").classList.toggle("missing", wanted !== "" && match < 0);
+    if (match >= 0) { pin(match); reveal(); }
     else if (wanted) get("live").textContent = `no operation contains ${wanted}`;
   });
 

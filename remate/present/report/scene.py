@@ -1,4 +1,4 @@
-"""What the charts of the page show, in nanoseconds and bytes."""
+"""The data of the page's charts, in nanoseconds and bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...step_measurement.memory_trace import MemoryTrace
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Time in which steps of one kind run: forward | backward | recompute."""
+    """A period in which operations of one kind run: forward | backward | recompute."""
 
     kind: str
     start: int
@@ -20,9 +20,11 @@ class Stretch(msgspec.Struct, frozen=True):
 
 
 class Scene(msgspec.Struct, frozen=True):
-    """span: ns that the charts cover. top: bytes. ours, baseline: predicted. measured: (times, bytes), or empty.
+    """The data of the charts.
 
-    turn, peak_at: ns at which backward starts and the peak is reached first.
+    span: ns of the horizontal axis. top: Most bytes of all curves. ours, baseline: Predicted curves. measured: Times
+    and bytes of the measured curve, or empty. backward_start: ns at which backward starts. peak_at: ns of the first
+    peak.
     """
 
     span: int
@@ -38,7 +40,12 @@ class Scene(msgspec.Struct, frozen=True):
 
 
 def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
-    """trace: measured curve to draw beside the predicted one; its forward and its backward are stretched to fit."""
+    """Return the data of the charts.
+
+    Args:
+        opened: The schedule.
+        trace: A measured curve. Its forward and its backward are stretched to the predicted times.
+    """
     timeline, budget = opened.timeline, opened.schedule.solve.budget
     ours = curve(opened.linked, timeline)
     base = curve(opened.without_recomputes, opened.baseline)
@@ -77,7 +84,7 @@ def _stretches(opened: Analysis, memory: Curve) -> list[Stretch]:
 
 
 def _stretched(trace: MemoryTrace, backward_start: int, end: int) -> tuple[list[int], list[int]]:
-    """The measured curve as a staircase over predicted time: forward onto forward, backward onto backward."""
+    """Return the measured curve as a staircase over predicted time, forward and backward separately."""
     last = max(trace.times[-1], trace.backward_start)
 
     def place(time: int) -> int:

@@ -20,7 +20,7 @@ _SHOWN = 12
 
 
 def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
-    """The figures that matter, each with what it is compared to."""
+    """Return the main figures, each with its reference."""
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
     spent = sum(opened.graph.operations[recompute.op].ns for recompute in opened.expanded.recomputes)
     fits = timeline.peak <= solve.budget
@@ -52,8 +52,8 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         cards.append(("Paged", size(moved), f"leaves and comes back; the step waits {duration(timeline.stall)}", ""))
     if solve.lower_bound is not None:
         of = " of estimated costs" * is_estimated(solve.cost)
-        over = f"proven{of}: no schedule within the budget is faster than {duration(solve.lower_bound)}"
-        cards.append(("Lower bound", overhead(solve.lower_bound, base.time, "no cost"), over, ""))
+        proof = f"proven{of}: no schedule within the budget is faster than {duration(solve.lower_bound)}"
+        cards.append(("Lower bound", overhead(solve.lower_bound, base.time, "no cost"), proof, ""))
     if trace is not None:
         far = trace.peak - timeline.peak
         off = f"{size(abs(far))} {'more' if far > 0 else 'less'} than predicted" if far else "as predicted"
@@ -69,7 +69,7 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
 
 
 def about(opened: Analysis) -> str:
-    """Where the schedule comes from, and how it was solved."""
+    """Return the origin of the schedule and its solution."""
     model, solve = opened.schedule.model, opened.schedule.solve
     operations = f"{count(len(opened.graph.operations), 'operation')}, {opened.graph.backward_start:,} of them forward"
     rows = [
@@ -92,26 +92,20 @@ def about(opened: Analysis) -> str:
             )
         )
     if (solve.peak, solve.time) != (opened.timeline.peak, opened.timeline.time):
-        stated = (
-            f"the file states {size(solve.peak)} and {duration(solve.time)}; this page shows what it computed itself"
-        )
+        stated = f"the file states {size(solve.peak)} and {duration(solve.time)}; this page shows computed figures"
         rows.append(("Edited since", stated))
     items = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in rows)
     return f'<dl class="about">{items}</dl>'
 
 
 def blocks(opened: Analysis) -> str:
-    """A table for each block: plans, what they keep and recomputed, who follows them."""
+    """Return a table for each block: its plans, their kept bytes, recomputations and instances."""
     return "\n".join(_block(opened, use) for use in block_uses(opened))
 
 
 def _block(opened: Analysis, use: BlockUse) -> str:
-    made = count(use.inside, "instance") if use.inside else "operations"
-    of = (
-        f"{use.forward:,} forward and {use.backward:,} backward operations"
-        if not use.inside
-        else (f"{made} of other blocks, {use.forward:,} forward and {use.backward:,} backward operations")
-    )
+    nested = f"{count(use.inside, 'instance')} of other blocks, " if use.inside else ""
+    of = f"{nested}{use.forward:,} forward and {use.backward:,} backward operations"
     note = f'<p class="note">{remark(use.note)}</p>' if use.note else ""
     head = ("Plan", "Used", "Kept for backward", "Recomputes", "Recompute time", "Instances")
     rows = [_plan(plan) for plan in use.plans]
@@ -123,7 +117,7 @@ def _block(opened: Analysis, use: BlockUse) -> str:
 
 
 def _plan(use: PlanUse) -> tuple[str, ...]:
-    who = text(listed(use.instances)) if use.instances else "unused"
+    instances = text(listed(use.instances)) if use.instances else "unused"
     kept = _range(use.shares, lambda s: s.kept, size)
     return (
         code(use.plan),
@@ -131,7 +125,7 @@ def _plan(use: PlanUse) -> tuple[str, ...]:
         kept,
         _range(use.shares, lambda s: s.recomputes, lambda n: f"{n:,}"),
         _range(use.shares, lambda s: s.ns, lambda ns: duration(ns) if ns else "–"),
-        who,
+        instances,
     )
 
 
@@ -147,31 +141,31 @@ def _recomputes_of(opened: Analysis, block: BlockUse, use: PlanUse) -> str:
     if not stated:
         return ""
     lines = "".join(
-        f"<li>{_stated(one)}" + (f' <span class="note">{remark(one.note)}</span>' if one.note else "") + "</li>"
-        for one in stated
+        f"<li>{_stated(s)}" + (f' <span class="note">{remark(s.note)}</span>' if s.note else "") + "</li>"
+        for s in stated
     )
     return f"<p>{code(use.plan)}</p><ul>{lines}</ul>"
 
 
-def _stated(one: Statement) -> str:
-    names = ", ".join(map(code, named(one)))
-    if isinstance(one, Split):
-        return f"in {one.into} tiles along {one.along}: {names}"
-    if not isinstance(one, Page):
-        return f"before {code(one.before)}: {names}"
-    points = [f"{field} {code(point)}" for field in ("out", "gone", "back") if (point := getattr(one, field))]
-    return f"paged to the {one.to}{''.join(f', {point}' for point in points)}: {names}"
+def _stated(statement: Statement) -> str:
+    names = ", ".join(map(code, named(statement)))
+    if isinstance(statement, Split):
+        return f"in {statement.into} tiles along {statement.along}: {names}"
+    if not isinstance(statement, Page):
+        return f"before {code(statement.before)}: {names}"
+    points = [f"{field} {code(point)}" for field in ("out", "gone", "back") if (point := getattr(statement, field))]
+    return f"paged to the {statement.to}{''.join(f', {point}' for point in points)}: {names}"
 
 
 def kept(opened: Analysis) -> str:
-    """What is held when backward starts."""
+    """Return the contents of memory when backward starts."""
     if not opened.timeline.during:
         return "<p>The step has no operations.</p>"
     return _holders("Held when backward starts", grouped(opened, opened.timeline.backward_start))
 
 
 def at_peak(opened: Analysis) -> str:
-    """What is held at the first moment of the peak."""
+    """Return the contents of memory at the first peak."""
     timeline = opened.timeline
     if not timeline.during:
         return ""
@@ -196,11 +190,11 @@ def _holders(caption: str, groups: list[StorageGroup]) -> str:
 
 
 def recomputes(opened: Analysis) -> str:
-    """What runs again, by name without numbers."""
-    found = recomputing(opened)
-    if not found:
+    """Return the recomputations, grouped by name without numbers."""
+    groups = recomputing(opened)
+    if not groups:
         return "<p>None: every value is kept until its last use.</p>"
-    total = sum(r.ns for r in found)
+    total = sum(r.ns for r in groups)
     rows = [
         (
             duration(r.ns),
@@ -209,14 +203,14 @@ def recomputes(opened: Analysis) -> str:
             code(r.name),
             code(r.operator),
         )
-        for r in found
+        for r in groups
     ]
     caption = f"Recomputations: {duration(total)} in {count(len(opened.expanded.recomputes), 'recomputation')}"
     return _cut(caption, ("Time", SHARE, "Count", "Operation", "Operator"), rows, right=(0, 2))
 
 
 def _cut(caption: str, head: Sequence[str], rows: list[tuple[str, ...]], right: Sequence[int]) -> str:
-    """The largest in sight, the rest on demand."""
+    """Return a table of the first rows. Further rows open on demand."""
     shown = table(caption, head, rows[:_SHOWN], right)
     rest = rows[_SHOWN:]
     return shown + (folded(f"{len(rest)} more", table(f"{caption}, the rest", head, rest, right)) if rest else "")

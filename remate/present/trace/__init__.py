@@ -1,4 +1,4 @@
-"""`remate trace`: the predicted step as other tools show it: Perfetto, torch's memory viewer. Loads no torch."""
+"""`remate trace`: the predicted step for Perfetto and for torch's memory viewer. Does not import torch."""
 
 from .perfetto import perfetto
 from .snapshot import snapshot, snapshot_bytes

@@ -1,8 +1,8 @@
 """The predicted step as a snapshot of torch's CUDA allocator, for torch's memory viewer (pytorch.org/memory_viz).
 
-The structure is that of `torch.cuda.memory._snapshot()`. Its addresses are invented: a free block is used again for the
-next block of the same size. Parameters, buffers and inputs are not included. A block's frames are its operation, its
-instance and its part of the step, in place of a Python stack; its category is its role in the step.
+The structure is that of `torch.cuda.memory._snapshot()`. Addresses are invented: a free block is reused for the next
+block of the same size. Parameters, buffers and inputs are not included. The frames of a block are its operation, its
+instance and its part of the step, instead of a Python stack. Its category is its role in the step.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from ...schedule_tools.roles import Roles
 
 BASE = 0x7F00_0000_0000  # the first invented address
 _ALIGNMENT = 512
-_PROTOCOL = 4  # the viewer's own reader knows none beyond
-_UNKNOWN = "unknown"  # the viewer fails on a snapshot that has categories without this one
+_PROTOCOL = 4  # the latest protocol that the viewer reads
+_UNKNOWN = "unknown"  # the viewer fails on categories that do not include this one
 
 
 def snapshot_bytes(opened: Analysis) -> bytes:
-    """`snapshot` as the viewer reads it: a pickle of plain lists, dicts, texts and integers."""
+    """Return the snapshot as the viewer reads it: a pickle of plain lists, dicts, texts and integers."""
     return pickle.dumps(snapshot(opened), protocol=_PROTOCOL)
 
 
 def snapshot(opened: Analysis) -> dict[str, Any]:
-    """Times are microseconds of predicted time."""
+    """Return the snapshot. Its times are microseconds of predicted time."""
     return _Snapshot(opened).result()
 
 
 class _AddressSpace:
-    """Made-up addresses."""
+    """Invented addresses."""
 
     def __init__(self) -> None:
         self.end = BASE
@@ -66,22 +66,22 @@ class _Snapshot:
 
     def result(self) -> dict[str, Any]:
         memory = curve(self.opened.linked, self.opened.timeline)
-        born: dict[int, list[Allocation]] = {}
-        died: dict[int, list[int]] = {}  # by position: addresses
+        births: dict[int, list[Allocation]] = {}
+        deaths: dict[int, list[int]] = {}  # by position: addresses
         for allocation in self.opened.timeline.device.allocations:
             if allocation.nbytes:
-                born.setdefault(allocation.birth, []).append(allocation)
+                births.setdefault(allocation.birth, []).append(allocation)
         events = self.opened.linked.events
         for at, event in enumerate(events):
             time, index = memory.starts[at] // 1000, event.op if isinstance(event, Execution) else None
-            for address in died.get(at, ()):
+            for address in deaths.get(at, ()):
                 self._free(address, time)
-            for allocation in born.get(at, ()):
+            for allocation in births.get(at, ()):
                 address = self._allocate(
                     allocation.nbytes, time, self._frames(allocation, at, index), self._role(allocation)
                 )
-                if allocation.death < len(events):  # what lives to the end is still allocated there
-                    died.setdefault(allocation.death, []).append(address)
+                if allocation.death < len(events):  # blocks of the end of the step stay allocated
+                    deaths.setdefault(allocation.death, []).append(address)
             workspace = self.graph.operations[event.op].workspace if isinstance(event, Computation) else 0
             if workspace:
                 self._free(self._allocate(workspace, time, self._frames(None, at, index), "workspace"), time)
@@ -91,9 +91,9 @@ class _Snapshot:
         return self.roles.role(allocation, allocation.value)
 
     def _frames(self, allocation: Allocation | None, at: int, index: int | None) -> list[dict[str, Any]]:
-        """Innermost first: the value, its operation, its block, its part of the step."""
+        """Return the frames, innermost first: value, operation, block, part of the step."""
         backward_start = self.opened.timeline.backward_start
-        part = "forward" if at < backward_start else "backward" if at > backward_start else "turn to backward"
+        part = "forward" if at < backward_start else "backward" if at > backward_start else "forward/backward boundary"
         frames = []
         if index is not None:
             op, place = self.graph.operations[index], self.home[index]

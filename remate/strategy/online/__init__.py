@@ -1,1 +1,1 @@
-"""Policies that replay a step and decide as they go what to free: what is missing runs again when it is read."""
+"""Online policies: they replay a step, evict values when memory is full, and recompute them when they are read."""

@@ -1,14 +1,15 @@
-"""Coop: memory has addresses, so what goes must lie side by side.
+"""Coop: memory has addresses, so evicted storages must be contiguous.
 
-J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 2023. *Sliding window*: where nothing fits,
-evict the contiguous stretch of memory whose storages cost least to compute again, of all that are long enough; other
-evictions would only leave holes. *Cheap tensor partitioning*: storages that are cheap to compute for their bytes are
-placed from one end of memory, dear ones from the other, so that stretches of cheap ones arise. The cost of a storage is
-that of DTR, over the time since its last use. (The paper's third idea, to overwrite what can be computed again, is what
-the linker does with every schedule.) Because holes take room, it frees more than a policy that only counts bytes, as an
-allocator would.
+J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 2023, has three ideas.
 
-What a replay finds is judged like any other schedule, by the bytes that are live.
+- Sliding window: if no hole is large enough, evict the contiguous stretch of memory that is long enough and cheapest to
+  recompute. Other evictions would only leave holes.
+- Cheap tensor partitioning: storages that are cheap to recompute per byte are placed from one end of memory, expensive
+  storages from the other. This makes long cheap stretches likely.
+- Recomputable in-place: results overwrite arguments that can be recomputed. The linker does this for every schedule.
+
+The cost of a storage is that of DTR, divided by the time since its last use. Holes occupy memory, so the policy evicts
+more than a policy that only counts bytes. The simulator judges the result by its live bytes, like any other schedule.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ class _Block(NamedTuple):
 
 
 class Arena:
-    """Memory of `budget` bytes. blocks: what is allocated, by address."""
+    """Memory of `budget` bytes. blocks: The allocated blocks, by address."""
 
     def __init__(self, problem: Problem, around: Neighbourhood, budget: int) -> None:
         self.problem, self.around, self.size = problem, around, budget
         self.blocks: list[_Block] = []
-        self.outside = 0  # bytes that the step does not compute: tangents
+        self.outside = 0  # bytes of tangents, which the step does not compute
         storages = [s for s in problem.storages if problem.size[s]]
         self.middle = median(self._density(s) for s in storages) if storages else 0.0
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
-        """Place each, the largest first; evict a stretch where there is no hole."""
+        """Place storages, the largest first; evict a stretch if no hole is large enough."""
         outside = replay.held - sum(block.end - block.start for block in self.blocks if block.storage >= 0)
         if outside != self.outside:
             self.outside = outside
@@ -55,18 +56,18 @@ class Arena:
         return True
 
     def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
-        """What operation i reads."""
+        """Return the storages that operation i reads."""
         return replay.problem.reads[i]
 
     def gone(self, s: int) -> None:
-        """Its place is free."""
+        """Free the block of a storage."""
         self.blocks = [block for block in self.blocks if block.storage != s]
 
     def _density(self, s: int) -> float:
         return self.problem.time[self.problem.producer[s]] / self.problem.size[s]
 
     def _place(self, replay: StepReplay, s: int, nbytes: int) -> bool:
-        cheap = s in self.around.made_from and self._density(s) <= self.middle
+        cheap = s in self.around.sources and self._density(s) <= self.middle
         holes = [(start, end) for start, end in self._holes() if end - start >= nbytes]
         if not holes:
             stretch = self._stretch(replay, nbytes)
@@ -86,9 +87,9 @@ class Arena:
         return [(a, b) for a, b in zip(starts, ends, strict=True) if b > a]
 
     def _stretch(self, replay: StepReplay, nbytes: int) -> list[_Block] | None:
-        """Neighbours that may all go, with `nbytes` between those that stay, at the least cost."""
+        """Return the cheapest run of evictable blocks that spans at least `nbytes`, or None."""
         blocks = self.blocks
-        cost = [score(replay, self.around, b.storage) if self._free(replay, b) else None for b in blocks]
+        cost = [score(replay, self.around, b.storage) if self._evictable(replay, b) else None for b in blocks]
         best: tuple[float, int, int] | None = None
         first, total = 0, 0.0
         for last, own in enumerate(cost):
@@ -104,24 +105,24 @@ class Arena:
         return None if best is None else blocks[best[1] : best[2] + 1]
 
     def _between(self, first: int, last: int) -> int:
-        """Bytes that are free once blocks `first` to `last` are gone."""
+        """Return the contiguous free bytes after blocks `first` to `last` are evicted."""
         start = self.blocks[first - 1].end if first else 0
         end = self.blocks[last + 1].start if last + 1 < len(self.blocks) else self.size
         return end - start if first <= last else 0
 
-    def _free(self, replay: StepReplay, block: _Block) -> bool:
-        return block.storage >= 0 and replay.may_go(block.storage)
+    def _evictable(self, replay: StepReplay, block: _Block) -> bool:
+        return block.storage >= 0 and replay.evictable(block.storage)
 
 
 def coop(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The replay in an arena."""
+    """Propose the schedules of replays in an arena."""
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Arena(instance.problem, around, budget))
 
 
 COOP = Strategy(
     "coop",
-    "online: of storages that lie side by side, those that cost least to make again go together",
+    "online: evicts the contiguous storages that are cheapest to recompute",
     coop,
     reference="J. Zhang et al., Coop: memory is not a commodity, NeurIPS 2023",
 )

@@ -1,13 +1,13 @@
-"""Dynamic tensor rematerialization: what is cheap, large, and long unused goes first.
+"""Dynamic tensor rematerialization: evicts storages that are cheap, large, and unused for long.
 
 M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch, T. Chen, Z. Tatlock, "Dynamic tensor
-rematerialization", ICLR 2021: the heuristic h-DTR. A storage s is evicted in the order of
+rematerialization", ICLR 2021. This module has the paper's heuristic h-DTR. It evicts the storage s with the least
 
-        (time of s and of its evicted neighbourhood) / (bytes of s * time since its last read or run)
+    (time of s and of its evicted neighbourhood) / (bytes of s * time since the last use of s)
 
-    where the evicted neighbourhood are the evicted storages that s would need to be computed again, or that would need
-    s, and so on. The policy knows nothing of the future but that a storage is not read any more. Overhead is the time
-    of recomputations; `StepReplay` stops when their number means thrashing.
+The evicted neighbourhood consists of the evicted storages that recomputing s needs, and of those that need s, both
+transitively. The policy does not see future reads, except that it frees a storage after its last read. Its overhead is
+the time of recomputations. `StepReplay` stops if their number indicates thrashing.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from .replay import StepReplay, replayed
 
 
 class Neighbourhood:
-    """Which storages a storage is computed from, and which from it, among those that may run again."""
+    """The data dependences between storages that can be recomputed.
+
+    sources: The storages that a storage is computed from. results: The storages that are computed from it.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.made_from = {s: problem.reads[problem.producer[s]] for s in problem.storages}
-        self.makes: dict[int, list[int]] = {s: [] for s in problem.storages}
-        for s, sources in self.made_from.items():
+        self.sources = {s: problem.reads[problem.producer[s]] for s in problem.storages}
+        self.results: dict[int, list[int]] = {s: [] for s in problem.storages}
+        for s, sources in self.sources.items():
             for source in sources:
-                self.makes[source].append(s)
+                self.results[source].append(s)
 
     def time(self, s: int, evicted: set[int]) -> int:
-        """ns to run what makes s, and all that is evicted around it."""
+        """Return the ns to recompute s and its evicted neighbourhood."""
         time, problem = self.problem.time, self.problem
         operations = {problem.producer[s]}
-        for around in (self.made_from, self.makes):
+        for around in (self.sources, self.results):
             operations |= self._reached(s, evicted, around)
         return sum(time[f] for f in operations)
 
@@ -52,22 +55,22 @@ class Neighbourhood:
 
 
 def score(replay: StepReplay, around: Neighbourhood, s: int) -> float:
-    """h-DTR without the bytes: ns to make s and its neighbourhood again, for each ns that it has not been used."""
+    """Return h-DTR times bytes: ns to recompute s and its evicted neighbourhood per ns since its last use."""
     return (around.time(s, replay.evicted) + 1) / (replay.clock - replay.used[s] + 1)
 
 
 class Heap:
-    """Memory without addresses: a number of bytes. rank: the storage of least rank is evicted first."""
+    """Memory without addresses, which counts bytes. Evicts the storage with the least h-DTR."""
 
     def __init__(self, around: Neighbourhood) -> None:
         self.around = around
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
-        """Evict by h-DTR until these fit."""
+        """Evict by h-DTR until the sizes fit."""
         size, needed = replay.problem.size, sum(sizes.values())
         while replay.held + needed > replay.budget:
-            free = (s for s in replay.there if size[s] and replay.may_go(s))
-            ranked = ((score(replay, self.around, s) / size[s], s) for s in free)
+            evictable = (s for s in replay.resident if size[s] and replay.evictable(s))
+            ranked = ((score(replay, self.around, s) / size[s], s) for s in evictable)
             least = min(ranked, default=None)
             if least is None:
                 return False
@@ -75,27 +78,27 @@ class Heap:
         return True
 
     def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
-        """What operation i reads."""
+        """Return the storages that operation i reads."""
         return replay.problem.reads[i]
 
     def gone(self, s: int) -> None:
-        """Bytes are counted by the replay."""
+        """Do nothing: the replay counts bytes."""
 
 
 def dtr(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The replay under h-DTR."""
+    """Propose the schedules of replays under h-DTR."""
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Heap(around))
 
 
 def neighbourhood(instance: StepInstance) -> Neighbourhood:
-    """The neighbourhoods of a step."""
+    """Return the dependences between the storages of a step."""
     return Neighbourhood(instance.problem)
 
 
 DTR = Strategy(
     "dtr",
-    "online: what is cheap to make again, large and long unused goes first",
+    "online: evicts storages that are cheap to recompute, large, and unused for long",
     dtr,
     reference="M. Kirisame et al., Dynamic tensor rematerialization, ICLR 2021",
 )

@@ -1,10 +1,10 @@
-"""A step replayed within a budget: what is not there when it is read runs again, what does not fit is freed.
+"""Replay of a step within a budget: storages are evicted when memory is full, and recomputed when they are read.
 
-It is the runtime of M. Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021, as far as a policy sees it. The
-program's own operations come in step order. Their inputs are made available, recursively, and locked; room is made for
-their results. A storage that the program does not read any more is freed at once, and computed again if a recomputation
-needs it. Results of operations that may not run again (the backward, for example) stay as long as the program reads
-them.
+This is the runtime of M. Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021, as a policy sees it. The
+operations of the program run in step order. The replay recomputes their missing inputs recursively, locks the inputs,
+and makes room for the results. It frees a storage after the program's last read of it, and recomputes it if a later
+recomputation needs it. Results of operations that cannot run again, such as those of backward, stay until the program's
+last read.
 """
 
 from __future__ import annotations
@@ -19,50 +19,60 @@ from ..instance import StepInstance
 from ..problem import Problem
 from ..states.downward import downward
 
-WORKSPACE = -1  # among storages: what an operation holds while it runs
-THRASHING = 30  # executions per operation of the step, from which on a policy only runs in circles
+WORKSPACE = -1  # a storage number: the workspace of the running operation
+THRASHING = 30  # executions per operation of the step after which a replay stops
 
 
 class Memory(Protocol):
-    """Where storages lie, what goes when they do not fit, and what is computed again first."""
+    """A policy: where storages are placed, what is evicted, and what is recomputed first."""
 
     def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
-        """Storages that are to be in memory, in this order, until operation i has run: what it reads, at least."""
+        """Return the storages to lock until operation i has run, in the order to recompute them.
+
+        They include everything that the operation reads.
+        """
         ...
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
-        """Make room for storages of these bytes, by `replay.evict`. False if there can be none."""
+        """Call `replay.evict` until storages of these bytes fit. Return False if they cannot fit."""
         ...
 
     def gone(self, s: int) -> None:
-        """A storage has been freed."""
+        """Note that a storage was freed."""
         ...
 
 
 class StepReplay:
     """The state of a step during a replay.
 
-    there: storages in memory. held: their bytes, and others that are fixed. locks: how many running executions read or
-    write a storage. clock: ns so far; used[s]: when s was last read or written. evicted: storages that were computed
-    and are not in memory. point: the operation of the program that runs next.
+    Attributes:
+        resident: Storages in memory.
+        held: Bytes of these storages and of tangents.
+        locks: By storage, the number of running operations that read or write it.
+        clock: ns so far.
+        used: By storage, the clock at its last read or write.
+        evicted: Storages that were computed and are not in memory.
+        point: The operation of the program that runs next.
+        recomputes: The recomputations so far.
+        left: Executions until the replay counts as thrashing.
     """
 
     def __init__(self, problem: Problem, budget: int, memory: Memory, stopped: Callable[[], bool]) -> None:
         self.problem, self.budget, self.memory, self.stopped = problem, budget, memory, stopped
-        self.there: set[int] = set()
+        self.resident: set[int] = set()
         self.evicted: set[int] = set()
         self.locks: dict[int, int] = {}
         self.used: dict[int, int] = {}
         self.held = self.clock = self.point = 0
         self.recomputes: list[FlatRecompute] = []
         self.left = THRASHING * (len(problem.forward) + len(problem.backward))
-        self._delivered: dict[int, list[int]] = {}  # by operation: gradients that are gone behind it
+        self._delivered: dict[int, list[int]] = {}  # by operation: gradients that are delivered after it
         for s in problem.delivery:
             self._delivered.setdefault(problem.held_until(s), []).append(s)
         self._reads_left = [sum(problem.real[i] for i in readers) for readers in problem.readers]
 
     def run(self) -> tuple[FlatRecompute, ...] | None:
-        """Replay the step. None where a result cannot be made to fit, or the policy runs in circles."""
+        """Replay the step. Return its recomputations, or None if a result cannot fit or the policy thrashes."""
         problem = self.problem
         for i, real in enumerate(problem.real):
             self.point = i
@@ -79,16 +89,16 @@ class StepReplay:
             self.held -= sum(b for b, last in problem.tangents if last == i)
         return tuple(self.recomputes)
 
-    def may_go(self, s: int) -> bool:
-        """Whether storage s, which is in memory, can be freed and computed again."""
+    def evictable(self, s: int) -> bool:
+        """Return whether a resident storage can be freed and recomputed."""
         problem, f = self.problem, self.problem.producer[s]
         if self.locks.get(s) or f >= problem.backward_start or f in problem.once:
             return False
         return s not in problem.pinned and s not in problem.until_backward_start
 
     def evict(self, s: int) -> None:
-        """Let a storage go."""
-        self.there.discard(s)
+        """Free a storage."""
+        self.resident.discard(s)
         self.evicted.add(s)
         self.held -= self.problem.size[s]
         self.memory.gone(s)
@@ -96,20 +106,23 @@ class StepReplay:
     def _evict_if_unread(self, s: int) -> None:
         problem = self.problem
         wanted = s in problem.pinned or (s in problem.until_backward_start and self.point < problem.backward_start - 1)
-        if s in self.there and not self._reads_left[s] and not wanted and not self.locks.get(s):
+        if s in self.resident and not self._reads_left[s] and not wanted and not self.locks.get(s):
             self.evict(s)
 
     def _execute(self, i: int) -> bool:
-        """Run an operation of the program, after the producers of what it lacks, and of what those lack. Without
-        recursion, which long chains would exhaust. A replay that fails is over, so nothing is unlocked."""
+        """Recompute the missing inputs of an operation of the program, transitively, and run it.
+
+        An explicit stack takes the place of recursion, because chains can be long. A failure ends the replay, so locks
+        remain.
+        """
         problem = self.problem
         stack = [self._frame(i)]
         while stack:
             f, wanted, rest = stack[-1]
-            missing = next((s for s in rest if s not in self.there), None)
+            missing = next((s for s in rest if s not in self.resident), None)
             if missing is None:
                 stack.pop()
-                if not self._once(f, again=bool(stack)):
+                if not self._run_operation(f, again=bool(stack)):
                     return False
                 self._lock(wanted, -1)
                 continue
@@ -120,15 +133,15 @@ class StepReplay:
         return True
 
     def _frame(self, i: int) -> tuple[int, tuple[int, ...], Iterator[int]]:
-        """An operation that is to run, with what it wants, locked, and an iterator over that."""
+        """Lock the storages that an operation needs. Return it, these storages, and an iterator over them."""
         wanted = self.memory.wanted(self, i)
         self._lock(wanted, 1)
         return i, wanted, iter(wanted)
 
-    def _once(self, i: int, again: bool) -> bool:
-        """Run operation i, whose arguments are there and locked."""
+    def _run_operation(self, i: int, again: bool) -> bool:
+        """Run operation i, whose arguments are resident and locked."""
         problem = self.problem
-        sizes = {s: problem.size[s] for s in problem.writes[i] if s not in self.there}
+        sizes = {s: problem.size[s] for s in problem.writes[i] if s not in self.resident}
         sizes[WORKSPACE] = problem.workspace[i]
         self.left -= 1
         self._lock(problem.writes[i], 1)
@@ -139,7 +152,7 @@ class StepReplay:
             self.recomputes.append(FlatRecompute(i, self.point))
         for s in sizes:
             if s != WORKSPACE:
-                self.there.add(s)
+                self.resident.add(s)
                 self.evicted.discard(s)
                 self.held += problem.size[s]
         for s in (*problem.reads[i], *problem.writes[i]):
@@ -156,8 +169,14 @@ class StepReplay:
 def replayed(
     instance: StepInstance, request: Request, context: Context, *memories: Callable[[int], Memory]
 ) -> Proposals[None]:
-    """What a policy comes to under the budget; where it fails, under ever greater ones. memories: of one budget in
-    bytes; a later one is used where the earlier ones fail."""
+    """Propose the replay within the budget, or within larger budgets if it fails.
+
+    Args:
+        instance: The step.
+        request: The request.
+        context: Deadline and progress.
+        memories: Policies, as functions of a budget in bytes. A later policy runs if the earlier policies fail.
+    """
     stopped = context.deadline.stopped
 
     def search(budget: int) -> Proposals[int | None]:

@@ -1,4 +1,4 @@
-"""A step cut into halves again and again, by bags of a tree decomposition of its operations."""
+"""Recursive balanced separators of a step, from bags of a tree decomposition of its operations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from ..problem import Problem
 
 
 class Separators:
-    """The recursion. part[i]: the part in whose separator operation i is. path[i]: that part and those around it, from
-    the whole step on. depth: of each part; the whole step has 0. width: of the decomposition; no separator has more
-    than width + 1 operations."""
+    """The recursion.
+
+    Attributes:
+        part: By operation, the part whose separator contains it.
+        path: By operation, the parts that contain it, from the whole step to `part`.
+        depth: By part, its depth; the whole step has depth 0.
+        width: The width of the decomposition. A separator has at most width + 1 operations.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.path: dict[int, tuple[int, ...]] = {}
@@ -39,8 +44,13 @@ class Separators:
 
 
 def decomposition(problem: Problem) -> tuple[dict[int, set[int]], dict[int, int | None]]:
-    """Bags of operations, each by the operation that is eliminated with it, and the bag above each: the order of least
-    degree (H. Bodlaender, A. Koster, Treewidth computations I, 2010)."""
+    """Return a tree decomposition of the operations by minimum-degree elimination.
+
+    See H. Bodlaender and A. Koster, Treewidth computations I, 2010.
+
+    Returns:
+        The bags, by the operation that each one eliminates, and the parent of each bag.
+    """
     near: dict[int, set[int]] = {i: set() for i, real in enumerate(problem.real) if real}
     for i in near:
         for s in problem.reads[i]:
@@ -80,7 +90,7 @@ def _components(around: dict[int, set[int]], inside: set[int]) -> list[set[int]]
 
 
 def _centroid(around: dict[int, set[int]], inside: set[int]) -> int:
-    """The vertex of a tree without which no part has more than half of it."""
+    """Return the vertex of a tree whose removal leaves parts of at most half its size."""
     root = min(inside)
     order, above = [root], {root: root}
     for i in order:

@@ -1,17 +1,17 @@
-"""Recursion along a tree decomposition: memory for few operations at a time, whatever the time.
+"""Recursion along a tree decomposition: small peaks at any cost of time.
 
 R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. Wang, "Efficient rematerialization for deep networks", NeurIPS 2019. A
-graph of treewidth w has a set of at most w + 1 operations whose removal leaves parts of at most half its size
-(`separators`). To compute an operation, the paper's recursion first computes those separators around it that it
-depends on, from the whole graph inwards and in the graph's order, and holds them; what else it depends on is inside a
-part that a separator closes off, and is computed in the same way. So one separator is held for each of log n levels:
-O(w log n) values at once, beside the arguments of the operations under way.
+graph of treewidth w has a separator of at most w + 1 operations whose removal leaves parts of at most half its size
+(`separators`). To compute an operation, the paper's recursion first computes the separators around it that it depends
+on, from the whole graph inwards and in the graph's order, and holds them. The other dependences are inside the enclosed
+part, and are computed in the same way. The recursion holds one separator for each of log n levels: O(w log n) values at
+a time, beside the arguments of the running operations.
 
-What differs: the paper schedules the computation of all operations once; here a training step keeps its order, and each
-of its operations is computed so in turn. The paper's schedule takes no budget; here what is computed stays in memory
-until the budget needs its place: what is not on the path from the whole to the current part goes first, the deepest
-before others. Where a budget is less than the separators take, they are not held but only go last, which takes more
-time. Gradients, and what may not run again, stay. The decomposition is the heuristic of least degree.
+This implementation differs in two points. The paper schedules all operations once; here a training step keeps its
+order, and the recursion computes each operation in turn. The paper has no budget; here values stay in memory until the
+budget needs their space. Values outside the path from the whole step to the current part are evicted first, the deepest
+parts before others. If the separators exceed the budget, they are not locked but evicted last, which takes more time.
+Gradients, and results of operations that cannot run again, stay. The decomposition is by minimum degree.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ from .separators import Separators
 
 
 class Path:
-    """Memory in which separators on the path to the part at work go last. holds: they do not go at all."""
+    """Memory that evicts separators on the path to the current part last. holds: It does not evict them at all."""
 
     def __init__(self, separators: Separators, *, holds: bool = True) -> None:
         self.separators, self.holds = separators, holds
 
     def wanted(self, replay: StepReplay, i: int) -> tuple[int, ...]:
-        """What operation i reads; before that, if they are held, separators around it that it depends on, the outermost
-        first."""
+        """Return the storages that operation i reads, after the separators it depends on if those are held.
+
+        The outermost separators come first.
+        """
         problem = replay.problem
         reads = problem.reads[i]
-        if not self.holds or all(s in replay.there for s in reads):
+        if not self.holds or all(s in replay.resident for s in reads):
             return reads
         part, depth, path = self.separators.part, self.separators.depth, self.separators.path[i]
         around, seen, open_ = list[tuple[int, int, int]](), set[int](reads), list(reads)
@@ -42,21 +44,21 @@ class Path:
             f = problem.producer[s]
             if part[f] in path:
                 around.append((depth[part[f]], f, s))
-            if s not in replay.there and f < problem.backward_start:
+            if s not in replay.resident and f < problem.backward_start:
                 open_ += [r for r in problem.reads[f] if r not in seen]
                 seen.update(problem.reads[f])
         return tuple(dict.fromkeys([*(s for _, _, s in sorted(around)), *reads]))
 
     def room(self, replay: StepReplay, sizes: dict[int, int]) -> bool:
-        """Evict storages, by their parts, until these sizes fit."""
+        """Evict storages, in the order of their parts, until the sizes fit."""
         problem, needed = replay.problem, sum(sizes.values())
         excess = replay.held + needed - replay.budget
         if excess <= 0:
             return True
         producer = next((problem.producer[s] for s in sizes if s >= 0), replay.point)
         path = {part for i in (replay.point, producer) for part in self.separators.path[i]}
-        free = [s for s in replay.there if problem.size[s] and replay.may_go(s)]
-        for _, s in sorted((self._rank(problem.producer[s], path), s) for s in free):
+        evictable = [s for s in replay.resident if problem.size[s] and replay.evictable(s)]
+        for _, s in sorted((self._rank(problem.producer[s], path), s) for s in evictable):
             if excess <= 0:
                 break
             excess -= problem.size[s]
@@ -64,7 +66,7 @@ class Path:
         return excess <= 0
 
     def gone(self, s: int) -> None:
-        """Bytes are counted by the replay."""
+        """Do nothing: the replay counts bytes."""
 
     def _rank(self, i: int, path: set[int]) -> tuple[bool, int]:
         part = self.separators.part[i]
@@ -72,19 +74,19 @@ class Path:
 
 
 def treewidth(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The replay by the recursion."""
+    """Propose the schedules of replays by the recursion."""
     separators = instance.view(separators_of)
     yield from replayed(instance, request, context, lambda _: Path(separators), lambda _: Path(separators, holds=False))
 
 
 def separators_of(instance: StepInstance) -> Separators:
-    """The recursion of a step."""
+    """Return the separators of a step."""
     return Separators(instance.problem)
 
 
 TREEWIDTH = Strategy(
     "treewidth",
-    "recursion along a tree decomposition: small peaks, whatever the time",
+    "recursion along a tree decomposition: small peaks at any cost of time",
     treewidth,
     reference="R. Kumar et al., Efficient rematerialization for deep networks, NeurIPS 2019",
 )

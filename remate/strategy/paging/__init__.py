@@ -1,5 +1,4 @@
-"""Values that leave the device and come back, on top of recomputations or without them; parameters and gradients that
-do."""
+"""Strategies that page: values, with or without recomputation, and parameters with their gradients."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which values leave, and when: greedily, until the step fits.
+"""A greedy choice of pages.
 
-While some slot holds more than the budget, a value that is away there best leaves: bytes times the span of its gap over
-the time that its copies take of a lane, or just the largest. It is gone from the first slot on that holds too much, as
-late as that allows, and comes back behind the last one, as early as that allows: so the copies have most time beside
-the operations.
+While a slot exceeds the budget, the method pages one of the values that can be away in that slot. It takes the value
+with the highest score: bytes times the span of its gap divided by the time of its copies, or the largest value. The
+value is away from the first slot that exceeds the budget to the last one. It therefore leaves as late and returns as
+early as the budget allows, which gives its copies the most time to overlap with operations.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .gaps import Slots, flat_page, slots
 
 Order = Literal["span", "size"]
 ORDERS: tuple[Order, ...] = ("span", "size")
-_CORRECTIONS = 4  # of the aim, where the linker holds a little more than the slots say
+_CORRECTIONS = 4  # retries with a smaller target: the linker can hold slightly more than the slots predict
 
 
 class Paged(NamedTuple):
-    """A schedule with pages, judged by the simulator. peak: bytes; time: ns, waiting included."""
+    """A schedule with pages, as the simulator judges it. peak: Bytes. time: ns, stalls included."""
 
     recomputes: tuple[FlatRecompute, ...]
     pages: tuple[FlatPage, ...]
@@ -34,7 +34,7 @@ class Paged(NamedTuple):
 
 
 class _AwayStretch(NamedTuple):
-    """A value that leaves. gap: its number; gone, back: slots."""
+    """A paged value. gap: Index of the gap. gone, back: Slots."""
 
     gap: int
     to: PageMemory
@@ -45,18 +45,28 @@ class _AwayStretch(NamedTuple):
 def page(
     graph: Graph, recomputes: Sequence[FlatRecompute], budget: int, limits: Mapping[PageMemory, int], order: Order
 ) -> Paged | None:
-    """Pages on top of these recomputations, so that the device holds at most `budget` bytes, and each memory at most
-    its limit; None if the greedy choice finds none. order: which values leave first."""
+    """Add pages to recomputations until the step fits.
+
+    Args:
+        graph: The step.
+        recomputes: Its recomputations.
+        budget: Most bytes on the device.
+        limits: Most bytes in each memory that values are paged to.
+        order: The score that decides which value is paged next.
+
+    Returns:
+        The schedule, or None if the greedy choice does not reach the budget.
+    """
     linked = link(graph, recomputes)
-    step, aim = slots(linked, simulate(linked)), budget
+    step, target = slots(linked, simulate(linked)), budget
     for _ in range(_CORRECTIONS):
-        chosen = _Greedy(graph, step, limits, order).fit(aim)
-        if chosen is None:
+        pages = _Greedy(graph, step, limits, order).fit(target)
+        if pages is None:
             return None
-        timeline = simulate(link(graph, recomputes, chosen))
+        timeline = simulate(link(graph, recomputes, pages))
         if timeline.peak <= budget:
-            return Paged(tuple(recomputes), chosen, timeline.peak, timeline.time)
-        aim -= timeline.peak - budget
+            return Paged(tuple(recomputes), pages, timeline.peak, timeline.time)
+        target -= timeline.peak - budget
     return None
 
 
@@ -64,29 +74,29 @@ class _Greedy:
     def __init__(self, graph: Graph, step: Slots, limits: Mapping[PageMemory, int], order: Order) -> None:
         self._graph, self._step, self._order = graph, step, order
         self._room: dict[PageMemory, int] = dict(
-            sorted(limits.items(), key=lambda one: -graph.lanes[one[0]].out)
-        )  # the fastest lane first
+            sorted(limits.items(), key=lambda limit: -graph.lanes[limit[0]].out)
+        )  # fastest lane first
         self._held = step.held.copy()
         self._free = np.ones(len(step.gaps.values), dtype=bool)
 
-    def fit(self, aim: int) -> tuple[FlatPage, ...] | None:
+    def fit(self, target: int) -> tuple[FlatPage, ...] | None:
         chosen: list[_AwayStretch] = []
         while True:
             at = int(self._held.argmax())
-            if self._held[at] <= aim:
+            if self._held[at] <= target:
                 break
-            away = self._leaving(at, aim)
+            away = self._best_at(at, target)
             if away is None:
                 return None
             chosen.append(away)
             self._held[away.gone : away.back] -= self._nbytes(away)
-        return self._written(self._relaxed(chosen, aim))
+        return self._pages(self._relaxed(chosen, target))
 
     def _nbytes(self, away: _AwayStretch) -> int:
         return int(self._step.gaps.nbytes[away.gap])
 
-    def _leaving(self, at: int, aim: int) -> _AwayStretch | None:
-        """The best value to be away in a slot."""
+    def _best_at(self, at: int, target: int) -> _AwayStretch | None:
+        """Page the value with the highest score among those that can be away in a slot."""
         gaps = self._step.gaps
         most = max(self._room.values(), default=0)
         able = np.flatnonzero(self._free & (gaps.first <= at) & (at < gaps.read) & (gaps.nbytes <= most))
@@ -97,7 +107,7 @@ class _Greedy:
         to: PageMemory = next(memory for memory, room in self._room.items() if gaps.nbytes[gap] <= room)
         self._free[gap] = False
         self._room[to] -= int(gaps.nbytes[gap])
-        over = int(gaps.first[gap]) + np.flatnonzero(self._held[gaps.first[gap] : gaps.read[gap]] > aim)
+        over = int(gaps.first[gap]) + np.flatnonzero(self._held[gaps.first[gap] : gaps.read[gap]] > target)
         return _AwayStretch(gap, to, int(over[0]), int(over[-1]) + 1)
 
     def _score(self, able: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
@@ -107,23 +117,23 @@ class _Greedy:
         span = self._step.begins[gaps.read[able]] - self._step.begins[gaps.first[able]]
         return nbytes * (span + 1.0) / (lane.latency + 1.0 + nbytes * 1e9 / lane.out)
 
-    def _relaxed(self, chosen: list[_AwayStretch], aim: int) -> list[_AwayStretch]:
-        """What leaves later and comes back earlier where the others have made room since, or stays."""
-        gaps, found = self._step.gaps, list[_AwayStretch]()
+    def _relaxed(self, chosen: list[_AwayStretch], target: int) -> list[_AwayStretch]:
+        """Shorten or drop stretches that later choices made unnecessary."""
+        gaps, relaxed = self._step.gaps, list[_AwayStretch]()
         for away in chosen:
             self._held[away.gone : away.back] += self._nbytes(away)
             first, read = int(gaps.first[away.gap]), int(gaps.read[away.gap])
-            over = first + np.flatnonzero(self._held[first:read] > aim)
+            over = first + np.flatnonzero(self._held[first:read] > target)
             if len(over):
-                moved = away._replace(gone=int(over[0]), back=int(over[-1]) + 1)
-                self._held[moved.gone : moved.back] -= self._nbytes(moved)
-                found.append(moved)
-        return found
+                shorter = away._replace(gone=int(over[0]), back=int(over[-1]) + 1)
+                self._held[shorter.gone : shorter.back] -= self._nbytes(shorter)
+                relaxed.append(shorter)
+        return relaxed
 
-    def _written(self, chosen: list[_AwayStretch]) -> tuple[FlatPage, ...]:
+    def _pages(self, chosen: list[_AwayStretch]) -> tuple[FlatPage, ...]:
         gaps = self._step.gaps
         ordered = sorted(chosen, key=lambda away: (away.gone, int(gaps.values[away.gap])))
         return tuple(
-            flat_page(self._graph, int(gaps.values[one.gap]), one.to, one.gone, one.back, int(gaps.read[one.gap]))
-            for one in ordered
+            flat_page(self._graph, int(gaps.values[away.gap]), away.to, away.gone, away.back, int(gaps.read[away.gap]))
+            for away in ordered
         )

@@ -1,7 +1,8 @@
-"""Recomputing and paging together: pages on top of what other strategies have found for larger budgets.
+"""Recomputation and paging together.
 
-`mixed` looks for recomputations under the budget and under a few larger ones, lets pages make up the difference, and
-takes the fastest, by the simulator; what recomputes only is among them. `offload-only` pages and recomputes nothing.
+`mixed` solves for recomputations at the budget and at a few larger budgets. It adds pages to the larger schedules until
+they fit, and takes the fastest schedule by the simulator. The recomputation-only schedule is always a candidate.
+`offload-only` pages and recomputes nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from .greedy import ORDERS, Paged, page
 
 WEIGHT_OFFLOADING = "weight-offloading"
 PAGED_STRATEGIES = ("mixed", "offload-only", WEIGHT_OFFLOADING)
-_LARGER = 3  # budgets between the requested one and the peak of the baseline
-_STARTS = 8  # schedules that pages are put on
-_WORTH = 0.03  # of the peak must be able to leave in the time of forward
+_LARGER = 3  # budgets between the requested budget and the baseline's peak
+_STARTS = 8  # schedules that pages are added to
+_WORTH = 0.03  # share of the peak that must be able to leave during forward
 
 
 class PagingLimits(NamedTuple):
-    """limits: bytes that a step may keep in each memory. only: recompute nothing."""
+    """limits: Most bytes of a step in each memory. only: Recompute nothing."""
 
     limits: Mapping[PageMemory, int]
     only: bool
@@ -46,21 +47,21 @@ def paged_solution(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Solution:
-    """The fastest schedule found within the budget, with pages where they help.
+    """Return the fastest schedule within the budget, with pages where they help.
 
     Args:
-        instance: The step; its lanes are those that the graph has.
-        request: What is asked; `budget` is of the device.
-        paging: What may be paged.
-        policy: How recomputations are searched for.
-        time_limit: Seconds for each search of recomputations.
-        progress: Called with a line of text now and then.
+        instance: The step, with the lanes of its graph.
+        request: The request; `budget` is of the device.
+        paging: The memories to page to, and their limits.
+        policy: The strategies that search for recomputations.
+        time_limit: Seconds for each of these searches.
+        progress: Called with a line of text at each stage.
 
     Returns:
-        The solution. With pages it has no bound: those there are hold for schedules that recompute only.
+        The solution. A solution with pages has no bound, because the bounds hold for recomputation only.
 
     Raises:
-        InfeasibleError: Nothing fits, with pages neither.
+        InfeasibleError: No schedule fits, not even with pages.
     """
     pool, failed, plain = CandidatePool(), None, None
     if not paging.only:
@@ -71,17 +72,17 @@ def paged_solution(
     base = instance.baseline
     if base.peak <= request.budget or (plain is not None and not _worth(instance, paging)):
         if plain is not None:
-            progress("nothing is paged: too little could leave while forward runs, or everything fits")
+            progress("no pages: the step fits without them, or too little can leave during forward")
             return plain
-        return _of(instance, Paged(base.recomputes, (), base.peak, base.time), base)
+        return _solution(instance, Paged(base.recomputes, (), base.peak, base.time), base)
     starts = [base] if paging.only else _starts(instance, request, policy, pool, progress)
-    found: list[tuple[Paged, Candidate]] = []
+    candidates: list[tuple[Paged, Candidate]] = []
     for start in starts:
         for order in ORDERS:
-            made = page(instance.graph, start.recomputes, request.budget, paging.limits, order)
-            if made is not None:
-                found.append((made, start))
-    best = min(found, key=lambda one: (one[0].time, len(one[0].pages)), default=None)
+            paged = page(instance.graph, start.recomputes, request.budget, paging.limits, order)
+            if paged is not None:
+                candidates.append((paged, start))
+    best = min(candidates, key=lambda candidate: (candidate[0].time, len(candidate[0].pages)), default=None)
     if best is None and plain is None:
         raise failed or InfeasibleError(
             request.budget, base.peak, instance.floor, "offload-only", None, base.peak, struck=False, holder=""
@@ -91,11 +92,11 @@ def paged_solution(
         if best is None or best[0].time >= plain.time:
             return plain
     assert best is not None
-    return _of(instance, *best)
+    return _solution(instance, *best)
 
 
 def _worth(instance: StepInstance, paging: PagingLimits) -> bool:
-    """Whether a notable part of the peak could leave while forward runs."""
+    """Whether a relevant share of the peak can leave during forward."""
     graph = instance.graph
     forward = sum(op.ns for op in graph.operations[: graph.backward_start])
     fastest = max(graph.lanes[memory].out for memory in paging.limits)
@@ -109,33 +110,33 @@ def _starts(
     pool: CandidatePool,
     progress: Callable[[str], None],
 ) -> list[Candidate]:
-    """Schedules that take more than the budget, and the time that recomputing saves for it: the baseline first."""
+    """Schedules that exceed the budget and recompute less than it needs. The baseline comes first."""
     base = instance.baseline
     for part in range(1, _LARGER + 1):
         larger = request.budget + (base.peak - request.budget) * part // (_LARGER + 1)
-        progress(f"looking for recomputations within {size(larger)}, for pages to make up the rest")
+        progress(f"solving recomputation within {size(larger)}; pages cover the rest")
         try:
             solve(instance, replace(request, budget=larger, effort=QUICK), policy, pool=pool)
         except InfeasibleError:
             continue
-    able = [one for one in pool.candidates if one.order is None and one.peak > request.budget]
-    step = max(1, len(able) // _STARTS)
-    return [base, *(one for one in able[::step] if one.recomputes)]
+    over = [candidate for candidate in pool.candidates if candidate.order is None and candidate.peak > request.budget]
+    stride = max(1, len(over) // _STARTS)
+    return [base, *(candidate for candidate in over[::stride] if candidate.recomputes)]
 
 
 def _compare(instance: StepInstance, plain: Solution, best: Paged | None, progress: Callable[[str], None]) -> None:
     base = instance.baseline.time or 1
-    paged = "nothing that fits" if best is None else f"{(best.time / base - 1) * 100:.2f}% more time"
-    progress(f"recomputing only: {(plain.time / base - 1) * 100:.2f}% more time; with pages: {paged}")
+    paged = "no schedule fits" if best is None else f"{(best.time / base - 1) * 100:.2f}% more time"
+    progress(f"recomputation only: {(plain.time / base - 1) * 100:.2f}% more time; with pages: {paged}")
 
 
-def _of(instance: StepInstance, found: Paged, start: Candidate) -> Solution:
+def _solution(instance: StepInstance, paged: Paged, start: Candidate) -> Solution:
     base = instance.baseline
-    recomputed = [] if not found.recomputes else start.strategy.split("+")
+    recomputed = [] if not paged.recomputes else start.strategy.split("+")
     return Solution(
-        found.recomputes,
-        found.peak,
-        found.time,
+        paged.recomputes,
+        paged.peak,
+        paged.time,
         base.peak,
         base.time,
         base.time,
@@ -143,5 +144,5 @@ def _of(instance: StepInstance, found: Paged, start: Candidate) -> Solution:
         "heuristic",
         "+".join([*recomputed, "page"]),
         start.solver,
-        pages=found.pages,
+        pages=paged.pages,
     )

@@ -1,11 +1,13 @@
-"""`weight-offloading`: parameters and their gradients leave the device, for models whose parameters exceed the budget.
+"""`weight-offloading`: pages parameters and their gradients, for models whose parameters exceed the budget.
 
-After Beaumont, Eyraud-Dubois, Shilova, Zhao: "Weight Offloading Strategies for Training Large DNN Models" (2022, HAL
-hal-03580767): which weights are away between two uses, and when they are brought back through a lane of limited
-bandwidth. Theirs is an integer program of what must leave and a heuristic that schedules the transfers, and a greedy
-selection where the program is too large. Ours differ in this: a step is one of operations and not of layers; a gap is
-any between two reads, of which a weight may have more than two; what is chosen may be away between steps, where theirs
-has the optimizer on the host; gradients are chosen one by one; and every selection is judged by the simulator.
+The method is that of Beaumont, Eyraud-Dubois, Shilova and Zhao, "Weight Offloading Strategies for Training Large DNN
+Models" (2022, HAL hal-03580767). It chooses which weights are away between two uses, and when they return through a
+lane of limited bandwidth. The paper has an integer program that selects the weights, a heuristic that schedules the
+transfers, and a greedy selection for models that are too large for the program.
+
+This implementation differs in four points. The step consists of operations, not of layers, and a weight can have more
+than two reads. Weights can be away between steps; in the paper the optimizer runs on the host. Gradients are chosen
+individually. The simulator judges every selection.
 """
 
 from __future__ import annotations
@@ -30,9 +32,9 @@ from ..solve import Solution
 from .greedy import Paged
 from .weights import Absence, WeightedStep, pages_of, weighted_step
 
-_CORRECTIONS = 6  # of the aim, where the linker holds more than the slots say
-_NODES = 2000  # of the search of the integer program
-_SINCE = 24  # moments from which on the lane's work is counted, in the integer program
+_CORRECTIONS = 6  # retries with a smaller target: the linker can hold more than the slots predict
+_NODES = 2000  # nodes of the search tree of the integer program
+_SINCE = 24  # slots at which the integer program begins a constraint of the lane
 
 
 def offloaded(
@@ -44,31 +46,31 @@ def offloaded(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Solution:
-    """The fastest schedule found that recomputes nothing and holds at most the budget, parameters included.
+    """Return the fastest schedule that recomputes nothing and fits, parameters included.
 
     Args:
-        instance: The step; its lanes are those that the graph has.
-        request: What is asked; `budget` is of the device, and parameters count.
-        to: The memory that parameters and gradients go to.
-        limit: Bytes that they may take there.
+        instance: The step, with the lanes of its graph.
+        request: The request; `budget` is of the device, and parameters count.
+        to: The memory that parameters and gradients are paged to.
+        limit: Most bytes in that memory.
         time_limit: Seconds for the integer program.
-        progress: Called with a line of text now and then.
+        progress: Called with a line of text at each stage.
 
     Raises:
-        InfeasibleError: The step does not fit, whatever of its parameters and gradients is away.
+        InfeasibleError: The step does not fit, even with all its parameters and gradients paged.
     """
     step, base = weighted_step(instance.graph, to), instance.baseline
     candidates: list[tuple[Paged, str]] = []
     for name, select in (
-        ("integer program", lambda aim: _exact(step, aim, time_limit)),
-        ("greedy by span", lambda aim: _greedy(step, aim, True)),
-        ("greedy by size", lambda aim: _greedy(step, aim, False)),
+        ("integer program", lambda target: _exact(step, target, time_limit)),
+        ("greedy by span", lambda target: _greedy(step, target, True)),
+        ("greedy by size", lambda target: _greedy(step, target, False)),
     ):
-        found = _judged(step, select, request.budget, limit)
-        candidates += [(found, name)] if found is not None else []
-        progress(f"{name}: {'nothing that fits' if found is None else f'{_more(found.time, base.time)} more time'}")
+        paged = _judged(step, select, request.budget, limit)
+        candidates += [(paged, name)] if paged is not None else []
+        progress(f"{name}: {'no schedule fits' if paged is None else f'{_more(paged.time, base.time)} more time'}")
     if not candidates:
-        held = step.held - sum(step.covered(one) * one.nbytes for one in step.absences)
+        held = step.held - sum(step.covered(absence) * absence.nbytes for absence in step.absences)
         peak = simulate(link(step.graph, (), pages_of(step, step.absences, int(held.max())) or ())).peak
         raise InfeasibleError(
             request.budget,
@@ -80,7 +82,7 @@ def offloaded(
             struck=False,
             holder="",
         )
-    best, name = min(candidates, key=lambda one: (one[0].time, len(one[0].pages)))
+    best, name = min(candidates, key=lambda candidate: (candidate[0].time, len(candidate[0].pages)))
     return Solution(
         (),
         best.peak,
@@ -97,7 +99,7 @@ def offloaded(
 
 
 def _floor(graph: Graph) -> int:
-    """Bytes of the operation that needs most: what it reads and makes must be there while it runs."""
+    """Bytes of the largest operation: its arguments, results and workspace."""
     return max(
         (
             op.workspace
@@ -116,14 +118,14 @@ def _more(time: int, base: int) -> str:
 def _judged(
     step: WeightedStep, select: Callable[[int], Sequence[Absence] | None], budget: int, limit: int
 ) -> Paged | None:
-    """What a selection comes to by the simulator, the aim lowered where it takes too much."""
+    """Simulate a selection. Lower its target and select again while the result exceeds the budget."""
     if int(step.held.max()) <= budget:
-        kept = simulate(link(step.graph))
-        return Paged((), (), kept.peak, kept.time)
-    aim, parameters = budget, parameter_bytes(step.graph)
+        unpaged = simulate(link(step.graph))
+        return Paged((), (), unpaged.peak, unpaged.time)
+    target, parameters = budget, parameter_bytes(step.graph)
     for _ in range(_CORRECTIONS):
-        chosen = select(aim)
-        pages = None if chosen is None else pages_of(step, chosen, aim)
+        chosen = select(target)
+        pages = None if chosen is None else pages_of(step, chosen, target)
         if pages is None:
             return None
         linked = link(step.graph, (), pages)
@@ -131,60 +133,64 @@ def _judged(
         over = timeline.peak + (0 if linked.parameters_paged else parameters) - budget
         if over <= 0:
             return Paged((), pages, timeline.peak, timeline.time) if sum(timeline.paged.values()) <= limit else None
-        aim -= over
+        target -= over
     return None
 
 
-def _greedy(step: WeightedStep, aim: int, by_span: bool) -> list[Absence] | None:
-    """While a slot holds too much, what best leaves it: bytes times the time that it is away, over the time of the
-    lane; or the largest. Then those return that the others have made needless."""
+def _greedy(step: WeightedStep, target: int, by_span: bool) -> list[Absence] | None:
+    """Add the best absence of the fullest slot until all slots fit; then drop absences that are not needed.
+
+    The score is bytes times the time away divided by the time of the copy, or the number of bytes.
+    """
     held, left, chosen = step.held.copy(), list(step.absences), list[Absence]()
-    covered = {one: step.covered(one) for one in left}
+    covered = {absence: step.covered(absence) for absence in left}
     spans = np.append(np.diff(step.begins), 1.0)
 
-    def worth(one: Absence) -> tuple[float, int]:
-        lane = step.out(one) if one.read is None else step.back(one)
-        hidden = float(spans[covered[one]].sum()) if one.read is not None else 0.0
-        return (one.nbytes * (hidden + 1.0) / lane if by_span else float(one.nbytes)), -one.value
+    def score(absence: Absence) -> tuple[float, int]:
+        copy = step.out(absence) if absence.read is None else step.back(absence)
+        hidden = float(spans[covered[absence]].sum()) if absence.read is not None else 0.0
+        return (absence.nbytes * (hidden + 1.0) / copy if by_span else float(absence.nbytes)), -absence.value
 
-    while held.max() > aim:
-        at = int(held.argmax())
-        able = [one for one in left if covered[one][at]]
-        if not able:
+    while held.max() > target:
+        slot = int(held.argmax())
+        available = [absence for absence in left if covered[absence][slot]]
+        if not available:
             return None
-        best = max(able, key=worth)
+        best = max(available, key=score)
         left.remove(best)
         chosen.append(best)
         held[covered[best]] -= best.nbytes
-    for one in sorted(chosen, key=worth):
-        if (held[covered[one]] + one.nbytes).max() <= aim:
-            chosen.remove(one)
-            held[covered[one]] += one.nbytes
+    for absence in sorted(chosen, key=score):
+        if (held[covered[absence]] + absence.nbytes).max() <= target:
+            chosen.remove(absence)
+            held[covered[absence]] += absence.nbytes
     return chosen
 
 
-def _exact(step: WeightedStep, aim: int, time_limit: float | None) -> list[Absence] | None:
-    """The least waiting that memory and the lane allow: an integer program.
+def _exact(step: WeightedStep, target: int, time_limit: float | None) -> list[Absence] | None:
+    """Minimize stalls by an integer program.
 
-    Binary variables say what is away; every slot that holds too much must be relieved of the excess. Copies back follow
-    one another: for moments j < k, those that leave at or after j and are read at or before k take no longer than the
-    step from j to k and what it waits meanwhile. When memory lets a copy begin is left to `pages_of`, so this is a
-    lower bound of the waiting for parameters, as the paper's program is. A gradient is waited for."""
-    absences, over = step.absences, np.flatnonzero(step.held > aim)
-    covered = [step.covered(one) for one in absences]
+    Binary variables select absences. In every slot that exceeds the target, the selected absences cover the excess.
+    Copies back run one after another: for slots j < k, the copies that start at or after j and are read at or before k
+    take no longer than the step from j to k, stalls included. The program ignores that memory can delay a copy, which
+    `pages_of` considers later. Its optimum is therefore a lower bound of the stalls for parameters, as in the paper.
+    The step always waits for the copy of a gradient.
+    """
+    absences, over = step.absences, np.flatnonzero(step.held > target)
+    covered = [step.covered(absence) for absence in absences]
     unit, scale = max(1.0, float(step.held.max())), max(1.0, float(step.begins[-1]))
     model: Any = pyo.ConcreteModel()
     model.away = pyo.Var(range(len(absences)), domain=pyo.Binary)
-    reads = sorted({one.read for one in absences if one.read is not None})
+    reads = sorted({absence.read for absence in absences if absence.read is not None})
     model.waited = pyo.Var(range(len(reads) + 1), bounds=(0, None))
     numbers = range(len(absences))
 
     def relieved(m: Any, slot: int) -> Any:
-        able = [n for n in numbers if covered[n][slot]]
-        if not able:
+        present = [n for n in numbers if covered[n][slot]]
+        if not present:
             return pyo.Constraint.Infeasible
-        excess = float(step.held[slot]) - aim
-        return linear([m.away[n] for n in able], [absences[n].nbytes / unit for n in able]) >= excess / unit
+        excess = float(step.held[slot]) - target
+        return linear([m.away[n] for n in present], [absences[n].nbytes / unit for n in present]) >= excess / unit
 
     model.relieved = pyo.Constraint([int(slot) for slot in over], rule=relieved)
     model.order = pyo.Constraint(
@@ -216,8 +222,8 @@ def _exact(step: WeightedStep, aim: int, time_limit: float | None) -> list[Absen
     except ValueError:
         return None
     with Deadline(time_limit) as deadline:
-        found = engine.solve(deadline, stage="weights", relative_gap=0.01, nodes=_NODES)
-    if found.x is None:
+        result = engine.solve(deadline, stage="weights", relative_gap=0.01, nodes=_NODES)
+    if result.x is None:
         return None
-    taken = binaries(found.x, engine.columns(model.away.values()))
-    return [one for one, chosen in zip(absences, taken.tolist(), strict=True) if chosen]
+    away = binaries(result.x, engine.columns(model.away.values()))
+    return [absence for absence, selected in zip(absences, away.tolist(), strict=True) if selected]

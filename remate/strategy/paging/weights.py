@@ -1,6 +1,6 @@
-"""Which parameters and gradients could be away from the device, and when: what weight offloading chooses among.
+"""The parameters and gradients that weight offloading can page, and the slots in which they can be away.
 
-The step keeps everything else, and runs nothing again. All parameters count for memory. Slots are those of `gaps`.
+The step keeps everything else and recomputes nothing. All parameters count as memory. `gaps` defines slots.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ from .gaps import slots, slots_of_events
 
 
 class Absence(NamedTuple):
-    """A parameter is away in slots [first, read), and if it is away between steps, from `last` on, too. A gradient
-    (read: None) is away from `first` to `last`."""
+    """An absence from the device.
+
+    A parameter is away in slots [first, read). If it is also away between steps, it is away from `last` to the end. A
+    gradient has no `read`, and is away in slots [first, last).
+    """
 
     value: int
     nbytes: int
@@ -30,8 +33,11 @@ class Absence(NamedTuple):
 
 
 class WeightedStep(NamedTuple):
-    """graph: the step. held: by slot, bytes with all parameters on the device and all gradients where they are. begins:
-    ns, by slot. absences: what may be chosen. to: the memory that everything goes to."""
+    """A step and its possible absences.
+
+    held: Peak bytes of each slot with all parameters and gradients on the device. begins: Start of each slot in ns.
+    absences: All possible absences. to: The memory that they are paged to.
+    """
 
     graph: Graph
     held: np.ndarray
@@ -39,38 +45,38 @@ class WeightedStep(NamedTuple):
     absences: tuple[Absence, ...]
     to: PageMemory
 
-    def covered(self, one: Absence) -> np.ndarray:
-        """By slot, whether it is away there."""
-        found = np.zeros(len(self.held), dtype=bool)
-        if one.read is None:
-            found[one.first : one.last] = True
-            return found
-        found[one.first : one.read] = True
-        if one.last is not None:
-            found[one.last :] = True
-        return found
+    def covered(self, absence: Absence) -> np.ndarray:
+        """Return a mask over slots: whether the absence covers the slot."""
+        covered = np.zeros(len(self.held), dtype=bool)
+        if absence.read is None:
+            covered[absence.first : absence.last] = True
+            return covered
+        covered[absence.first : absence.read] = True
+        if absence.last is not None:
+            covered[absence.last :] = True
+        return covered
 
-    def back(self, one: Absence) -> float:
-        """ns that the lane takes to bring a parameter back."""
+    def back(self, absence: Absence) -> float:
+        """Return the time of the copy back of a parameter, in ns."""
         lane = self.graph.lanes[self.to]
-        return lane.latency + one.nbytes * 1e9 / lane.back
+        return lane.latency + absence.nbytes * 1e9 / lane.back
 
-    def out(self, one: Absence) -> float:
-        """ns that the lane takes to bring a gradient out, in which the step waits."""
+    def out(self, absence: Absence) -> float:
+        """Return the time of the copy out of a gradient, in ns. The step waits for it."""
         lane = self.graph.lanes[self.to]
-        return lane.latency + one.nbytes * 1e9 / lane.out
+        return lane.latency + absence.nbytes * 1e9 / lane.out
 
 
 def weighted_step(graph: Graph, to: PageMemory) -> WeightedStep:
-    """What there is to choose in a step."""
+    """Return the possible absences of a step that pages to the memory `to`."""
     linked = link(graph)
-    found = slots(linked, simulate(linked))
-    held = found.held + parameter_bytes(graph)
-    return WeightedStep(graph, held, found.begins, (*_parameters(linked), *_gradients(linked)), to)
+    unpaged = slots(linked, simulate(linked))
+    held = unpaged.held + parameter_bytes(graph)
+    return WeightedStep(graph, held, unpaged.begins, (*_parameters(linked), *_gradients(linked)), to)
 
 
 def _parameters(linked: Linked) -> list[Absence]:
-    graph, given = linked.graph, _delivered(linked)
+    graph, delivered = linked.graph, _delivered(linked)
     boundary, outside = graph.backward_start, held_outside(graph)
     reads: dict[int, list[int]] = {}
     for index, op in enumerate(graph.operations):
@@ -78,28 +84,28 @@ def _parameters(linked: Linked) -> list[Absence]:
             for owner in dict.fromkeys(graph.root[value] for value in op.reads):
                 if is_parameter(graph, owner):
                     reads.setdefault(owner, []).append(index + (index >= boundary))
-    found: list[Absence] = []
+    absences: list[Absence] = []
     for value, at in sorted(reads.items()):
         if stays(graph, value, outside):
             continue
         nbytes = graph.nbytes(value)
-        found.append(Absence(value, nbytes, 0, at[0], max(at[-1] + 1, given.get(value, 0))))
-        for before, behind in pairwise(at):
-            first = before + 1 + (before + 1 == boundary)  # no operation names the boundary
-            if first < behind:
-                found.append(Absence(value, nbytes, first, behind))
-    return found
+        absences.append(Absence(value, nbytes, 0, at[0], max(at[-1] + 1, delivered.get(value, 0))))
+        for previous, following in pairwise(at):
+            first = previous + 1 + (previous + 1 == boundary)  # no operation names the boundary
+            if first < following:
+                absences.append(Absence(value, nbytes, first, following))
+    return absences
 
 
 def _delivered(linked: Linked) -> dict[int, int]:
-    """Where an optimizer in backward updates parameters: by parameter, the slot behind the one with the delivery."""
-    graph, found = linked.graph, dict[int, int]()
+    """For an optimizer in backward: the slot after the delivery of each parameter's gradient."""
+    graph, following = linked.graph, dict[int, int]()
     if graph.delivered != "consumed":
-        return found
+        return following
     for slot, event in zip(slots_of_events(linked), linked.events, strict=True):
         if isinstance(event, Deliver):
-            found.update((graph.gradients[number][0], slot + 1) for number in event.gradients)
-    return found
+            following.update((graph.gradients[number][0], slot + 1) for number in event.gradients)
+    return following
 
 
 def _gradients(linked: Linked) -> list[Absence]:
@@ -114,46 +120,59 @@ def _gradients(linked: Linked) -> list[Absence]:
         for a in linked.allocations
         if a.value is not None and a.delivered is not None
     }
-    found: list[Absence] = []
+    absences: list[Absence] = []
     for _, value in graph.gradients:
         owner = graph.root[value]
         if graph.values[owner].producer >= boundary and not stays(graph, value, outside) and owner in gone:
-            found.append(Absence(value, graph.nbytes(value), complete[owner] + 1, None, gone[owner]))
-    return found
+            absences.append(Absence(value, graph.nbytes(value), complete[owner] + 1, None, gone[owner]))
+    return absences
 
 
-def pages_of(step: WeightedStep, chosen: Sequence[Absence], aim: int) -> tuple[FlatPage, ...] | None:
-    """Pages for what is to be away: parameters come back as late as the lane hides it, and as early as memory allows;
-    None if `aim` bytes do not suffice."""
+def pages_of(step: WeightedStep, chosen: Sequence[Absence], target: int) -> tuple[FlatPage, ...] | None:
+    """Return the page statements of absences.
+
+    A parameter returns just early enough for the lane to hide its copy, or as early as memory allows.
+
+    Args:
+        step: The step.
+        chosen: The absences.
+        target: Most bytes on the device.
+
+    Returns:
+        The statements, or None if the absences do not reach the target.
+    """
     held = step.held.copy()
-    for one in chosen:
-        held[step.covered(one)] -= one.nbytes
-    if held.max() > aim:
+    for absence in chosen:
+        held[step.covered(absence)] -= absence.nbytes
+    if held.max() > target:
         return None
     pages: list[FlatPage] = []
-    busy = float("inf")  # the lane is, from then on
-    for one in sorted((one for one in chosen if one.read is not None), key=lambda one: (-(one.read or 0), one.value)):
-        assert one.read is not None
-        end = min(float(step.begins[one.read]), busy)
-        start = end - step.back(one)
+    busy = float("inf")  # start of the earliest copy that is already placed
+    parameters = [absence for absence in chosen if absence.read is not None]
+    for absence in sorted(parameters, key=lambda absence: (-(absence.read or 0), absence.value)):
+        assert absence.read is not None
+        end = min(float(step.begins[absence.read]), busy)
+        start = end - step.back(absence)
         back = int(np.searchsorted(step.begins, start, side="right")) - 1
-        back = max(min(back, one.read), one.first + (one.last is None))
-        over = np.flatnonzero(held[back : one.read] + one.nbytes > aim)
+        back = max(min(back, absence.read), absence.first + (absence.last is None))
+        over = np.flatnonzero(held[back : absence.read] + absence.nbytes > target)
         if len(over):
             back += int(over[-1]) + 1
-        held[back : one.read] += one.nbytes
-        busy = max(start, float(step.begins[back])) if back < one.read else min(busy, float(step.begins[one.read]))
-        pages.append(_page(step, one, back))
-    pages += [FlatPage(one.value, step.to) for one in chosen if one.read is None]
+        held[back : absence.read] += absence.nbytes
+        read_begins = float(step.begins[absence.read])
+        busy = max(start, float(step.begins[back])) if back < absence.read else min(busy, read_begins)
+        pages.append(_page(step, absence, back))
+    pages += [FlatPage(absence.value, step.to) for absence in chosen if absence.read is None]
     return tuple(sorted(pages, key=lambda page: (page.value, page.gone is not None, page.gone or 0)))
 
 
-def _page(step: WeightedStep, one: Absence, back: int) -> FlatPage:
+def _page(step: WeightedStep, absence: Absence, back: int) -> FlatPage:
+    """Return the statement of a parameter's absence whose copy back starts before slot `back`."""
     boundary = step.graph.backward_start
 
     def point(slot: int) -> int:
         return slot - (slot > boundary)
 
-    assert one.read is not None
-    gone = point(one.first) if one.last is None else None
-    return FlatPage(one.value, step.to, None, gone, point(back))
+    assert absence.read is not None
+    gone = point(absence.first) if absence.last is None else None
+    return FlatPage(absence.value, step.to, None, gone, point(back))
