@@ -89,7 +89,7 @@ def test_points_without_a_page_are_refused(remate: Remate) -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("loss.mean", "output"), ("layers.1.t", "view"), ("layers.1.grad.mm_x", "backward makes it")],
+    [("loss.mean", "output"), ("layers.1.t", "view"), ("layers.1.grad.mm_x", "backward produces it")],
 )
 def test_what_cannot_leave_is_refused_with_the_reason(remate: Remate, name: str, reason: str) -> None:
     refused = remate("edit", "mlp.json", "--page", name)

@@ -187,3 +187,21 @@ def test_a_recomputation_reads_what_was_paged() -> None:
     kinds = [type(event) for event in linked.events]
     assert kinds.index(PageReady) < kinds.index(RecomputeRun)
     assert Machine(linked).run() == plain(linked.graph)
+
+
+@pytest.mark.parametrize("read_again", [False, True])
+def test_a_parameter_stays_until_a_buffer_has_taken_a_view_of_it(read_again: bool) -> None:
+    kind = parse_type("f32[4]")
+    values = [Value("w", kind, "parameter"), Value("b", kind, "buffer"), Value("x", kind, "input")]
+    values += [Value("v", kind, "op", 0), Value("y", kind, "op", 1), Value("grad.y", kind, "tangent")]
+    values += [Value("g", kind, "op", 2), Value("h", kind, "op", 3)]
+    view = Op("view", "aten.view", (Ref(0), (4,)), {}, (0,), (3,), False, True, False)
+    reads = [(0, 2), (5,), (6, 0) if read_again else (6,)]
+    runs = (
+        Op(f"op{i}", "aten.cos", tuple(map(Ref, r)), {}, r, (w,), False, False, False, 10)
+        for i, (r, w) in enumerate(zip(reads, (4, 6, 7), strict=True))
+    )
+    graph = Graph(tuple(values), (view, *runs), 2, (4,), ((2, 7),), ((1, 3),), (0, 1, 2, 0, 4, 5, 6, 7))
+    linked = link(graph, (), [FlatPage(0)])
+    assert Machine(linked).run() == plain(graph)
+    assert linked.events.index(PageGone(0, 0, "disk")) > linked.backward_start

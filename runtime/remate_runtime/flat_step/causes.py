@@ -1,11 +1,11 @@
-"""Faults of a step, one for each cause: templates expand many times, and many places may read a misspelt name."""
+"""Faults of a step, one per cause. Templates expand many times, and many places may read a misspelt name."""
 
 from __future__ import annotations
 
 from ..errors import ScheduleError, ScheduleFaultsError
 from ..format.limits import MAX_FAULTS
 
-_MAX_SEEN = 3 * MAX_FAULTS  # looking for similar names takes time, even if the cause is known
+_MAX_SEEN = 3 * MAX_FAULTS  # searching for similar names takes time, even for a known cause
 
 
 class Causes:

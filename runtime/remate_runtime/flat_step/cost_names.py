@@ -1,4 +1,4 @@
-"""What the costs of a schedule file are of: operations of its blocks, and their tiles."""
+"""The names in `costs` of a schedule file: operations of its blocks, and their tiles."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .tile_writer import TILE
 
 
 def check_cost_names(schedule: Schedule, causes: Causes) -> None:
-    """Costs of what is not in the file are left from another one, and nobody knows which costs are right then."""
+    """Add a fault (R033, R039) for each cost of a block or operation that the file does not contain."""
     blocks = schedule.blocks
     for name, costs in schedule.costs.items():
         where = f"/costs/{escape(name)}"
         if name not in blocks:
             hint = did_you_mean(name, blocks, "delete it")
-            causes.add(ScheduleError("R033", f"costs of a block {name[:120]!r} that is not there", hint=hint), where)
+            causes.add(ScheduleError("R033", f"costs of a block {name[:120]!r} that does not exist", hint=hint), where)
             continue
         known = dict.fromkeys(line.id for line in chain(blocks[name].forward, blocks[name].backward))
         for unknown in (local for local in costs if local.partition(TILE)[0] not in known):

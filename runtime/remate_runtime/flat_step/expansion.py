@@ -1,8 +1,8 @@
-"""Schedule -> flat Graph and flat recomputes: what the templates, instances and plans of a file mean.
+"""Expands the templates, instances and plans of a file to a flat Graph and flat recomputations.
 
 Operations are numbered in step order: forward of the instances in program order, then backward of the instances in
-reverse. Recomputations before one point run in this order: those of the top level, then of enclosing blocks, then of
-the instance's own plan (an inner plan refines what an outer one has made again); within one list, as listed.
+reverse. Recomputations before the same point run in this order: top level, enclosing blocks, the instance's own plan
+(an inner plan refines what an outer plan has recomputed). Within a list they run as listed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, an
 
 
 class Expanded(msgspec.Struct, frozen=True):
-    """graph: the step with its splits, without recomputations and pages. unsplit: without them, too. recomputes: in
-    execution order. pages, splits: of the outermost statements first.
+    """An expanded schedule.
 
-    where: JSON pointer of every operation's line. stated, paged: those of the name of every recomputation and page.
-    places: all instances, enclosing ones before those inside. reordered, rounded: what splits change of the results,
-    as of `SplitPlan`.
+    Attributes:
+        graph: The step with its splits, without recomputations and pages.
+        recomputes: In execution order.
+        where: JSON pointer of the line of each operation.
+        stated, paged: JSON pointer of the name of each recomputation, and of each page.
+        places: All instances, enclosing instances before inner ones.
+        pages, splits: Those of outer statements first.
+        unsplit: The step without its splits.
+        reordered, rounded: See `SplitPlan`.
     """
 
     graph: Graph
@@ -56,8 +61,11 @@ class Expanded(msgspec.Struct, frozen=True):
 
 
 def expand(schedule: Schedule) -> Expanded:
-    """Expand blocks and plans. A schedule that names sizes is expanded at the size that it was planned at; `at_size`
-    makes that of another one. Raise ScheduleError (or ScheduleFaultsError with all of them) R015, R02x–R07x."""
+    """Expand blocks and plans, for named sizes at the planned size (`at_size` returns the schedule of another size).
+
+    Raises:
+        ScheduleError: R015, R02x–R07x, R09x. ScheduleFaultsError if there are several.
+    """
     return _Expansion(at_size(schedule)).result()
 
 
@@ -67,7 +75,7 @@ class _Expansion:
         self.causes = Causes()
         self.values: list[Value] = []
         self.names: dict[str, int] = {}  # full name -> value
-        self.live: dict[str, int] = {}  # live attributes, which are no tensors: no reference finds them
+        self.live: dict[str, int] = {}  # live attributes; they are no tensors, so no reference resolves to one
         self.places, self.backward_start = lay_out(schedule)
         count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
         self.lines: list[Operation | None] = [None] * count
@@ -104,16 +112,16 @@ class _Expansion:
 
     def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
         try:
-            made = parse_type(text)
-            if data is not None and len(data) != made.numel:
+            parsed = parse_type(text)
+            if data is not None and len(data) != parsed.numel:
                 raise ScheduleError("R023", f"{len(data)} elements for {text}", hint="give one element per entry")
         except ScheduleError as fault:
             self.causes.add(fault, where)
-            made = TensorType("u8", (0,))
+            parsed = TensorType("u8", (0,))
         if name in self.names or name in self.live:
             self.causes.add(ScheduleError("R031", f"two values are called {name[:120]!r}", hint="rename one"), where)
         (self.live if kind == LIVE else self.names)[name] = len(self.values)
-        self.values.append(Value(name, made, kind, producer, data))
+        self.values.append(Value(name, parsed, kind, producer, data))
         return len(self.values) - 1
 
     def _sources(self) -> None:
@@ -124,8 +132,8 @@ class _Expansion:
             self._add(name, text, "parameter", f"/model/parameters/{escape(name)}")
         for name, text in model.buffers.items():
             self._add(name, text, "buffer", f"/model/buffers/{escape(name)}")
-        for name, one in model.live.items():
-            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(one.planned,))
+        for name, attribute in model.live.items():
+            self._add(name, str(NUMBER), LIVE, f"/model/live/{escape(name)}", data=(attribute.planned,))
         for fault, where in named_faults(model):
             self.causes.add(fault, where)
 
@@ -160,7 +168,7 @@ class _Expansion:
     # Scopes: local names of every leaf block
 
     def _scopes(self) -> list[dict[str, int]]:
-        """By place: what a name means inside it. Bindings may refer to values of siblings and of enclosing inputs."""
+        """Return the values of each place by local name. Bindings may refer to siblings and enclosing inputs."""
         self._tangents()
         scopes: list[dict[str, int]] = []
         for place in self.places:
@@ -184,7 +192,7 @@ class _Expansion:
 
     def _local(self, scope: dict[str, int], name: str, value: int | None, place: InstanceSpan) -> None:
         if name in scope:
-            message = f"{name[:120]!r} stands for two things in the block"
+            message = f"{name[:120]!r} has two meanings in the block"
             self.causes.add(ScheduleError("R031", message), place.where, place.block_name, name)
         if value is not None:
             scope[name] = value
@@ -226,7 +234,7 @@ class _Expansion:
                 self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
 
     def _outer(self, reference: str, place: InstanceSpan, above: dict[str, int] | None, where: str) -> int | None:
-        """A reference made in the scope around `place`."""
+        """Resolve a reference in the scope around `place`."""
         if above is not None:
             value = above.get(reference[1:])
             if value is None:
@@ -264,16 +272,16 @@ class _Expansion:
                         self.causes.add(fault, self.where[index])
         total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
         if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
-            self.causes.add(ScheduleError("R074", "the tensors or times of the step add up to more than can be"), "")
+            self.causes.add(ScheduleError("R074", "the tensors or times of the step are impossibly large in total"), "")
         return tuple(op for op in operations if op is not None)
 
     def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
         line = self.lines[index]
         assert line is not None
-        found: list[int] = []
-        args = tuple(self._arguments(enumerate(line.args), scopes, found, index, "args").values())
-        kwargs = self._arguments(line.kwargs.items(), scopes, found, index, "kwargs")
-        reads = tuple(dict.fromkeys(found))
+        read: list[int] = []
+        args = tuple(self._arguments(enumerate(line.args), scopes, read, index, "args").values())
+        kwargs = self._arguments(line.kwargs.items(), scopes, read, index, "kwargs")
+        reads = tuple(dict.fromkeys(read))
         for value in reads:
             self._available(value, index)
         view = line.op in VIEWS
@@ -295,26 +303,26 @@ class _Expansion:
         )
 
     def _arguments(
-        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, found: list[int], index: int, part: str
+        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, read: list[int], index: int, part: str
     ) -> dict[Any, Any]:
-        made, key = {}, None
+        converted, key = {}, None
         try:
             for key, argument in given:
-                made[key] = to_graph(argument, *scopes, found)
+                converted[key] = to_graph(argument, *scopes, read)
         except ScheduleError as fault:
             where = f"{self.where[index]}/{part}/{escape(str(key))}"
             raise ScheduleError(fault.code, fault.message, where, fault.hint) from None
-        return made
+        return converted
 
     def _available(self, value: int, index: int) -> None:
         source = self.values[value]
         if source.producer >= index or (source.kind == "tangent" and index < self.backward_start):
-            raise ScheduleError("R036", f"reads {source.name[:120]!r} before it is made", hint="reorder the operations")
+            raise ScheduleError("R036", f"reads {source.name[:120]!r} too early", hint="reorder the operations")
 
     # Signature
 
     def _gradients(self, scopes: list[dict[str, int]]) -> tuple[tuple[int, int], ...]:
-        found: dict[int, int] = {}
+        gradients: dict[int, int] = {}
         shapes = gradient_shapes(self.schedule.model)
         wanted = {leaf.name for leaf in input_leaves(self.schedule.model.inputs) if leaf.grad}
         wanted |= self.schedule.model.parameters.keys() - set(self.schedule.model.frozen)
@@ -323,26 +331,26 @@ class _Expansion:
                 at = f"{where}/{escape(name)}"
                 try:
                     source, value = resolve("%" + name, scope), resolve(text, scope)
-                    self._check_gradient(source, value, wanted, found, shapes)
+                    self._check_gradient(source, value, wanted, gradients, shapes)
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
-                found[source] = value
-        return tuple(sorted(found.items()))
+                gradients[source] = value
+        return tuple(sorted(gradients.items()))
 
     def _check_gradient(
-        self, source: int, value: int, wanted: set[str], found: dict[int, int], shapes: Mapping[str, tuple[int, ...]]
+        self, source: int, value: int, wanted: set[str], known: dict[int, int], shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
-        target, made = self.values[source], self.values[value]
+        target, gradient = self.values[source], self.values[value]
         if target.name not in wanted:
             raise ScheduleError("R060", f"{target.name[:120]!r} is no parameter or input that takes a gradient")
-        if source in found:
+        if source in known:
             raise ScheduleError(
                 "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
             )
         wanted_type = TensorType(target.type.dtype, shapes.get(target.name, target.type.shape))
-        if (wanted_type.dtype, wanted_type.shape) != (made.type.dtype, made.type.shape):
-            raise ScheduleError("R062", f"gradient {made.name[:120]!r} is {made.type}, not {wanted_type}")
+        if (wanted_type.dtype, wanted_type.shape) != (gradient.type.dtype, gradient.type.shape):
+            raise ScheduleError("R062", f"gradient {gradient.name[:120]!r} is {gradient.type}, not {wanted_type}")
 
     def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
         if field == "gradients":
@@ -351,7 +359,7 @@ class _Expansion:
             yield scope, getattr(place.block, field), f"/blocks/{escape(place.block_name)}/{field}"
 
     def _updates(self, scopes: list[dict[str, int]], root: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-        found: dict[int, int] = {}
+        updates: dict[int, int] = {}
         places: dict[int, str] = {}
         for scope, stated, where in self._stated("updates", scopes):
             for name, text in stated.items():
@@ -361,25 +369,25 @@ class _Expansion:
                 except ScheduleError as fault:
                     self.causes.add(fault, at)
                     continue
-                target, made = self.values[buffer], self.values[value]
+                target, new = self.values[buffer], self.values[value]
                 if (
                     target.kind != "buffer"
-                    or made.producer >= self.backward_start
-                    or made.kind == "tangent"
-                    or buffer in found
+                    or new.producer >= self.backward_start
+                    or new.kind == "tangent"
+                    or buffer in updates
                 ):
                     self.causes.add(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
-                elif (target.type.dtype, target.type.shape) != (made.type.dtype, made.type.shape):
-                    self.causes.add(ScheduleError("R062", f"{made.name[:120]!r} is {made.type}, not {target.type}"), at)
-                found[buffer], places[buffer] = value, at
-        for buffer, value in found.items():
-            if root[value] in found:  # which of the two is written first must not matter
-                message = f"{self.values[value].name[:120]!r} lies in a buffer that the step updates too"
+                elif (target.type.dtype, target.type.shape) != (new.type.dtype, new.type.shape):
+                    self.causes.add(ScheduleError("R062", f"{new.name[:120]!r} is {new.type}, not {target.type}"), at)
+                updates[buffer], places[buffer] = value, at
+        for buffer, value in updates.items():
+            if root[value] in updates:  # the order of the two writes must not matter
+                message = f"{self.values[value].name[:120]!r} shares the storage of a buffer that the step also updates"
                 self.causes.add(ScheduleError("R063", message, "", "take a copy of it (aten.clone)"), places[buffer])
-        return tuple(sorted(found.items()))
+        return tuple(sorted(updates.items()))
 
     def _outputs(self) -> tuple[int, ...]:
-        found: dict[int, None] = {}
+        outputs: dict[int, None] = {}
         for leaf in output_leaves(self.schedule.model.outputs):
             try:
                 value = resolve(leaf.text, self.names)
@@ -387,6 +395,6 @@ class _Expansion:
                 self.causes.add(ScheduleError("R064", fault.message, leaf.where, fault.hint), leaf.where)
                 continue
             if self.values[value].producer >= self.backward_start or self.values[value].kind == "tangent":
-                self.causes.add(ScheduleError("R064", f"{leaf.text[:120]!r} is not made by forward"), leaf.where)
-            found[value] = None
-        return tuple(found)
+                self.causes.add(ScheduleError("R064", f"{leaf.text[:120]!r} is not produced by forward"), leaf.where)
+            outputs[value] = None
+        return tuple(outputs)

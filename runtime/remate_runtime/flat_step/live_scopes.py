@@ -35,7 +35,7 @@ def _scope(place: InstanceSpan, above: Mapping[str, int], model: Mapping[str, in
     scope: dict[str, int] = {}
     for name in place.block.live:
         if name in scope:
-            message = f"{name[:120]!r} stands for two things in the block"
+            message = f"{name[:120]!r} has two meanings in the block"
             causes.add(ScheduleError("R031", message), place.where, place.block_name, name)
         given = place.instance.bindings.get(name)
         full = f"{place.prefix}.{name}" if place.prefix else name

@@ -1,5 +1,7 @@
-"""Which values may be paged: those that forward makes, in storages that the step alone holds; parameters, which stay as
-they are until the step is over; and gradients of parameters, which leave when they are complete."""
+"""Which values may be paged: results of forward in storages of the step's own, parameters, and their gradients.
+
+A step does not change parameters. Gradients leave when they are complete.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,15 @@ from collections.abc import Mapping
 from ..errors import ScheduleError
 from .graph import DEVICE, FlatPage, Graph
 
-_ONLY = "only parameters, their gradients and what forward makes are paged"
+_ONLY = "only parameters, their gradients and results of forward are paged"
 
 
 def held_outside(graph: Graph) -> Mapping[int, str]:
-    """Values whose storages somebody else holds, and why they stay; "" for gradients that can leave."""
+    """Return values whose storages other code holds, with the reason why they stay; "" for gradients that can leave."""
     root, values = graph.root, graph.values
     held = {root[output]: "it is an output, which the caller holds" for output in graph.outputs}
     taken = [root[gradient] for _, gradient in graph.gradients]
-    held |= dict.fromkeys(taken, "it is a gradient, and another value on its storage is one or is kept")
+    held |= dict.fromkeys(taken, "it is a gradient, and its storage belongs to a second gradient or is kept")
     for (source, gradient), owner in zip(graph.gradients, taken, strict=True):
         if values[owner].producer < graph.backward_start or taken.count(owner) > 1:
             continue
@@ -43,21 +45,21 @@ def _gradient_stays(graph: Graph, source: int, gradient: int) -> str:
 
 
 def _of_parts(graph: Graph) -> str:
-    return "the step is one of many calls of a part of a model" if graph.calls > 1 or graph.modules > 1 else ""
+    return "the step is a call of a part of a model, among others" if graph.calls > 1 or graph.modules > 1 else ""
 
 
 def is_parameter(graph: Graph, value: int) -> bool:
-    """Whether a value is a parameter of the model."""
+    """Return whether a value is a parameter of the model."""
     return graph.values[value].kind == "parameter"
 
 
 def is_paged_gradient(graph: Graph, value: int) -> bool:
-    """Whether a value that is paged is a gradient: else it is a parameter, or forward makes it."""
+    """Return whether a paged value is a gradient. Otherwise it is a parameter or a result of forward."""
     return graph.values[value].producer >= graph.backward_start
 
 
 def stays(graph: Graph, value: int, held: Mapping[int, str]) -> str:
-    """Why a value cannot leave the device; "" if it can. held: `held_outside`."""
+    """Return why a value cannot leave the device; "" if it can. held: the result of `held_outside`."""
     about = graph.values[value]
     if about.kind == "parameter":
         if graph.memory(value) != DEVICE:
@@ -69,7 +71,7 @@ def stays(graph: Graph, value: int, held: Mapping[int, str]) -> str:
         kind = "gradient" if about.kind == "tangent" else about.kind
         return f"it is {'an' if kind == 'input' else 'a'} {kind}, and {_ONLY}"
     if about.producer >= graph.backward_start:
-        return held.get(value, f"backward makes it, and {_ONLY}")
+        return held.get(value, f"backward produces it, and {_ONLY}")
     if graph.root[value] != value:
         return f"it is a view: {graph.values[graph.root[value]].name} owns its storage"
     if graph.memory(value) != DEVICE:
@@ -78,20 +80,24 @@ def stays(graph: Graph, value: int, held: Mapping[int, str]) -> str:
 
 
 def check_page(graph: Graph, page: FlatPage, held: Mapping[int, str]) -> None:
-    """Raise ScheduleError R048 for a value that cannot leave, R049 for points that are not in order."""
+    """Check a page.
+
+    Raises:
+        ScheduleError: R048, the value cannot leave; R049, its points are not in order.
+    """
     name = graph.values[page.value].name
     if reason := stays(graph, page.value, held):
         raise ScheduleError(
             "R048", f"{name[:120]!r} cannot be paged: {reason}", hint="delete it, or name another value"
         )
-    made = graph.values[page.value].producer
+    producer = graph.values[page.value].producer
     points = [("out", page.out), ("gone", page.gone), ("back", page.back)]
     stated = [(field, point) for field, point in points if point is not None]
     _check_points_apply(graph, page.value, [field for field, _ in stated])
     for field, point in stated:
-        if point <= made:
+        if point <= producer:
             raise ScheduleError(
-                "R049", f"{field!r} of {name[:120]!r} is before it is made", hint="choose a later point"
+                "R049", f"{field!r} of {name[:120]!r} is before it is produced", hint="choose a later point"
             )
     for (first, at), (second, other) in itertools.pairwise(stated):
         if at > other or (second == "back" and first == "gone" and at == other):
@@ -100,7 +106,7 @@ def check_page(graph: Graph, page: FlatPage, held: Mapping[int, str]) -> None:
 
 
 def _check_points_apply(graph: Graph, value: int, fields: list[str]) -> None:
-    """Raise ScheduleError R049 for points that a parameter or a gradient does not have."""
+    """Check that a parameter or gradient has only the points that apply to it (R049)."""
     name = graph.values[value].name
     if fields and is_paged_gradient(graph, value):
         raise ScheduleError(
@@ -111,6 +117,6 @@ def _check_points_apply(graph: Graph, value: int, fields: list[str]) -> None:
     if "out" in fields and is_parameter(graph, value):
         raise ScheduleError(
             "R049",
-            f"'out' of {name[:120]!r}, a parameter, of which nothing is copied out",
+            f"'out' of {name[:120]!r}, a parameter, which is not copied out",
             hint="delete 'out'",
         )

@@ -1,4 +1,4 @@
-"""The legal recomputations: of forward operations that are no views, after their first run."""
+"""Which recomputations are legal: of forward operations except views, after their first run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from .graph import FlatRecompute, Graph
 
 
 def check_recomputes(graph: Graph, recomputes: Iterable[FlatRecompute]) -> None:
-    """Raise ScheduleError for the first recomputation of no forward operation, of a view, or before its first run."""
+    """Check recomputations.
+
+    Raises:
+        ScheduleError: R042, no forward operation; R043, a view; R045, before the first run.
+    """
     for recompute in recomputes:
         if not 0 <= recompute.op < graph.backward_start or not 0 <= recompute.before < len(graph.operations):
             raise ScheduleError(
@@ -17,6 +21,8 @@ def check_recomputes(graph: Graph, recomputes: Iterable[FlatRecompute]) -> None:
             )
         name = graph.operations[recompute.op].id
         if graph.operations[recompute.op].view:
-            raise ScheduleError("R043", f"{name!r} is a view: views are re-made whenever they are needed, delete it")
+            raise ScheduleError(
+                "R043", f"{name!r} is a view, and views are created again whenever they are needed: delete it"
+            )
         if recompute.before <= recompute.op:
             raise ScheduleError("R045", f"{name!r} recomputations before it has run once", hint="choose a later point")

@@ -1,7 +1,7 @@
-"""Which axes of the values of a split are its rows: rules of operators and views, applied until nothing new follows.
+"""Which axes of the values of a split are its rows.
 
-A window has a number of rows. A value with rows has neighbouring axes whose sizes multiply to that number: its *axes*,
-first and behind the last.
+The rules of operators and views are applied until nothing new follows. A window has a number of rows. The rows of a
+value are adjacent axes whose sizes multiply to that number. `Axes` is the first of them and the index after the last.
 """
 
 from __future__ import annotations
@@ -19,8 +19,14 @@ NOT_SPLIT = "R091"
 
 
 class Rows:
-    """axes: by value, where its rows are. sums: values that are sums over all rows. read[i]: by value that operation i
-    reads row by row, its axes. count: of rows."""
+    """The rows of the values of a split.
+
+    Attributes:
+        axes: The axes of each value with rows.
+        sums: Values that are sums over all rows.
+        read: By operation, the values that it reads row by row, with their axes.
+        count: Number of rows.
+    """
 
     def __init__(self, graph: Graph, operations: Sequence[int]) -> None:
         self.graph = graph
@@ -34,30 +40,34 @@ class Rows:
             rest = [i for i in left if not self._apply(i)]
             if len(rest) == len(left):
                 op = graph.operations[rest[0]]
-                raise _refused(op, "it reads no rows of the others", "leave it out, or name what leads to it")
+                raise _refused(
+                    op,
+                    "it reads no rows of the other operations",
+                    "leave it out, or name the operations that it reads from",
+                )
             left = rest
 
     def _seed(self, op: Op) -> None:
-        """The first axes of the first result, up to one with several elements, are the rows."""
+        """Take the first axes of the first result as rows, up to the first axis with several elements."""
         value = next(v for v in op.writes if v is not None)
         shape = self.graph.values[value].type.shape
         end = next((at + 1 for at, size in enumerate(shape) if size > 1), 0)
         self.count = prod(shape[:end])
         if end == 0:
-            raise _refused(op, "its result has no rows", "name first what makes rows")
+            raise _refused(op, "its result has no rows", "name an operation with rows first")
         self.axes[value] = (0, end)
 
     def shape(self, value: int) -> tuple[int, ...]:
         return self.graph.values[value].type.shape
 
     def of(self, value: int) -> Axes | None:
-        """The axes of a value, followed through views."""
-        if value not in self.axes and (found := self._through_view(value)) is not None:
-            self.axes[value] = found
+        """Return the axes of a value, followed through views."""
+        if value not in self.axes and (axes := self._through_view(value)) is not None:
+            self.axes[value] = axes
         return self.axes.get(value)
 
     def split(self, value: int) -> bool:
-        """Whether tiles of the value are made, be it as views of such."""
+        """Return whether the split produces tiles of the value, or of the value that it is a view of."""
         return self.of(value) is not None and self._inside(value)
 
     def _view(self, value: int) -> Op | None:
@@ -73,20 +83,20 @@ class Rows:
         return None if axes is None else self.viewed(op, axes)
 
     def viewed(self, op: Op, axes: Axes) -> Axes | None:
-        """The axes of the one result of a view, from those of what it views."""
-        kind, made = ROWS.views.get(op.op), [v for v in op.writes if v is not None]
-        if kind is None or len(made) != 1:
+        """Return the axes of the result of a view with a single result, from the axes of its base."""
+        kind, results = ROWS.views.get(op.op), [v for v in op.writes if v is not None]
+        if kind is None or len(results) != 1:
             return None
-        before, after = self.shape(op.reads[0]), self.shape(made[0])
+        before, after = self.shape(op.reads[0]), self.shape(results[0])
         if kind == "same":
             return axes
         if kind == "reshape":
             return _reshaped(before, after, axes)
         if kind == "transpose":
-            one, other = (0, 1) if len(op.args) == 1 else (int(at) % len(before) for at in op.args[1:3])
+            first, second = (0, 1) if len(op.args) == 1 else (int(at) % len(before) for at in op.args[1:3])
             if axes[1] - axes[0] != 1:
                 return None
-            at = {one: other, other: one}.get(axes[0], axes[0])
+            at = {first: second, second: first}.get(axes[0], axes[0])
             return at, at + 1
         if kind == "unsqueeze":
             at = int(op.args[1]) % (len(before) + 1)
@@ -95,7 +105,7 @@ class Rows:
         return axes[0] + shift, axes[1] + shift
 
     def _learn(self, value: int, axes: Axes, op: Op) -> None:
-        """A value is read, or made, with these axes; so is what it is a view of."""
+        """Record the axes of a value and of its base, and check them against known ones."""
         known = self.of(value)
         if known is not None:
             if known != axes:
@@ -110,33 +120,33 @@ class Rows:
         self.axes[value] = axes
 
     def _inside(self, value: int) -> bool:
-        """Whether the operations of the split make the value, or what it is a view of."""
+        """Return whether the operations of the split produce the value or its base."""
         while value not in self._made and (op := self._view(value)) is not None:
             value = op.reads[0]
         return value in self._made
 
     def _back(self, view: Op, axes: Axes) -> Axes | None:
-        """The axes of what is viewed, from those of the view."""
-        made = [v for v in view.writes if v is not None]
-        kind = ROWS.views.get(view.op) if len(made) == 1 else None
+        """Return the axes of the base of a view, from those of the view."""
+        results = [v for v in view.writes if v is not None]
+        kind = ROWS.views.get(view.op) if len(results) == 1 else None
         if kind == "reshape":
-            return _reshaped(self.shape(made[0]), self.shape(view.reads[0]), axes)
+            return _reshaped(self.shape(results[0]), self.shape(view.reads[0]), axes)
         return self.viewed(view, axes) if kind in ("same", "transpose") else None
 
     def _name(self, value: int) -> str:
         return repr(self.graph.values[value].name[:120])
 
     def _apply(self, i: int) -> bool:
-        """Whether the axes of all that operation i reads and writes follow from what is known by now."""
+        """Apply the rule of operation i. Return False if too little is known yet."""
         op = self.graph.operations[i]
         rule = ROWS.operators.get(op.op)
         if rule is None or op.random:
             why = "it draws random numbers" if op.random else ROWS.barriers.get(op.op, "there is no rule for its rows")
             raise _refused(op, why, "leave it out")
-        found = _RULES[rule.rule](self, op, rule)
-        if found is None:
+        applied = _RULES[rule.rule](self, op, rule)
+        if applied is None:
             return False
-        self.read[i], outs = found
+        self.read[i], outs = applied
         for value, axes in self.read[i].items():
             self._learn(value, axes, op)
         for value, out in zip(op.writes, outs, strict=False):
@@ -146,7 +156,9 @@ class Rows:
             elif value is not None:
                 self.sums.add(value)
                 if not self._backward(i) and rule.rule != "loss":
-                    raise _refused(op, "it sums over rows in forward, in another order then", "leave it out")
+                    raise _refused(
+                        op, "it sums over rows in forward, and tiles would change the order of the sum", "leave it out"
+                    )
         for value in op.reads:
             producer = self.graph.values[value].producer
             inside = value in self.sums or self._inside(value)
@@ -159,14 +171,14 @@ class Rows:
 
     def _fits(self, op: Op, value: int, axes: Axes) -> None:
         if prod(self.shape(value)[slice(*axes)]) != self.count or min(axes) < 0:
-            raise _refused(op, f"the rows of {self._name(value)} are not together", "leave it out")
+            raise _refused(op, f"the rows of {self._name(value)} are not adjacent", "leave it out")
 
-    # Rules: what is read row by row, and what becomes of each result
+    # Rules. Each returns the values that are read row by row, and the axes of each result (None: a sum).
 
     def elementwise(self, op: Op, rule: RowRule) -> _Found | None:
-        made = next(v for v in op.writes if v is not None)
-        rank = len(self.shape(made))
-        out = self.of(made)
+        result = next(v for v in op.writes if v is not None)
+        rank = len(self.shape(result))
+        out = self.of(result)
         for value in op.reads:
             if out is None and (axes := self.of(value)) is not None:
                 shift = rank - len(self.shape(value))
@@ -178,15 +190,15 @@ class Rows:
             shape = self.shape(value)
             shift = rank - len(shape)
             start, end = max(0, out[0] - shift), max(0, out[1] - shift)
-            if shape[start:end] == self.shape(made)[out[0] : out[1]]:
+            if shape[start:end] == self.shape(result)[out[0] : out[1]]:
                 read[value] = start, end
             elif prod(shape[start:end]) != 1:
-                raise _refused(op, f"{self._name(value)} is the same for some rows", "leave it out")
+                raise _refused(op, f"{self._name(value)} is shared by some rows", "leave it out")
         return read, [out] * len(op.writes)
 
     def along(self, op: Op, rule: RowRule) -> _Found | None:
         values = [op.args[at].value for at in rule.cut if isinstance(op.args[at], Ref)]
-        axes = next((found for v in values if (found := self.of(v)) is not None), None)
+        axes = next((known for v in values if (known := self.of(v)) is not None), None)
         if axes is None and rule.out[0] == "rows" and op.writes[0] is not None:
             axes = self.of(op.writes[0])
         if axes is None:
@@ -211,7 +223,7 @@ class Rows:
             return read, [(0, 1)]
         if a is None and b is None and out is None:
             return None
-        raise _refused(op, "its rows are columns of a product", "leave it out")
+        raise _refused(op, "its rows would be columns of a product", "leave it out")
 
     def reduce(self, op: Op, rule: RowRule) -> _Found | None:
         value = op.args[0].value
@@ -219,10 +231,10 @@ class Rows:
         over = {int(at) % rank for at in op.args[1] or range(rank)}
         left = [at for at in range(rank) if at not in over or (len(op.args) > 2 and op.args[2])]
         if axes is None:
-            made = self.of(op.writes[0] or 0)
-            if made is None:
+            result_axes = self.of(op.writes[0] or 0)
+            if result_axes is None:
                 return None
-            axes = left[made[0]], left[made[1] - 1] + 1
+            axes = left[result_axes[0]], left[result_axes[1] - 1] + 1
         if over.isdisjoint(range(*axes)):
             return {value: axes}, [(left.index(axes[0]), left.index(axes[1] - 1) + 1)]
         if not over.issuperset(range(*axes)) or op.op != "aten.sum.dim_IntList":
@@ -264,7 +276,7 @@ def _refused(op: Op, why: str, hint: str) -> ScheduleError:
 
 
 def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axes: Axes) -> Axes | None:
-    """The axes of rows behind a change of shape; None where they do not stay together."""
+    """Return the axes of rows after a change of shape; None if they do not stay adjacent."""
     ahead, rows = prod(before[: axes[0]]), prod(before[axes[0] : axes[1]])
     start = next((at for at in range(len(after)) if prod(after[:at]) == ahead and after[at] > 1), None)
     if start is None:
@@ -274,5 +286,5 @@ def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axes: Axes) -> Ax
 
 
 def bounds(rows: int, into: int) -> Iterator[tuple[int, int]]:
-    """First row of each tile, and the one behind its last."""
+    """Yield for each tile its first row and the row after its last."""
     return ((tile * rows // into, (tile + 1) * rows // into) for tile in range(into))

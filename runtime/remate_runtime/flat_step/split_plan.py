@@ -1,4 +1,4 @@
-"""Splits of a plan, applied to the step of a file one after the other."""
+"""Applies the splits of a plan to the step of a file, in order."""
 
 from __future__ import annotations
 
@@ -18,15 +18,22 @@ from .splitting import FlatSplit, split_step
 from .statements import StatedSplit
 from .tile_writer import TILE
 
-_GROWTH = 8  # operations that one tile of an operation becomes, at most, with views
+_GROWTH = 8  # at most so many operations, views included, per tile of an operation
 _EXACT = RowRule("elementwise")
 _TILE = re.compile(TILE + "[0-9]+")
 
 
 class SplitPlan(msgspec.Struct, frozen=True):
-    """A step whose splits are done. where: JSON pointer of every operation. reordered: sources whose gradients depend
-    on the order in which sums over tiles are taken. rounded: outputs, and other sources whose gradients, are computed
-    from what kernels may round otherwise for fewer rows."""
+    """A step with its splits.
+
+    Attributes:
+        graph: The step.
+        where: JSON pointer of each operation.
+        places: The instances.
+        reordered: Sources whose gradients depend on the order of sums over tiles.
+        rounded: Outputs, and sources with other gradients, that follow from kernels which may round fewer rows
+            differently.
+    """
 
     graph: Graph
     where: tuple[str, ...]
@@ -36,7 +43,16 @@ class SplitPlan(msgspec.Struct, frozen=True):
 
 
 def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], costs: Mapping[str, Mapping[str, int]]) -> SplitPlan:
-    """Apply splits. costs: of a file. Raises ScheduleError R072, R09x."""
+    """Apply splits.
+
+    Args:
+        step: The step before.
+        splits: The splits, in order.
+        costs: Costs of the file, by block and operation.
+
+    Raises:
+        ScheduleError: R072, R09x.
+    """
     summed: set[str] = set()
     for split in splits:
         try:
@@ -56,35 +72,35 @@ def _applied(
     step: SplitPlan, split: StatedSplit, costs: Mapping[str, Mapping[str, int]], summed: set[str]
 ) -> SplitPlan:
     graph, indices = step.graph, {op.id: i for i, op in enumerate(step.graph.operations)}
-    found, home = list[int](), None
+    members, home = list[int](), None
     for at, name in enumerate(split.operations):
         where = f"{split.where}/split/{at}"
         if name not in indices:
             tiles = any(other.startswith(name + TILE) for other in indices)
-            message = f"{name[:120]!r} is {'split already' if tiles else 'no operation'}"
+            message = f"{name[:120]!r} is {'already split' if tiles else 'no operation'}"
             hint = "name it in one split" if tiles else did_you_mean(name, indices, "name operations by their ids")
             raise ScheduleError("R090", message, where, hint)
         index = indices[name]
         place = next(p for p in step.places if p.leaf and (index in p.forward or index in p.backward))
         if home is not None and place.id != home.id:
-            message = f"{name[:120]!r} is of {place.id[:120]!r}, the others are of {home.id[:120]!r}"
-            raise ScheduleError("R090", message, where, "split the operations of each instance on their own")
-        found.append(index)
+            message = f"{name[:120]!r} belongs to {place.id[:120]!r}, the others to {home.id[:120]!r}"
+            raise ScheduleError("R090", message, where, "write a split for each instance")
+        members.append(index)
         home = place
     assert home is not None
-    items = sum(1 + len(graph.operations[i].args) for i in found) * split.into * _GROWTH
-    if len(graph.operations) + len(found) * split.into * _GROWTH > MAX_OPERATIONS or items > MAX_ITEMS:
-        raise ScheduleError("R072", f"{len(found)} operations in {split.into} tiles each", split.where, "split less")
+    items = sum(1 + len(graph.operations[i].args) for i in members) * split.into * _GROWTH
+    if len(graph.operations) + len(members) * split.into * _GROWTH > MAX_OPERATIONS or items > MAX_ITEMS:
+        raise ScheduleError("R072", f"{len(members)} operations in {split.into} tiles each", split.where, "split less")
     known = costs.get(home.block_name, {})
 
     def ns(name: str) -> int | None:
         return known.get(_TILE.sub(f"{TILE}{split.into}", name.removeprefix(f"{home.id}.")))
 
-    made = split_step(graph, FlatSplit(tuple(sorted(set(found))), split.into), ns)
-    summed |= made.summed
-    where = tuple(step.where[origin] for origin in made.origins)
-    places = tuple(_moved(place, made.origins, graph.backward_start) for place in step.places)
-    return SplitPlan(made.graph, where, places)
+    split_graph = split_step(graph, FlatSplit(tuple(sorted(set(members))), split.into), ns)
+    summed |= split_graph.summed
+    where = tuple(step.where[origin] for origin in split_graph.origins)
+    places = tuple(_moved(place, split_graph.origins, graph.backward_start) for place in step.places)
+    return SplitPlan(split_graph.graph, where, places)
 
 
 def _moved(place: InstanceSpan, origins: Sequence[int], backward_start: int) -> InstanceSpan:
@@ -96,7 +112,7 @@ def _moved(place: InstanceSpan, origins: Sequence[int], backward_start: int) -> 
 
 
 def _depending(graph: Graph, values: set[int]) -> set[int]:
-    """These values, and all that is computed from them."""
+    """Return these values and all values computed from them."""
     for op in graph.operations:
         if not values.isdisjoint(op.reads):
             values.update(v for v in op.writes if v is not None)

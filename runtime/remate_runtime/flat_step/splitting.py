@@ -1,8 +1,8 @@
-"""The statement `split`: operations that run tile by tile along rows, as a step of ordinary operations.
+"""The statement `split`: rewrites a step so that operations run tile by tile along rows.
 
-The forward operations that a split names become one window, the backward ones another. In a window the first tile of
-every operation runs, then the second one of every operation, and so on; backward begins with the last tile. Only one
-tile's intermediate values are needed at once. `schema/README.md` specifies the operations that result.
+The result contains ordinary operations only. The forward operations of a split form a window, and so do its backward
+operations. A window runs the first tile of all its operations, then the second tile, and so on. Backward begins with
+the last tile. Only the intermediate values of one tile exist at once. `schema/README.md` specifies the result.
 """
 
 from __future__ import annotations
@@ -24,15 +24,25 @@ _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError, ZeroD
 
 
 class FlatSplit(msgspec.Struct, frozen=True):
-    """operations: indices, ascending, of the step before it is split. into: number of tiles."""
+    """A split of a step.
+
+    Attributes:
+        operations: Ascending indices in the step before the split.
+        into: Number of tiles.
+    """
 
     operations: tuple[int, ...]
     into: int
 
 
 class SplitStep(msgspec.Struct, frozen=True):
-    """graph: with tiles. origins: by operation of it, the index of the one that it is, or is a tile of, before. summed:
-    names of values that are sums over tiles."""
+    """A step with tiles.
+
+    Attributes:
+        graph: The step.
+        origins: For each operation, the index of its original in the step before the split.
+        summed: Names of values that are sums over tiles.
+    """
 
     graph: Graph
     origins: tuple[int, ...]
@@ -40,19 +50,25 @@ class SplitStep(msgspec.Struct, frozen=True):
 
 
 def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: None) -> SplitStep:
-    """Run operations tile by tile. costs: of what results. A tile has the workspace of the whole, as an upper bound.
+    """Rewrite a step so that operations run tile by tile.
 
-    Raises ScheduleError R091 for an operation that cannot be split, R092 where there are fewer rows than tiles.
+    Args:
+        graph: The step.
+        split: The split.
+        costs: Times of the resulting operations. A tile has the workspace of the whole operation, as an upper bound.
+
+    Raises:
+        ScheduleError: R091, an operation cannot be split; R092, fewer rows than tiles.
     """
     for i in split.operations:
         if graph.operations[i].view:
-            message = f"{graph.operations[i].id[:120]!r} is a view: views follow what they are views of"
+            message = f"{graph.operations[i].id[:120]!r} is a view, and views follow their base"
             raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
     try:
         return _split_step(graph, split, costs)
-    except _MALFORMED as error:  # a file may give operators any arguments: the engine alone checks them
+    except _MALFORMED as error:  # a file may give operators any arguments; only the engine checks them
         names = ", ".join(graph.operations[i].id[:120] for i in split.operations[:3])
-        message = f"operations of this split have arguments that their operators do not take (it begins with {names})"
+        message = f"operations of this split have arguments that their operators do not accept (the first are {names})"
         raise ScheduleError(NOT_SPLIT, message, hint="compare it with the operators of schema/rows-1.json") from error
 
 
@@ -86,7 +102,7 @@ class _Splitting:
         return SplitStep(out.result(starts[1]), tuple(out.origins), summed)
 
     def _needed_whole(self) -> set[int]:
-        """Values that something reads as a whole."""
+        """Return the values that some operation or the caller reads as a whole."""
         graph, wanted = self.graph, set(self.graph.outputs)
         wanted.update(v for _, v in (*graph.gradients, *graph.updates))
         for i in range(len(graph.operations) - 1, -1, -1):
@@ -101,7 +117,7 @@ class _Splitting:
         return wanted
 
     def _obsolete(self, i: int) -> bool:
-        """Whether a view of what is made tile by tile is read nowhere as a whole."""
+        """Return whether a view of a tiled value is never read as a whole."""
         op = self.graph.operations[i]
         if not op.view or not self.whole.isdisjoint(op.writes):
             return False
@@ -112,8 +128,8 @@ class _Splitting:
         return ROWS.operators[self.graph.operations[i].op].rule == "loss"
 
     def _window(self, members: Sequence[int], backward: bool) -> None:
-        """Tile by tile, then what is made of all tiles."""
-        made = {i: [(k, v) for k, v in enumerate(self.graph.operations[i].writes) if v is not None] for i in members}
+        """Write a window: all tiles, then the results that need all of them."""
+        results = {i: [(k, v) for k, v in enumerate(self.graph.operations[i].writes) if v is not None] for i in members}
         losses = {i: TiledLoss(self.out, i, self.rows.count) for i in members if self._is_loss(i)}
         count, tiles = len(self.tiles.bounds), self.tiles
         for tile in reversed(range(count)) if backward else range(count):
@@ -123,14 +139,14 @@ class _Splitting:
                     losses[i].tile(tile, tiles.read(i, scores, (0, 1), tile, 1), tiles.bounds[tile])
                     continue
                 tiles.run(i, tile)
-                for k, v in made[i]:
+                for k, v in results[i]:
                     if self._leaves(v):
                         tiles.fill(i, k, v, tile)
         for i in members:
             if i in losses:
                 losses[i].end()
                 continue
-            for k, v in made[i]:
+            for k, v in results[i]:
                 if v in self.rows.sums:
                     tiles.end_sum(i, k, v)
                 elif self._leaves(v):

@@ -1,4 +1,4 @@
-"""Plans of a schedule file -> flat recomputations and pages over indices of operations and values."""
+"""Converts plans of a schedule file to flat recomputations and pages: indices of operations and values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ class Stated(msgspec.Struct, frozen=True):
 
 
 class StatedSplit(msgspec.Struct, frozen=True):
-    """operations: full ids. into: number of tiles. where: JSON pointer of the statement."""
+    """A split of a file.
+
+    Attributes:
+        operations: Full ids.
+        into: Number of tiles.
+        where: JSON pointer of the statement.
+    """
 
     operations: tuple[str, ...]
     into: int
@@ -36,8 +42,14 @@ class StatedSplit(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What all plans of a file come to. recomputes: in execution order. pages: outer statements before inner ones.
-    stated, paged: JSON pointers of their names."""
+    """All plans of a file together.
+
+    Attributes:
+        recomputes: In execution order.
+        stated: JSON pointer of the name of each recomputation.
+        pages: Those of outer statements first.
+        paged: JSON pointer of the name of each page.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     stated: tuple[str, ...]
@@ -46,8 +58,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class _Names(msgspec.Struct, frozen=True):
-    """What names mean in a plan. prefix: of its ids. operations, instances: by full id. tiles: of an operation that is
-    split, by its full id. held: as of `stays`."""
+    """The names that a plan can use.
+
+    Attributes:
+        prefix: Prefix of the plan's ids.
+        operations: By full id.
+        tiles: The operations that a split operation became, by its full id.
+        instances: By full id.
+        held: See `stays`.
+    """
 
     prefix: str
     graph: Graph
@@ -60,7 +79,7 @@ class _Names(msgspec.Struct, frozen=True):
         return replace(self, prefix=prefix)
 
     def point(self, name: str, code: str, where: str) -> int:
-        """The operation that a point stands before."""
+        """Return the operation that a point precedes."""
         full = self.prefix + name
         if full in self.operations:
             return self.operations[full]
@@ -81,7 +100,11 @@ class _Names(msgspec.Struct, frozen=True):
 
 
 def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) -> Plan:
-    """All statements but splits, which the graph has (see `expand`). Raise ScheduleError R04x."""
+    """Return all statements except splits, which `graph` already contains.
+
+    Raises:
+        ScheduleError: R04x.
+    """
     operations = {op.id: index for index, op in enumerate(graph.operations)}
     instances = {place.id: place for place in places}
     names = _Names("", graph, operations, tiles_by_id(operations), instances, held_outside(graph))
@@ -105,7 +128,7 @@ def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) 
             except ScheduleError as fault:
                 faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
             if len(flat) > MAX_RECOMPUTES or items > MAX_ITEMS or len(faults) >= MAX_FAULTS:
-                break  # a small file can state very many
+                break  # a small file can name very many
         if len(flat) > MAX_RECOMPUTES:
             raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations and pages", where)
         if items > MAX_ITEMS:
@@ -117,7 +140,7 @@ def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) 
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
     pages = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatPage)]
     recomputes = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatRecompute)]
-    recomputes.sort(key=lambda one: one[0].before)  # stable: the order of statement within a point
+    recomputes.sort(key=lambda one: one[0].before)  # stable: statements of the same point keep their order
     return Plan(
         tuple(flat for flat, _ in recomputes),
         tuple(where for _, where in recomputes),
@@ -127,7 +150,7 @@ def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) 
 
 
 def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
-    """A fault for each statement, however many instances follow the plan that has it."""
+    """Return a fault per statement, however many instances follow its plan."""
     alike: dict[tuple[str, str], list[ScheduleError]] = {}
     for fault in faults:
         alike.setdefault((fault.code, fault.where), []).append(fault)
@@ -142,8 +165,10 @@ def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
 def _stated(
     schedule: Schedule, places: Iterable[InstanceSpan], faults: list[ScheduleError]
 ) -> list[tuple[str, str, tuple[Statement, ...]]]:
-    """All plans that are followed, outer ones first: prefix of their ids, JSON pointer, statements. Faults are added
-    to `faults`."""
+    """Return the plans of all instances, outer ones first: prefix of their ids, JSON pointer, statements.
+
+    Faults are added to `faults`.
+    """
     stated = [("", "/statements", schedule.statements)]
     for place in places:  # enclosing places come first
         try:
@@ -159,23 +184,23 @@ def _stated(
 
 
 def stated_splits(schedule: Schedule, places: Iterable[InstanceSpan]) -> list[StatedSplit]:
-    """All splits of the plans that are followed, outer ones first."""
+    """Return the splits of all plans in use, outer ones first."""
     return [
-        StatedSplit(tuple(prefix + name for name in one.split), one.into, f"{where}/{at}")
+        StatedSplit(tuple(prefix + name for name in statement.split), statement.into, f"{where}/{at}")
         for prefix, where, statements in _stated(schedule, places, [])
-        for at, one in enumerate(statements)
-        if isinstance(one, Split)
+        for at, statement in enumerate(statements)
+        if isinstance(statement, Split)
     ]
 
 
 def tiles_by_id(operations: Mapping[str, int]) -> dict[str, list[int]]:
-    """By id of an operation that is split, what it became. operations: id -> index."""
+    """Return by id of each split operation the operations that it became. operations: index by id."""
     tiles: dict[str, list[int]] = {}
     for name, index in operations.items():
-        whole, found, _ = name.partition(TILE)
-        if found:
+        whole, separator, _ = name.partition(TILE)
+        if separator:
             tiles.setdefault(whole, []).append(index)
-    return {name: sorted(found) for name, found in tiles.items()}
+    return {name: sorted(separator) for name, separator in tiles.items()}
 
 
 def _items(graph: Graph, flat: FlatRecompute | FlatPage) -> int:
@@ -183,7 +208,7 @@ def _items(graph: Graph, flat: FlatRecompute | FlatPage) -> int:
 
 
 def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> None:
-    """Raise ScheduleError R072 where the plans that instances follow name very much: what is named may be empty."""
+    """Check how much the plans of all instances name (R072). What they name may be empty."""
     names, known = 0, dict[str, int]()
     for _, where, recomputes in stated:
         if where not in known:
@@ -197,22 +222,22 @@ def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> Non
 
 def _recomputes(statement: Recompute, names: _Names, where: str) -> list[Stated]:
     point = names.point(statement.before, "R044", f"{where}/before")
-    graph, found = names.graph, list[Stated]()
+    graph, stated = names.graph, list[Stated]()
     for at, name in enumerate(statement.recompute):
         here, full = f"{where}/recompute/{at}", names.prefix + name
         if full in names.operations:
-            found.append(Stated(FlatRecompute(names.operations[full], point), here))
+            stated.append(Stated(FlatRecompute(names.operations[full], point), here))
         elif full in names.instances or full in names.tiles:
             inside = names.tiles[full] if full in names.tiles else names.instances[full].forward
             if full in names.tiles:
                 inside = [op for op in inside if op < graph.backward_start] or inside
-            found += [Stated(FlatRecompute(op, point), here) for op in inside if not graph.operations[op].view]
-            if len(found) > MAX_RECOMPUTES:
+            stated += [Stated(FlatRecompute(op, point), here) for op in inside if not graph.operations[op].view]
+            if len(stated) > MAX_RECOMPUTES:
                 raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations", f"{where}/recompute")
         else:
             raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", here, names.meant(name))
-    check_recomputes(graph, (one.flat for one in found if isinstance(one.flat, FlatRecompute)))
-    return found
+    check_recomputes(graph, (one.flat for one in stated if isinstance(one.flat, FlatRecompute)))
+    return stated
 
 
 def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
@@ -221,7 +246,7 @@ def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
         for field in ("out", "gone", "back")
         if (point := getattr(statement, field))
     }
-    found: list[Stated] = []
+    stated: list[Stated] = []
     for at, name in enumerate(statement.page):
         here = f"{where}/page/{at}"
         for value in _values(name, names, here):
@@ -230,19 +255,21 @@ def _pages(statement: Page, names: _Names, where: str) -> list[Stated]:
                 check_page(names.graph, page, names.held)
             except ScheduleError as fault:
                 raise ScheduleError(fault.code, fault.message, here, fault.hint) from None
-            found.append(Stated(page, here))
-        if len(found) > MAX_RECOMPUTES:
+            stated.append(Stated(page, here))
+        if len(stated) > MAX_RECOMPUTES:
             raise ScheduleError("R072", f"over {MAX_RECOMPUTES} pages", f"{where}/page")
-    return found
+    return stated
 
 
 def _values(name: str, names: _Names, where: str) -> list[int]:
-    """The values that a name stands for: one output, those of an operation, or those of an instance that can leave. One
-    that cannot comes alone, to be refused with the reason."""
+    """Return the values of a name: an output, the outputs of an operation, or those of an instance that can leave.
+
+    If none can leave, the result is a single one of them, which the caller refuses with the reason.
+    """
     graph, (operation, colon, number) = names.graph, (names.prefix + name).partition(":")
     if not colon and operation in names.instances:
-        made = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]
-        return [value for value in made if not stays(graph, value, names.held)]
+        values = [v for op in names.instances[operation].forward for v in graph.operations[op].writes if v is not None]
+        return [value for value in values if not stays(graph, value, names.held)]
     if not colon and operation in names.tiles:
         tiles = [v for op in names.tiles[operation] for v in graph.operations[op].writes if v is not None]
         return [value for value in tiles if not stays(graph, value, names.held)] or tiles[:1]
@@ -252,19 +279,19 @@ def _values(name: str, names: _Names, where: str) -> list[int]:
             return [source]
         raise ScheduleError("R047", f"{name[:120]!r} is no value or instance here", where, names.meant(name))
     op = graph.operations[names.operations[operation]]
-    made = [value for value in op.writes if value is not None]
+    values = [value for value in op.writes if value is not None]
     if colon:
         full = f"{operation}:{int(number)}"
-        made = [value for value in made if graph.values[value].name == full]
-        if not made:
+        values = [value for value in values if graph.values[value].name == full]
+        if not values:
             outputs = ", ".join(graph.values[v].name.removeprefix(names.prefix) for v in op.writes if v is not None)
             raise ScheduleError("R047", f"{name[:120]!r} is no output", where, f"write {outputs}")
-    return [value for value in made if not stays(graph, value, names.held)] or made[:1]
+    return [value for value in values if not stays(graph, value, names.held)] or values[:1]
 
 
-# What a statement stands for, by its kind (`format.schedule.STATEMENTS`).
+# How to convert a statement, by its type (`format.schedule.STATEMENTS`).
 _MEANING: Mapping[type, Callable[..., list[Stated]]] = {
     Recompute: _recomputes,
     Page: _pages,
-    Split: lambda statement, names, where: [],  # what the step was made of (`split_by_plan`)
+    Split: lambda statement, names, where: [],  # `split_by_plan` has applied it
 }

@@ -1,5 +1,7 @@
-"""`nll_loss_forward` tile by tile, bitwise: each row's log probability is taken from its tile, and one loss over all of
-them, of a single class, adds them up in the order of the whole."""
+"""`nll_loss_forward` tile by tile, with a bitwise equal result.
+
+Each tile gathers the log probability of its rows. A single loss over all rows then adds them in the original order.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from .tile_writer import ALL, TILE, TileWriter
 
 
 class TiledLoss:
-    """The loss of one operation, number i of the graph, over so many rows."""
+    """The loss of operation `i` of the graph over `rows` rows."""
 
     def __init__(self, out: TileWriter, i: int, rows: int) -> None:
         self.out, self.i, self.rows = out, i, rows
@@ -20,12 +22,12 @@ class TiledLoss:
         kind = replace(out.type(target), strides=None)
         self.mask = out.new(f"{self.name}.ignored", replace(kind, dtype="bool"))
         out.emit(i, f"{self.name}.ignored", "aten.eq.Scalar", (Ref(target), ignored), (self.mask,))
-        self.index = out.new(f"{self.name}.index", kind)  # targets that are ignored name some class, too
+        self.index = out.new(f"{self.name}.index", kind)  # ignored targets need a valid class, too
         out.emit(i, f"{self.name}.index", "aten.masked_fill.Scalar", (Ref(target), Ref(self.mask), 0), (self.index,))
         self.whole = -1
 
     def tile(self, tile: int, scores: int, bounds: tuple[int, int]) -> None:
-        """Take the log probabilities of one tile."""
+        """Gather the log probabilities of a tile."""
         out, i, name, count = self.out, self.i, f"{self.op.id}{TILE}{tile}", bounds[1] - bounds[0]
         kind = out.type(self.index)
         part = out.view(
@@ -40,7 +42,7 @@ class TiledLoss:
         self.whole = out.filled(i, f"{name}.whole", self.whole, taken, 0, bounds)
 
     def end(self) -> None:
-        """The loss of all rows: class 0 where the target counts, else -1, which is ignored."""
+        """Compute the loss of all rows: class 0 if the target counts, else -1, which is ignored."""
         out, i = self.out, self.i
         number = out.cast(i, f"{self.name}.class", self.mask, "i64")
         target = out.new(f"{self.name}.target", out.type(number))

@@ -20,7 +20,7 @@ def _strides(kind: TensorType) -> tuple[int, ...]:
 
 
 def _with_strides(kind: TensorType, strides: Sequence[int]) -> TensorType:
-    """Strides are left out where the tensor is contiguous."""
+    """Return a type with these strides, or without any if it is contiguous."""
     plain = replace(kind, strides=None)
     same = all(n < 2 or s == own for n, s, own in zip(kind.shape, strides, _strides(plain), strict=True))
     return plain if same else replace(kind, strides=tuple(strides))
@@ -32,12 +32,12 @@ def sliced(kind: TensorType, axis: int, count: int) -> TensorType:
 
 
 def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
-    """The type of a view of a tile. kind: with its shape."""
+    """Return the type of a view of a tile. kind: a type with the shape of the view."""
     match ROWS.views[op.op]:
         case "transpose":
             strides = list(_strides(base))
-            one, other = (0, 1) if len(op.args) == 1 else (int(at) % len(strides) for at in op.args[1:3])
-            strides[one], strides[other] = strides[other], strides[one]
+            first, second = (0, 1) if len(op.args) == 1 else (int(at) % len(strides) for at in op.args[1:3])
+            strides[first], strides[second] = strides[second], strides[first]
             return _with_strides(kind, strides)
         case "expand":
             shift = len(kind.shape) - len(base.shape)
@@ -48,11 +48,15 @@ def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
         case "same":
             return base
     if base.strides is not None:
-        raise ScheduleError("R091", f"{op.id[:120]!r} is a view of what is not contiguous", hint="split less")
+        raise ScheduleError(
+            "R091",
+            f"{op.id[:120]!r} is a view of a tensor that is not contiguous",
+            hint="leave operations out of the split",
+        )
     return replace(kind, strides=None)
 
 
 def dense(kind: TensorType, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of another shape, without gaps, in the order of those of a type."""
+    """Return dense strides for a shape, in the order of the strides of a type."""
     order = sorted(range(len(shape)), key=lambda at: -_strides(kind)[at])
     return tuple(prod(shape[other] for other in order[order.index(at) + 1 :]) for at in range(len(shape)))

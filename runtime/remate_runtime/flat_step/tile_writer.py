@@ -1,4 +1,4 @@
-"""The operations and values of a step that is being rewritten."""
+"""Collects the operations and values of a step that is being rewritten."""
 
 from __future__ import annotations
 
@@ -11,14 +11,19 @@ from ..format.tensor_type import TensorType
 from ..operators import VIEWS
 from .graph import Graph, Number, Op, Ref, Value, roots
 
-TILE = "@"  # in ids, between that of an operation and the number of its tile
-ALL = "all"  # in place of a number: what is done once for all tiles
-Costs = Callable[[str], int | None]  # id of an operation of the result -> ns; None: as a part of the whole
+TILE = "@"  # in ids: OPERATION@TILE
+ALL = "all"  # in place of the number of a tile: an operation that runs once for all tiles
+Costs = Callable[[str], int | None]  # id of a resulting operation -> ns; None: its share of the whole
 
 
 class TileWriter:
-    """values: those of the graph, then new ones. operations: so far. origins: for each the index of the one that it is,
-    or is a tile of, in the graph."""
+    """Writes a step.
+
+    Attributes:
+        values: Values of the original graph, then new ones.
+        operations: The operations so far.
+        origins: For each of them, the index of its original in the graph.
+    """
 
     def __init__(self, graph: Graph, into: int, costs: Costs) -> None:
         self.graph, self.into, self.costs = graph, into, costs
@@ -43,7 +48,17 @@ class TileWriter:
         kwargs: Mapping[str, Any] | None = None,
         like: Op | None = None,
     ) -> None:
-        """like: whose keyword arguments and kind of result it has."""
+        """Append an operation.
+
+        Args:
+            i: Index of its original.
+            name: Its id.
+            operator: Its operator.
+            args: Positional arguments.
+            writes: Its results.
+            kwargs: Keyword arguments; by default those of `like`.
+            like: An operation with the same keyword arguments and kind of result.
+        """
         kwargs = dict(kwargs or (like.kwargs if like else {}))
         reads = tuple(dict.fromkeys(_refs((args, tuple(kwargs.values())))))
         source, view = self.graph.operations[i].source, operator in VIEWS
@@ -65,9 +80,9 @@ class TileWriter:
         self.origins.append(origin)
 
     def result(self, backward_start: int) -> Graph:
-        """Without values that nothing makes any more."""
-        made = {v for op in self.operations for v in op.writes}
-        kept = [v for v, about in enumerate(self.values) if about.kind != "op" or v in made]
+        """Return the step, without values that no operation produces any more."""
+        produced = {v for op in self.operations for v in op.writes}
+        kept = [v for v, about in enumerate(self.values) if about.kind != "op" or v in produced]
         new = {v: at for at, v in enumerate(kept)}
 
         def moved(argument: Any) -> Any:
@@ -81,7 +96,7 @@ class TileWriter:
             replace(
                 op,
                 args=moved(op.args),
-                kwargs={name: moved(one) for name, one in op.kwargs.items()},
+                kwargs={name: moved(given) for name, given in op.kwargs.items()},
                 reads=tuple(new[v] for v in op.reads),
                 writes=tuple(None if v is None else new[v] for v in op.writes),
             )
@@ -100,41 +115,41 @@ class TileWriter:
         )
 
     def becomes(self, value: int, of: int) -> None:
-        """What was made as a new value is the value `of` of the graph."""
+        """Let a new value take the place of value `of` of the graph."""
         at = self.values[value].producer
         last = self.operations[at]
         self.operations[at] = replace(last, writes=tuple(of if v == value else v for v in last.writes))
         self.values[of] = replace(self.values[of], producer=at)
 
     def empty(self, i: int, name: str, kind: TensorType) -> int:
-        """A contiguous tensor to be filled."""
-        made = self.new(name, kind)
+        """Append the allocation of a contiguous tensor."""
+        result = self.new(name, kind)
         where = {"dtype": {"dtype": kind.dtype}, "device": {"device": "cpu" if kind.cpu else "main"}}
-        self.emit(i, name, "aten.empty.memory_format", (kind.shape,), (made,), where)
-        return made
+        self.emit(i, name, "aten.empty.memory_format", (kind.shape,), (result,), where)
+        return result
 
     def view(self, i: int, name: str, operator: str, value: int, arguments: tuple[Any, ...], kind: TensorType) -> int:
-        """A view of a value. arguments: behind the value."""
-        made = self.new(name, kind)
-        self.emit(i, name, operator, (Ref(value), *arguments), (made,))
-        return made
+        """Append a view of a value. arguments: those after the value."""
+        result = self.new(name, kind)
+        self.emit(i, name, operator, (Ref(value), *arguments), (result,))
+        return result
 
     def filled(self, i: int, name: str, whole: int, part: int, axis: int, bounds: tuple[int, int]) -> int:
-        """The whole with a tile in its place; it is written in place, as nothing else reads the whole before."""
-        made = self.new(name, self.type(whole))
-        self.emit(i, name, "aten.slice_scatter", (Ref(whole), Ref(part), axis, *bounds), (made,))
-        return made
+        """Append a write of a tile into the whole. It runs in place, as nothing reads the whole before."""
+        result = self.new(name, self.type(whole))
+        self.emit(i, name, "aten.slice_scatter", (Ref(whole), Ref(part), axis, *bounds), (result,))
+        return result
 
     def cast(self, i: int, name: str, value: int, dtype: str, into: int | None = None) -> int:
-        """A copy of another type. into: the value that it becomes; None: a new one."""
-        made = self.new(name, replace(self.type(value), dtype=dtype)) if into is None else into
-        self.emit(i, name, "aten._to_copy", (Ref(value),), (made,), {"dtype": {"dtype": dtype}})
-        return made
+        """Append a copy with another element type. into: the value that it becomes; by default a new one."""
+        result = self.new(name, replace(self.type(value), dtype=dtype)) if into is None else into
+        self.emit(i, name, "aten._to_copy", (Ref(value),), (result,), {"dtype": {"dtype": dtype}})
+        return result
 
 
 def _refs(argument: Any) -> Iterator[int]:
     if isinstance(argument, Ref):
         yield argument.value
     elif isinstance(argument, tuple):
-        for one in argument:
-            yield from _refs(one)
+        for item in argument:
+            yield from _refs(item)

@@ -1,4 +1,4 @@
-"""What the tiles of a split read and make: operations and values, written one after the other."""
+"""The reads and results of the tiles of a split."""
 
 from __future__ import annotations
 
@@ -18,34 +18,40 @@ _LOW = ("bf16", "f16")  # sums over tiles are accumulated in f32
 
 
 class Tiles:
-    """bounds: first row of each tile, and the one behind its last."""
+    """Writes the tiles of a window.
+
+    Attributes:
+        out: The step that is being written.
+        rows: The rows of all values.
+        bounds: For each tile, its first row and the row after its last.
+    """
 
     def __init__(self, out: TileWriter, rows: Rows, bounds: list[tuple[int, int]]) -> None:
         self.out, self.rows, self.bounds = out, rows, bounds
         self._made: dict[tuple[int, int], int] = {}  # by value and tile
         self._sums: dict[int, int] = {}  # by value: the sum over the tiles so far
-        self._filled: dict[int, int] = {}  # by value: the whole, as far as it is filled
+        self._filled: dict[int, int] = {}  # by value: the whole as filled so far
 
     def run(self, i: int, tile: int) -> None:
-        """One tile of operation i."""
+        """Write a tile of operation i."""
         op, rows, out = self.out.graph.operations[i], self.rows, self.out
         args, name = self._arguments(i, tile), f"{op.id}{TILE}{tile}"
         writes: list[int | None] = []
         for k, v in enumerate(op.writes):
             kind = None if v is None else out.type(v) if v in rows.sums else self._type(v, tile)
-            made = None if kind is None else out.new(f"{name}:{k}" if op.multiple else name, kind)
-            writes.append(made)
-            if v is not None and made is not None and v not in rows.sums:
-                self._made[v, tile] = made
-        total, made = op.writes[0], writes[0]
-        if op.op == "aten.mm" and total in self._sums and made is not None and out.type(made).dtype not in _LOW:
-            out.emit(i, name, "aten.addmm", (Ref(self._sums[total]), *args), (made,))
-            self._sums[total] = made
+            result = None if kind is None else out.new(f"{name}:{k}" if op.multiple else name, kind)
+            writes.append(result)
+            if v is not None and result is not None and v not in rows.sums:
+                self._made[v, tile] = result
+        total, result = op.writes[0], writes[0]
+        if op.op == "aten.mm" and total in self._sums and result is not None and out.type(result).dtype not in _LOW:
+            out.emit(i, name, "aten.addmm", (Ref(self._sums[total]), *args), (result,))
+            self._sums[total] = result
             return
         out.emit(i, name, op.op, args, tuple(writes), like=op)
-        for k, (v, made) in enumerate(zip(op.writes, writes, strict=True)):
-            if v is not None and made is not None and v in rows.sums:
-                self._add(i, f"{name}.sum{self._suffix(i, k)}", v, made)
+        for k, (v, result) in enumerate(zip(op.writes, writes, strict=True)):
+            if v is not None and result is not None and v in rows.sums:
+                self._add(i, f"{name}.sum{self._suffix(i, k)}", v, result)
 
     def _suffix(self, i: int, k: int) -> str:
         return f".{k}" if self.out.graph.operations[i].multiple else ""
@@ -67,31 +73,31 @@ class Tiles:
     # Reading
 
     def read(self, i: int, value: int, axes: Axes, tile: int, number: int) -> int:
-        """The rows of a tile of what operation i reads. number: of the argument, from 1."""
+        """Return the rows of a tile of a value that operation i reads. number: of the argument, from 1."""
         if self.rows.split(value):
             return self._of(value, tile)
         out, (start, end) = self.out, self.bounds[tile]
         name, flat, several = f"{out.graph.operations[i].id}{TILE}{tile}.rows{number}", value, axes[1] - axes[0] > 1
         if several:
             flat = self._shaped(i, f"{name}.flat", value, self._flat(out.type(value), axes))
-        made = out.view(
+        part = out.view(
             i, name, "aten.slice.Tensor", flat, (axes[0], start, end), sliced(out.type(flat), axes[0], end - start)
         )
-        return self._shaped(i, f"{name}.shape", made, self._type(value, tile).shape) if several else made
+        return self._shaped(i, f"{name}.shape", part, self._type(value, tile).shape) if several else part
 
     def _flat(self, kind: TensorType, axes: Axes) -> tuple[int, ...]:
-        """The shape with one axis for the rows."""
+        """Return the shape with a single axis for the rows."""
         return (*kind.shape[: axes[0]], self.rows.count, *kind.shape[axes[1] :])
 
     def _shaped(self, i: int, name: str, value: int, shape: tuple[int, ...]) -> int:
         kind = self.out.type(value)
         if kind.strides is not None:
-            message = f"{self.out.values[value].name[:120]!r} is not contiguous, and its rows are several axes"
+            message = f"{self.out.values[value].name[:120]!r} is not contiguous, and its rows span several axes"
             raise ScheduleError(NOT_SPLIT, message, hint=f"leave {self.out.graph.operations[i].id[:120]} out")
         return self.out.view(i, name, "aten.view", value, (shape,), replace(kind, shape=shape))
 
     def _of(self, value: int, tile: int) -> int:
-        """The tile of a value that the split makes, or a view of it as the value is one of the whole."""
+        """Return a tile of a value that the split produces, or the same view of a tile of its base."""
         if (value, tile) not in self._made:
             i = self.out.graph.values[value].producer
             op = self.out.graph.operations[i]
@@ -104,7 +110,7 @@ class Tiles:
         return self._made[value, tile]
 
     def _type(self, value: int, tile: int) -> TensorType:
-        """Of a tile of a value."""
+        """Return the type of a tile of a value."""
         kind, (start, end) = self.out.graph.values[value].type, self.bounds[tile]
         first, stop = self.rows.axes[value]
         shape = (*kind.shape[:first], *(1,) * (stop - first - 1), end - start, *kind.shape[stop:])
@@ -112,19 +118,19 @@ class Tiles:
 
     # Sums over all rows
 
-    def _add(self, i: int, name: str, value: int, made: int) -> None:
-        """Add the sum over one tile to that over those before."""
+    def _add(self, i: int, name: str, value: int, part: int) -> None:
+        """Add the sum over a tile to the sum over the tiles before."""
         out = self.out
         if out.type(value).dtype in _LOW:
-            made = out.cast(i, f"{name}.f32", made, "f32")
+            part = out.cast(i, f"{name}.f32", part, "f32")
         if value in self._sums:
-            total = out.new(name, out.type(made))
-            out.emit(i, name, "aten.add.Tensor", (Ref(self._sums[value]), Ref(made)), (total,))
-            made = total
-        self._sums[value] = made
+            total = out.new(name, out.type(part))
+            out.emit(i, name, "aten.add.Tensor", (Ref(self._sums[value]), Ref(part)), (total,))
+            part = total
+        self._sums[value] = part
 
     def end_sum(self, i: int, k: int, value: int) -> None:
-        """The value is the sum over all tiles."""
+        """Let the value be the sum over all tiles."""
         kind, total = self.out.type(value), self._sums[value]
         if kind.dtype in _LOW:
             name = f"{self.out.graph.operations[i].id}{TILE}{ALL}.sum{self._suffix(i, k)}"
@@ -132,16 +138,18 @@ class Tiles:
         else:
             self.out.becomes(total, value)
 
-    # What is read as a whole
+    # Values that are read as a whole
 
     def fill(self, i: int, k: int, value: int, tile: int) -> None:
-        """Put a tile in its place in the whole."""
+        """Write a tile into the whole."""
         op, out = self.out.graph.operations[i], self.out
         axes, suffix = self.rows.axes[value], self._suffix(i, k)
         if value not in self._filled:
             kind = out.type(value)
             if kind.strides is not None:
-                message = f"{op.id[:120]!r} makes {kind}, which is not contiguous, and other operations read all of it"
+                message = (
+                    f"{op.id[:120]!r} returns {kind}, which is not contiguous, and other operations read all of it"
+                )
                 raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
             whole = replace(kind, shape=self._flat(kind, axes))
             self._filled[value] = out.empty(i, f"{op.id}{TILE}{ALL}.whole{suffix}", whole)
@@ -153,7 +161,7 @@ class Tiles:
         self._filled[value] = out.filled(i, name, whole, part, axes[0], (start, end))
 
     def end_whole(self, i: int, k: int, value: int) -> None:
-        """The value is what the last tile has completed."""
+        """Let the value be the whole that the last tile has completed."""
         first, stop = self.rows.axes[value]
         if stop - first > 1:
             name = f"{self.out.graph.operations[i].id}{TILE}{ALL}.shape{self._suffix(i, k)}"

@@ -92,11 +92,13 @@ def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
             touched.get(root[source], backward_start),
             complete.get(owner, backward_start),
         )
-    behind = [complete[root[value]] for _, value in graph.gradients]
+    completed_at = [complete[root[value]] for _, value in graph.gradients]
     groups: list[Gathered] = []
     waiting: list[int] = []
     owners: set[int] = set()
-    for at, numbers in groupby(sorted(range(len(behind)), key=behind.__getitem__), key=behind.__getitem__):
+    for at, numbers in groupby(
+        sorted(range(len(completed_at)), key=completed_at.__getitem__), key=completed_at.__getitem__
+    ):
         waiting += numbers
         owners.update(root[graph.gradients[number][1]] for number in waiting)
         if sum(map(graph.nbytes, owners)) >= TOGETHER:

@@ -1,7 +1,6 @@
-"""What happens in a linked step, one type per kind of event. Needs no torch.
+"""The events of a linked step, a type per kind. Does not require torch.
 
-Events stand in the order in which they happen; a *position* is an index among them. A kind that moves memory elsewhere,
-or hands a result out early, is a further type beside these: whoever reads events goes by their type.
+Events are in execution order. A *position* is an index into them.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from ..format.vocabulary import PageMemory
 class Run(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="run"):
     """The first run of an operation.
 
-    overwrites: position in `args` of the argument whose storage the result takes over; None: it makes its own.
-    saves_state: the generator's state before it is kept for the recomputations.
+    Attributes:
+        op: Index of the operation.
+        overwrites: Position in `args` of the argument whose storage the result takes; None: it allocates its own.
+        saves_state: The generator's state is saved first, for recomputations.
     """
 
     op: int
@@ -27,8 +28,14 @@ class Run(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="run"):
 
 
 class RecomputeRun(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="recompute"):
-    """A later run of an operation. A random one replays the state that its first run saved, and leaves the generator as
-    it is. overwrites: as in `Run`. drops_state: no other recomputation needs the saved state.
+    """A later run of an operation.
+
+    A random operation replays the state that its first run saved, and leaves the generator unchanged.
+
+    Attributes:
+        op: Index of the operation.
+        overwrites: As in `Run`.
+        drops_state: No other recomputation needs the saved state.
     """
 
     op: int
@@ -37,22 +44,24 @@ class RecomputeRun(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag
 
 
 class View(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="view"):
-    """A view is made, or made again because its base was. Takes neither time nor memory."""
+    """A view is created, or created again because its base was recomputed. It takes neither time nor memory."""
 
     op: int
 
 
 class Free(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="free"):
-    """The slots of these values are emptied: their last read is over. A storage goes with the last slot that holds
-    it."""
+    """The slots of these values are emptied after their last read. A storage is freed with its last slot."""
 
     values: tuple[int, ...]
 
 
 class Update(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="update"):
-    """A buffer of the model takes a value. preserves: backward reads the old contents, so its slot gets a copy of them.
+    """A buffer of the model gets a new value. An output that is a view of the buffer shows the new value.
 
-    An output that lies in the buffer stays there, and shows what the buffer takes.
+    Attributes:
+        buffer: The buffer.
+        value: The new value.
+        preserves: Backward reads the old contents, so the slot of the buffer gets a copy of them.
     """
 
     buffer: int
@@ -61,25 +70,31 @@ class Update(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="upda
 
 
 class BackwardStart(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="backward_start"):
-    """From forward to backward: the caller has the outputs, the slots of `frees` are emptied, then the gradients of the
-    outputs (tangents) arrive."""
+    """The caller gets the outputs, the slots of `frees` are emptied, then the gradients of the outputs arrive."""
 
     frees: tuple[int, ...]
 
 
 class Deliver(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="deliver"):
-    """Gradients go to their owners: autograd adds them to `.grad`, hooks see them, an optimizer may use them up.
+    """Gradients go to their owners: autograd adds them to `.grad`, hooks see them, an optimizer may consume them.
 
-    gradients: numbers among the graph's. No later event touches their storages, nor reads the parameters that they are
-    of.
+    No later event touches their storages or reads their parameters.
+
+    Attributes:
+        gradients: Numbers among the graph's gradients.
     """
 
     gradients: tuple[int, ...]
 
 
 class PageOut(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_out"):
-    """From here on the storage of `value` is copied to the memory `to`, beside what runs. trip: counts the ways out and
-    back of a step; its other events have the same number. Parameters have no such event: nothing is copied out."""
+    """The copy of a storage to another memory begins, in parallel with what runs. Parameters are not copied out.
+
+    Attributes:
+        value: The owner of the storage.
+        trip: Number of the trip out and back. All its events have the same number.
+        to: The memory.
+    """
 
     value: int
     trip: int
@@ -87,8 +102,10 @@ class PageOut(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="pag
 
 
 class PageGone(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_gone"):
-    """The step waits until the copy out is complete; the slot is emptied behind it, that of a gradient filled with what
-    its owner gets. The bytes of a parameter leave the device; its slot stays."""
+    """The step waits until the copy out is complete, then the slot is emptied.
+
+    The slot of a gradient gets what its owner receives. The bytes of a parameter leave the device; its slot stays.
+    """
 
     value: int
     trip: int
@@ -96,7 +113,7 @@ class PageGone(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="pa
 
 
 class PageBack(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_back"):
-    """`value` gets a new storage, or the bytes of a parameter their place, and the copy back begins."""
+    """`value` gets a storage on the device again, and the copy back begins."""
 
     value: int
     trip: int
@@ -104,14 +121,14 @@ class PageBack(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="pa
 
 
 class PageReady(msgspec.Struct, frozen=True, gc=False, tag_field="event", tag="page_ready"):
-    """The step waits until the copy back is complete: the value is read next."""
+    """The step waits until the copy back is complete. The value is read next."""
 
     value: int
     trip: int
     to: PageMemory
 
 
-PAGED_TO: Mapping[PageMemory, str] = {"disk": "disk", "host": "pinned"}  # the accounts of what is paged, by `to`
+PAGED_TO: Mapping[PageMemory, str] = {"disk": "disk", "host": "pinned"}  # accounts of paged values, by `to`
 Paging = PageOut | PageGone | PageBack | PageReady
 Event = Run | RecomputeRun | View | Free | Update | BackwardStart | Deliver | Paging
 Execution = Run | RecomputeRun | View  # events that call an operator
@@ -119,11 +136,16 @@ Computation = Run | RecomputeRun  # events that take time and memory
 
 
 class Allocation(msgspec.Struct, frozen=True, gc=False):
-    """A storage: bytes of a memory held from the event at `birth` on, until the event at `death` has freed it.
+    """A storage: bytes of a memory, in use from the event at `birth` until the event at `death` has freed it.
 
-    value: the value it was made for; None for a state of the generator. death: the number of events where it is held to
-    the end. memory: as `Graph.memory` names it, or the one that the value is paged to. delivered: of a gradient that
-    its owner may free, the event that hands it over; where the graph assumes that it does, death is right behind it.
+    Attributes:
+        value: The value that it was allocated for; None for a state of the generator.
+        nbytes: Its bytes.
+        birth: Position of the event that allocates it.
+        death: Position of the event that frees it; the number of events if it stays to the end.
+        memory: A memory as in `Graph.memory`, or the one that the value is paged to.
+        delivered: For a gradient that its owner may free, the position of its delivery. If the graph assumes that the
+            owner frees it, `death` is the next position.
     """
 
     value: int | None
@@ -135,8 +157,15 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Linked(msgspec.Struct, frozen=True):
-    """A step in which everything that a schedule file leaves to be derived is an event. backward_start: position of the
-    forward/backward boundary. pages: that were asked for; those without effect have no events."""
+    """A step with everything that a schedule file leaves to be derived.
+
+    Attributes:
+        graph: The step without its plan.
+        events: The events in order.
+        backward_start: Position of the forward/backward boundary.
+        allocations: All storages.
+        pages: The pages of the plan. Those without effect have no events.
+    """
 
     graph: Graph
     events: tuple[Event, ...]
@@ -156,11 +185,11 @@ class Linked(msgspec.Struct, frozen=True):
 
     @property
     def paged(self) -> bool:
-        """Whether any value leaves the device."""
+        """Return whether any value leaves the device."""
         return any(isinstance(event, PageOut | PageBack) for event in self.events)
 
     @property
     def parameters_paged(self) -> bool:
-        """Whether parameters leave the device; then all of them count for the peak, as long as they are there."""
+        """Return whether parameters leave the device. Then all parameters count for the peak while they are there."""
         kinds = self.graph.values
         return any(isinstance(event, PageBack) and kinds[event.value].kind == "parameter" for event in self.events)

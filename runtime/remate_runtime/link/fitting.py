@@ -1,7 +1,7 @@
-"""The schedule of one size, with as much of its plan as its budget calls for there. Needs no torch.
+"""The schedule of a given size, with only the recomputations that its budget needs there. Does not require torch.
 
-Recomputations that need one another are left out together, those first that save most time for the bytes that are kept
-instead, as long as `affordable` expects room for what is kept; what is left is within the budget by simulation.
+Recomputations that need each other are left out together, most saved time per kept byte first, as long as `affordable`
+expects room for the kept values. A simulation confirms that the result is within the budget.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from .recompute_order import groups
 from .room import affordable
 from .simulator import Timeline, simulate
 
-_TRIES = 8  # of groups that go together
+_TRIES = 8  # attempts to leave several groups out at once
 
 
 class LinkedExpansion(NamedTuple):
-    """expanded: the step; its own recomputations and pages count no more than those that `linked` has."""
+    """A step with its events and its cost.
+
+    Attributes:
+        expanded: The step. Recomputations and pages are those of `linked`.
+        linked: Its events.
+        timeline: Its cost.
+    """
 
     expanded: Expanded
     linked: Linked
@@ -34,8 +40,13 @@ class LinkedExpansion(NamedTuple):
 
 
 class FittedSchedule(NamedTuple):
-    """schedule: a plain one. dropped: the recomputes that were left out, because what they save is not needed. planned:
-    the recomputations of the file."""
+    """A schedule for a size.
+
+    Attributes:
+        schedule: It has no named sizes.
+        dropped: Number of recomputations that were left out.
+        planned: Number of recomputations of the file.
+    """
 
     schedule: Schedule
     dropped: int
@@ -43,10 +54,17 @@ class FittedSchedule(NamedTuple):
 
 
 def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSchedule:
-    """The schedule at a size, without recomputation that the budget does not call for there. At the size that was
-    planned at the plan is what the file says, as in a file of one size; so it is where it exceeds the budget.
+    """Return the schedule at a size, without recomputations that the budget does not need there.
 
-    Raises BindError and ScheduleError as `at_size` and `expand` do.
+    At the planned size, and where it exceeds the budget, the plan is that of the file.
+
+    Args:
+        schedule: The schedule.
+        dims: Sizes by name.
+
+    Raises:
+        BindError: See `at_size`.
+        ScheduleError: See `expand`.
     """
     return fitted_and_linked(schedule, dims)[0]
 
@@ -54,7 +72,7 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
 def fitted_and_linked(
     schedule: Schedule, dims: Mapping[str, int] = PLANNED
 ) -> tuple[FittedSchedule, LinkedExpansion | None]:
-    """`fitted`, and the step that it found, linked and simulated; None where it did not need to link any."""
+    """Return the result of `fitted` and its linked step; None if nothing was linked."""
     plain = at_size(schedule, dims)
     expanded = expand(plain)
     graph, recomputes = expanded.graph, expanded.recomputes
@@ -62,50 +80,53 @@ def fitted_and_linked(
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
         return FittedSchedule(plain, 0, len(recomputes)), None
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
-    left, made = _left(expanded, budget)
+    left, linked = _left(expanded, budget)
     if len(left) == len(recomputes):
-        return FittedSchedule(plain, 0, len(recomputes)), made
-    splits = (Split(one.operations, one.into) for one in expanded.splits)
+        return FittedSchedule(plain, 0, len(recomputes)), linked
+    splits = (Split(split.operations, split.into) for split in expanded.splits)
     statements = (*splits, *_statements(graph, left), *_pages(graph, expanded.pages))
-    found = replace(without_recomputes(plain), statements=statements)
-    return FittedSchedule(found, len(recomputes) - len(left), len(recomputes)), made
+    fewer = replace(without_recomputes(plain), statements=statements)
+    return FittedSchedule(fewer, len(recomputes) - len(left), len(recomputes)), linked
 
 
 def _left(expanded: Expanded, budget: int) -> tuple[Sequence[FlatRecompute], LinkedExpansion]:
-    """What is left of the recomputes: none, if that is within the budget; all, if even these are not; else what is left
-    when as many groups go, in their order, as seem to find room. Pages stay."""
+    """Return the recomputations that the budget needs. Pages stay.
+
+    None if the step without any is within the budget, all if they do not suffice. Otherwise as many groups are left out
+    as seem to find room.
+    """
     graph, left = expanded.graph, expanded.recomputes
 
-    def simulated(those: Sequence[FlatRecompute]) -> LinkedExpansion:
-        linked = link(graph, those, expanded.pages)
+    def simulated(recomputes: Sequence[FlatRecompute]) -> LinkedExpansion:
+        linked = link(graph, recomputes, expanded.pages)
         return LinkedExpansion(expanded, linked, simulate(linked))
 
-    made = simulated(())
-    if made.timeline.peak <= budget:
-        return (), made
-    made = simulated(left)
-    if made.timeline.peak > budget:
-        return left, made
-    chosen = affordable(groups(graph, left), made.linked, made.timeline, budget)
+    simulation = simulated(())
+    if simulation.timeline.peak <= budget:
+        return (), simulation
+    simulation = simulated(left)
+    if simulation.timeline.peak > budget:
+        return left, simulation
+    chosen = affordable(groups(graph, left), simulation.linked, simulation.timeline, budget)
     for _ in range(_TRIES):
         if not chosen:
             break
         gone = frozenset[int]().union(*(group.ops for group in chosen))
-        fewer = [one for one in left if one.op not in gone]
+        fewer = [recompute for recompute in left if recompute.op not in gone]
         tried = simulated(fewer)
-        if tried.timeline.peak > budget:  # memory grew by more than what was expected
+        if tried.timeline.peak > budget:  # memory grew more than expected
             chosen = chosen[: len(chosen) // 2]
             continue
-        left, made = fewer, tried
-        chosen = affordable(groups(graph, left), made.linked, made.timeline, budget)
-    return left, made
+        left, simulation = fewer, tried
+        chosen = affordable(groups(graph, left), simulation.linked, simulation.timeline, budget)
+    return left, simulation
 
 
 def _statements(graph: Graph, recomputes: Sequence[FlatRecompute]) -> tuple[Recompute, ...]:
     ids = [op.id for op in graph.operations]
     return tuple(
-        Recompute(tuple(ids[one.op] for one in group), ids[before])
-        for before, group in itertools.groupby(recomputes, key=lambda one: one.before)
+        Recompute(tuple(ids[recompute.op] for recompute in group), ids[before])
+        for before, group in itertools.groupby(recomputes, key=lambda recompute: recompute.before)
     )
 
 
@@ -114,12 +135,13 @@ def _pages(graph: Graph, pages: Sequence[FlatPage]) -> tuple[Page, ...]:
         return "" if at is None else graph.operations[at].id
 
     return tuple(
-        Page((graph.values[one.value].name,), one.to, point(one.out), point(one.gone), point(one.back)) for one in pages
+        Page((graph.values[page.value].name,), page.to, point(page.out), point(page.gone), point(page.back))
+        for page in pages
     )
 
 
 def without_recomputes(schedule: Schedule) -> Schedule:
-    """The same step, everything kept."""
+    """Return the schedule with an empty plan."""
     blocks = {
         name: replace(block, plans={}, instances=_keeping(block.instances)) for name, block in schedule.blocks.items()
     }

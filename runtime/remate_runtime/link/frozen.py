@@ -1,4 +1,4 @@
-"""A step of which some gradients are not wanted: what only they need neither runs nor is kept. Needs no torch."""
+"""Steps without some gradients: operations that only these need do not run. Does not require torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from .linker import link
 
 
 def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
-    """The step without the gradients of these sources (values of the graph): of parameters that were frozen after
-    planning. Forward stays as it is, and so do the operations that the other gradients come from; values are
-    renumbered.
+    """Return the step without some gradients, for parameters that were frozen after planning.
+
+    Forward and the operations that other gradients need stay. Values are renumbered.
+
+    Args:
+        linked: The step.
+        sources: Values of the graph whose gradients are left out.
     """
     graph = linked.graph
     gradients = tuple((source, value) for source, value in graph.gradients if source not in sources)
@@ -31,7 +35,7 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
 
 
 def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
-    """All operations of forward, and those of backward that lead to the gradients or draw from the generator."""
+    """Return forward, and the operations of backward that lead to the gradients or draw from the generator."""
     needed, kept = set(gradients), []
     for index in range(len(graph.operations) - 1, graph.backward_start - 1, -1):
         op = graph.operations[index]
@@ -42,13 +46,12 @@ def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
 
 
 def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int]) -> list[FlatRecompute]:
-    """Those of which something is still read before the next recomputation, by the new numbers of the operations. live:
-    owners of the storages that are there to the end."""
-    graph, found, before = (
+    """Return the recomputations whose results are still read, by new numbers. live: storages that stay to the end."""
+    graph, needed, before = (
         linked.graph,
         list[FlatRecompute](),
         len(numbers) - 1,
-    )  # what comes behind the last run: views
+    )  # only views follow the last run
     for position in range(len(linked.events) - 1, -1, -1):
         event = linked.events[position]
         if position == linked.backward_start:
@@ -56,30 +59,30 @@ def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int
         if not isinstance(event, Run | RecomputeRun) or event.op not in numbers:
             continue
         op = graph.operations[event.op]
-        made = {graph.root[value] for value in op.writes if value is not None}
+        produced = {graph.root[value] for value in op.writes if value is not None}
         if isinstance(event, Run):
             before = numbers[event.op]
-        elif live.isdisjoint(made):
+        elif live.isdisjoint(produced):
             continue
         else:
-            found.append(FlatRecompute(numbers[event.op], before))
-        live -= made
+            needed.append(FlatRecompute(numbers[event.op], before))
+        live -= produced
         live.update(graph.root[value] for value in op.reads)
-    return found[::-1]
+    return needed[::-1]
 
 
 def _numbers_of_values(graph: Graph, numbers: Mapping[int, int]) -> dict[int, int]:
-    """The values that operations with new numbers, or the caller, make, by their old numbers."""
+    """Return new numbers of the values that the caller or kept operations produce, by their old numbers."""
     values = [at for at, value in enumerate(graph.values) if value.producer < 0 or value.producer in numbers]
     return {old: at for at, old in enumerate(values)}
 
 
 def _moved(page: FlatPage, kept: Sequence[int], new: Mapping[int, int]) -> FlatPage | None:
-    """A page by the new numbers, its points at the next operation that is left; None where nothing is left of it."""
+    """Return a page by new numbers, its points at the next kept operation; None if it has no effect any more."""
 
     def point(at: int | None) -> int | None:
-        found = None if at is None else bisect_left(kept, at)
-        return None if found == len(kept) else found
+        next_kept = None if at is None else bisect_left(kept, at)
+        return None if next_kept == len(kept) else next_kept
 
     gone, back = point(page.gone), point(page.back)
     if page.gone is not None and (gone is None or gone == back):
@@ -94,29 +97,29 @@ def _only(
     numbers: Mapping[int, int],
     new: Mapping[int, int],
 ) -> Graph:
-    """The graph with the operations of `kept` alone, and the values that they, or the caller, make."""
+    """Return the graph with only the operations of `kept`, and the values that they or the caller produce."""
     values = list(new)
 
-    def argument(one: Any) -> Any:
-        if isinstance(one, Ref):
-            return Ref(new[one.value])
-        if isinstance(one, Number):
-            return one.of(new.__getitem__)
-        return tuple(map(argument, one)) if isinstance(one, tuple) else one
+    def argument(item: Any) -> Any:
+        if isinstance(item, Ref):
+            return Ref(new[item.value])
+        if isinstance(item, Number):
+            return item.of(new.__getitem__)
+        return tuple(map(argument, item)) if isinstance(item, tuple) else item
 
     def operation(op: Op) -> Op:
         return replace(
             op,
             args=tuple(map(argument, op.args)),
-            kwargs={name: argument(one) for name, one in op.kwargs.items()},
+            kwargs={name: argument(item) for name, item in op.kwargs.items()},
             reads=tuple(new[value] for value in op.reads),
             writes=tuple(None if value is None else new[value] for value in op.writes),
         )
 
-    found = [graph.values[at] for at in values]
+    values_left = [graph.values[at] for at in values]
     return replace(
         graph,
-        values=tuple(v if v.producer < 0 else replace(v, producer=numbers[v.producer]) for v in found),
+        values=tuple(v if v.producer < 0 else replace(v, producer=numbers[v.producer]) for v in values_left),
         operations=tuple(operation(graph.operations[index]) for index in kept),
         outputs=tuple(new[value] for value in graph.outputs),
         gradients=tuple((new[source], new[value]) for source, value in gradients),

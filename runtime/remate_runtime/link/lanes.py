@@ -1,8 +1,8 @@
-"""Time of paged values: one lane to each memory and one back, in which copies follow one another. Needs no torch.
+"""Time of paged values. Each memory has a lane out and a lane back, in which copies run in sequence.
 
-A lane works beside the operations. A copy begins when the step asks for it and the copy before it in the lane is over;
-it takes the latency and its bytes over the bandwidth. The step waits where a storage must have left and is not yet
-gone, and where it is read and is not yet back.
+A lane works in parallel with the operations. A copy begins when the step requests it and the previous copy of the lane
+is complete. It takes the latency plus its bytes over the bandwidth. The step waits for a storage that must have left,
+and for a storage that is read. Does not require torch.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ _SECOND = 1_000_000_000
 
 
 class LaneUse(msgspec.Struct, frozen=True):
-    """What a lane does in a step. direction: of the copies. nbytes: that it moves; copies: in how many; busy: ns;
-    stall: ns that the step waits for it."""
+    """The use of a lane in a step.
+
+    Attributes:
+        memory: The memory at its other end.
+        direction: Direction of its copies.
+        nbytes: Bytes that it copies.
+        copies: Number of copies.
+        busy: ns of copying.
+        stall: ns that the step waits for it.
+    """
 
     memory: PageMemory
     direction: Literal["out", "back"]
@@ -32,7 +40,7 @@ class LaneUse(msgspec.Struct, frozen=True):
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy in a lane: begin and end in ns of the step."""
+    """A copy in a lane. begin, end: ns since the step began."""
 
     memory: PageMemory
     direction: Literal["out", "back"]
@@ -42,17 +50,17 @@ class Copy(msgspec.Struct, frozen=True):
 
 
 class Lanes:
-    """The lanes of one step, event by event."""
+    """The lanes of a step, event by event."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._free: dict[tuple[str, str], int] = {}  # by lane: when its last copy is over
+        self._free: dict[tuple[str, str], int] = {}  # by lane: end of its last copy
         self._ends: dict[tuple[str, int], int] = {}  # by direction and trip
         self._stalls: dict[tuple[str, str], int] = {}
         self.copies: list[Copy] = []
 
     def pass_(self, event: Paging, now: int) -> int:
-        """The time behind an event that happens at `now`."""
+        """Return the time after an event that happens at `now`."""
         match event:
             case PageOut():
                 self._copy("out", event, now)
@@ -73,16 +81,16 @@ class Lanes:
         self.copies.append(Copy(event.to, direction, event.value, begin, end))
 
     def _wait(self, direction: str, event: Paging, now: int) -> int:
-        end = max(now, self._ends.get((direction, event.trip), now))  # of a parameter nothing is copied out
+        end = max(now, self._ends.get((direction, event.trip), now))  # parameters are not copied out
         key = event.to, direction
         self._stalls[key] = self._stalls.get(key, 0) + end - now
         return end
 
     def uses(self) -> tuple[LaneUse, ...]:
-        """What each lane has done, that of the first copy first."""
-        found: dict[tuple[PageMemory, Literal["out", "back"]], list[Copy]] = {}
+        """Return the use of each lane, in the order of their first copies."""
+        copies_of: dict[tuple[PageMemory, Literal["out", "back"]], list[Copy]] = {}
         for copy in self.copies:
-            found.setdefault((copy.memory, copy.direction), []).append(copy)
+            copies_of.setdefault((copy.memory, copy.direction), []).append(copy)
         return tuple(
             LaneUse(
                 *lane,
@@ -91,13 +99,19 @@ class Lanes:
                 sum(copy.end - copy.begin for copy in copies),
                 self._stalls.get(lane, 0),
             )
-            for lane, copies in found.items()
+            for lane, copies in copies_of.items()
         )
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """starts: by position of an event, ns of the step at which it begins, waiting of its own included in what follows.
-    time: of the whole step. lanes: what they do; copies: each of them."""
+    """Times of a step with pages.
+
+    Attributes:
+        starts: By position of an event, ns since the step began. The event's own wait comes after it.
+        time: ns of the step.
+        lanes: Use of the lanes.
+        copies: All copies.
+    """
 
     starts: tuple[int, ...]
     time: int
@@ -106,7 +120,13 @@ class Clock(msgspec.Struct, frozen=True):
 
 
 def clock(graph: Graph, events: Mapping[int, Paging], spent: list[int]) -> Clock:
-    """events: those that page, by position. spent: ns of each event's own."""
+    """Return the times of a step.
+
+    Args:
+        graph: The step.
+        events: Its paging events, by position.
+        spent: ns of each event.
+    """
     lanes, now, starts = Lanes(graph), 0, list[int]()
     for at, ns in enumerate(spent):
         starts.append(now)

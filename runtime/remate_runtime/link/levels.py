@@ -1,4 +1,4 @@
-"""Bytes held over the moments of a step, of which whole ranges can be raised quickly. Needs no torch."""
+"""Bytes in use at the moments of a step, with fast updates of whole ranges. Does not require torch."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ from collections.abc import Sequence
 
 
 class MemoryLevels:
-    """A tree of maxima over the moments (a segment tree without propagation): raising a range of `n` moments takes
-    about log n steps."""
+    """A segment tree of maxima, without propagation. An update of a range takes time logarithmic in its length."""
 
     def __init__(self, held: Sequence[int]) -> None:
-        """held: bytes by moment; at least one."""
+        """Create the tree. held: bytes at each moment; at least one moment."""
         self._count = count = len(held)
-        self._raised = [0] * count  # all that is below a node, and not noted there
+        self._raised = [0] * count  # what a node adds to all its descendants
         self._most = [0] * count + list(held)
         for at in range(count - 1, 0, -1):
             self._most[at] = max(self._most[2 * at], self._most[2 * at + 1])
 
     @property
     def peak(self) -> int:
-        """The most bytes at any moment."""
+        """Return the most bytes at any moment."""
         return self._most[1]
 
     def add(self, start: int, end: int, nbytes: int) -> None:
-        """Let the moments from `start` up to `end` hold so many bytes more."""
+        """Add bytes to the moments from `start` to `end`, without `end`."""
         if start >= end:
             return
         left, right = start + self._count, end + self._count
@@ -44,7 +43,7 @@ class MemoryLevels:
             self._raised[at] += nbytes
 
     def _update(self, at: int) -> None:
-        """Let what is above a node know its maximum."""
+        """Update the maxima of all ancestors of a node."""
         while at > 1:
             at >>= 1
             self._most[at] = max(self._most[2 * at], self._most[2 * at + 1]) + self._raised[at]

@@ -1,19 +1,17 @@
-"""The linker: (graph, recomputations) -> the events of the step, with everything that a schedule file leaves to be
-derived.
+"""The linker: derives the events of a step from its graph, recomputations and pages.
 
-- A value lives from the run that made it to its last read before its next run; then `Free` empties its slot. A storage
-  lives as long as a slot, or the caller, holds a tensor on it.
-- Views are made on demand: before a read, if their base has been made (again) since.
-- An operation writes over an argument when that argument's storage dies there and the operator has an in-place form.
+- A value lives from the run that produces it to its last read before its next run. Then `Free` empties its slot. A
+  storage lives as long as a slot or the caller holds a tensor on it.
+- Views are created on demand: before a read, if their base has been produced since.
+- An operation writes over an argument if the argument's storage dies there and the operator has an in-place form.
 - A random operation that is recomputed saves the generator's state before its first run.
-- A gradient is delivered behind the last event that touches its storage or reads its parameter, together with others.
-- A paged value is read when it leaves and filled when it comes back, as if an operation made it: views, frees and
-  in-place runs follow. A paged parameter keeps its slot: it is somebody else's, and only its bytes leave.
-- A buffer that the step updates takes its value at the forward/backward boundary, a read like any other: of the latest
-  run. If backward still reads the buffer, a copy of its old contents is kept.
+- A gradient is delivered after the last event that touches its storage or reads its parameter, together with others.
+- Paging reads a value when it leaves and writes it when it comes back, like an operation: views, frees and in-place
+  runs follow. A paged parameter keeps its slot. It belongs to the model, and only its bytes leave.
+- A buffer that the step updates gets its new value at the forward/backward boundary, from the latest run. If backward
+  still reads the buffer, the step keeps a copy of the old contents.
 
-All of it holds for any recomputations and pages whatever, which is why an edit of a plan can change memory and time but
-no gradient.
+This holds for any recomputations and pages. An edit of a plan can therefore change memory and time, but no gradient.
 """
 
 from __future__ import annotations
@@ -34,7 +32,16 @@ from .storages import Storages
 
 
 def link(graph: Graph, recomputes: Sequence[FlatRecompute] = (), pages: Sequence[FlatPage] = ()) -> Linked:
-    """Derive the events. Raise ScheduleError R04x for a recomputation or a page that is not legal."""
+    """Derive the events of a step.
+
+    Args:
+        graph: The step without its plan.
+        recomputes: Its recomputations, in execution order.
+        pages: Its pages.
+
+    Raises:
+        ScheduleError: R04x, an illegal recomputation or page.
+    """
     touched, moments = last_touches(graph), _moments(graph, recomputes)
     paging = moves(graph, moments, pages)
     walk = _executions(graph, moments, paging.before, gradient_views(graph, touched))
@@ -51,17 +58,16 @@ def _assemble(
     frees: list[list[int]],
     preserved: frozenset[int],
 ) -> Linked:
-    """The events one by one, with the storages that they make, share, write over, free and deliver."""
+    """Return the events with the storages that they allocate, share, write over, free and deliver."""
     book, events, operations, backward_start = Storages(graph), list[Event](), graph.operations, 0
     order, again = walk.order, walk.again
-    hand_over = _HandOver(graph, book, events, paging.handed)
-    leaving = _leaving(graph, walk, delivered, paging)
+    hand_over = _HandOver(graph, book, events, paging.handed, delivered, _leaving(graph, walk, delivered, paging))
     last = {op: k for k, op in enumerate(order) if again[k] and operations[op].random}
     for k, index in enumerate(order):
         free, at = frees[k], len(events)
         if index == BACKWARD_START:
             backward_start = _backward_start(graph, book, events, free, preserved)
-            hand_over.deliver(delivered.get(k, ()))
+            hand_over.after(k)
             continue
         if index < BACKWARD_START:
             move = walk.move_at(index)
@@ -88,30 +94,52 @@ def _assemble(
             for value in free:
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
-        own = graph.delivered != "consumed"
-        hand_over.leave([move for move in leaving.get(k, ()) if own or move.own])
-        hand_over.deliver(delivered.get(k, ()))
-        hand_over.leave([move for move in leaving.get(k, ()) if not own and not move.own])
+        hand_over.after(k)
     return Linked(graph, tuple(events), backward_start, book.finish(len(events)))
 
 
 class _HandOver:
-    """Gradients on their way to their owners. paged: those that go to a file, as soon as they are complete."""
+    """Appends deliveries of gradients, and storages that leave the device until the next step.
 
-    def __init__(self, graph: Graph, book: Storages, events: list[Event], paged: Mapping[int, Move]) -> None:
+    Args:
+        graph: The step.
+        book: Its storages.
+        events: Its events so far.
+        paged: Gradients that leave the device as soon as they are complete.
+        delivered: Numbers of the gradients that are delivered after each execution.
+        leaving: Moves after each execution.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        book: Storages,
+        events: list[Event],
+        paged: Mapping[int, Move],
+        delivered: Mapping[int, tuple[int, ...]],
+        leaving: Mapping[int, Sequence[Move]],
+    ) -> None:
         self._graph, self._book, self._events, self._paged = graph, book, events, paged
+        self._delivered, self._leaving = delivered, leaving
         self._freed_by_owner, self._copies = freed_by_owner(graph), copied(graph)
 
-    def leave(self, moves: Sequence[Move]) -> None:
-        """These storages leave until the next step, or go to their owners elsewhere."""
+    def after(self, k: int) -> None:
+        """Append what follows execution k. An optimizer in backward updates a parameter before the parameter leaves."""
+        moves, first = self._leaving.get(k, ()), self._graph.delivered != "consumed"
+        self._leave([move for move in moves if first or move.own])
+        self._deliver(self._delivered.get(k, ()))
+        self._leave([move for move in moves if not first and not move.own])
+
+    def _leave(self, moves: Sequence[Move]) -> None:
+        """Append events for storages that leave until the next step, or go to their owners in another memory."""
         for move in moves:
             if move.own:
                 self._events.append(PageOut(move.value, move.trip, move.to))
                 self._book.hand_over(move.value, move.to, len(self._events))
             self._events.append(PageGone(move.value, move.trip, move.to))
 
-    def deliver(self, numbers: tuple[int, ...]) -> None:
-        """These go together."""
+    def _deliver(self, numbers: tuple[int, ...]) -> None:
+        """Append the delivery of these gradients."""
         if not numbers:
             return
         graph, book, events = self._graph, self._book, self._events
@@ -129,26 +157,31 @@ class _HandOver:
 def _leaving(
     graph: Graph, walk: _Walk, delivered: Mapping[int, tuple[int, ...]], paging: Moves
 ) -> dict[int, list[Move]]:
-    """By number of an execution, what leaves behind it: parameters behind their last read, and where an optimizer in
-    backward updates them, behind the delivery of their gradients; gradients when they are complete."""
+    """Return by number of an execution what leaves after it.
+
+    A parameter leaves after its last read, or after the delivery of its gradient if an optimizer in backward updates
+    it. A gradient leaves when it is complete.
+    """
     last: dict[int, int] = {}
     for at, index in enumerate(walk.order if paging.leaving or paging.handed else ()):
-        if index > BACKWARD_START:
+        if index == BACKWARD_START:
+            last.update((graph.root[value], at) for _, value in graph.updates)
+        elif index > BACKWARD_START:
             op = graph.operations[index]
             last.update((graph.root[value], at) for value in (*op.reads, *op.writes) if value is not None)
     for at, numbers in delivered.items() if graph.delivered == "consumed" else ():
         for source in (graph.gradients[number][0] for number in numbers):
             last[source] = max(at, last.get(source, at))
-    found: dict[int, list[Move]] = {}
+    leaving: dict[int, list[Move]] = {}
     for value, move in sorted({**paging.leaving, **paging.handed}.items()):
-        found.setdefault(last[graph.root[value]], []).append(move)
-    return found
+        leaving.setdefault(last[graph.root[value]], []).append(move)
+    return leaving
 
 
 def _backward_start(
     graph: Graph, book: Storages, events: list[Event], free: list[int], preserved: frozenset[int]
 ) -> int:
-    """Buffers take their values, the outputs go to the caller. Returns the position of the Turn."""
+    """Append the forward/backward boundary and return its position."""
     book.hand_out()
     for buffer, value in graph.updates:
         if buffer in preserved:
@@ -183,8 +216,10 @@ def _moments(graph: Graph, recomputes: Sequence[FlatRecompute]) -> Moments:
 def _executions(
     graph: Graph, moments: Moments, paging: Mapping[int, Sequence[Move]], complete: Mapping[int, list[int]]
 ) -> _Walk:
-    """Everything in order, views put in on demand. complete: gradients that are views, by the operation behind which
-    they are made."""
+    """Return all executions in order, with views on demand.
+
+    complete: gradients that are views, by the operation after which they are created.
+    """
     walk, ends = _Walk(graph), {end: index for index, end in enumerate(moments.starts[1:]) if index in complete}
     for at, index in enumerate(moments.order):
         for gradient in complete.get(ends.get(at, -1), ()):
@@ -201,7 +236,7 @@ def _executions(
 
 
 class _Walk:
-    """Executions so far, and which live range of its base every view in a slot was made from."""
+    """Executions so far, and for every view in a slot the live range of the base that it was created from."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -209,21 +244,21 @@ class _Walk:
         self.again: list[bool] = []
         self.backward_start_at = 0
         self._ran = bytearray(len(graph.operations))
-        self._born = [0] * len(graph.values)  # by owner of a storage: position of its latest execution
-        self._seen = [-1] * len(graph.values)  # by view: the birth of the base that it was made from
+        self._born = [0] * len(graph.values)  # by owner of a storage: position of its latest run
+        self._seen = [-1] * len(graph.values)  # by view: the birth of its base
         operations = graph.operations
         self._view = [v.producer >= 0 and operations[v.producer].view for v in graph.values]
-        self._moves: list[Move] = []  # in the order they stand for them as numbers below BACKWARD_START
+        self._moves: list[Move] = []  # referred to by numbers below BACKWARD_START
 
     def page(self, move: Move) -> None:
         self.order.append(BACKWARD_START - 1 - len(self._moves))
         self.again.append(False)
         self._moves.append(move)
-        if move.writes:  # a parameter stays where it is, and so do its views
+        if move.writes:  # a parameter and its views keep their slots
             self._born[move.value] = len(self.order)
 
     def move_at(self, index: int) -> Move:
-        """What an entry of `order` stands for that is neither an operation nor the boundary."""
+        """Return the move of an entry of `order` below BACKWARD_START."""
         return self._moves[BACKWARD_START - 1 - index]
 
     def execute(self, index: int) -> None:
@@ -237,7 +272,7 @@ class _Walk:
                 self._born[value] = len(self.order)
 
     def make_view(self, value: int) -> None:
-        """Execute the chain of views that leads to `value`, as far as it is missing or older than its base."""
+        """Execute the views that lead to `value`, if they are missing or older than their base."""
         values, operations = self.graph.values, self.graph.operations
         born = self._born[self.graph.root[value]]
         chain: list[int] = []
@@ -245,15 +280,15 @@ class _Walk:
             chain.append(values[value].producer)
             value = operations[chain[-1]].reads[0]
         if len(self.order) + len(chain) > MAX_EVENTS:
-            raise ScheduleError("R072", f"over {MAX_EVENTS} runs, recomputations and views made again")
+            raise ScheduleError("R072", f"over {MAX_EVENTS} runs, recomputations and views created again")
         for index in reversed(chain):
             self._append(index)
-            for made in operations[index].writes:
-                if made is not None:
-                    self._seen[made] = born
+            for result in operations[index].writes:
+                if result is not None:
+                    self._seen[result] = born
 
     def uses(self, index: int) -> tuple[Sequence[int], Sequence[int | None]]:
-        """The values that an entry of `order` reads, and those that it writes."""
+        """Return the values that an entry of `order` reads, and those that it writes."""
         if index > BACKWARD_START:
             op = self.graph.operations[index]
             return op.reads, op.writes
@@ -273,7 +308,7 @@ class _Walk:
         for (
             buffer,
             _,
-        ) in self.graph.updates:  # a view made before the forward/backward boundary would show the updated contents
+        ) in self.graph.updates:  # a view from before the boundary would show the new contents
             self._born[buffer] = len(self.order)
 
     def _append(self, index: int) -> None:
@@ -283,7 +318,7 @@ class _Walk:
 
 
 def _liveness(graph: Graph, walk: _Walk) -> tuple[list[list[int]], frozenset[int]]:
-    """For every execution the slots to empty after it; and the updated buffers that backward reads."""
+    """Return for every execution the slots to empty after it, and the updated buffers that backward reads."""
     order, backward_start = walk.order, walk.backward_start_at
     live = {gradient for _, gradient in graph.gradients}
     updated = [buffer for buffer, _ in graph.updates]

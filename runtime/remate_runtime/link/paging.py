@@ -1,14 +1,15 @@
-"""When paged values leave and come back: pages, which name points, become trips between executions. Needs no torch.
+"""When paged values leave and come back: converts pages, which name points, to trips between executions.
 
-A page is about one gap between two reads of a storage, the one that `gone` falls into: it ends with the first read
-behind `gone`. If nothing reads the storage there, or the value is computed anew before it is read, the page has no
-effect. The copy out begins behind the run that made the value, at the earliest, and the storage is back before the
-read, at the latest.
+A page covers the gap between two reads of a storage that contains `gone`. The gap ends with the first read after
+`gone`. If no read follows, or the value is recomputed before it, the page has no effect. The copy out begins after the
+run that produced the value, at the earliest. The storage is back before the read, at the latest.
 
-Of a parameter nothing is copied out: a step leaves it as it is. Without `gone` its page is about the gap between steps:
-it is away when the step begins, back before its first read, and leaves behind its last read (where an optimizer in
-backward updates it, behind the delivery of its gradient); without any point, about all other gaps, too. A gradient has
-no gap: it leaves when it is complete, and its owner gets it there.
+Parameters are not copied out, since a step does not change them. Without `gone`, the page of a parameter covers the gap
+between steps: the parameter is away when the step begins, is back before its first read, and leaves after its last read
+(or after the delivery of its gradient, if an optimizer in backward updates it). Without any point, the page covers all
+other gaps as well. A gradient has no gap: it leaves when it is complete, and its owner gets it in the other memory.
+
+Does not require torch.
 """
 
 from __future__ import annotations
@@ -22,20 +23,24 @@ from ..flat_step.page_rules import check_page, held_outside, is_paged_gradient, 
 from ..format.vocabulary import PageMemory
 from .events import PageBack, PageGone, PageOut, PageReady
 
-_BETWEEN = -1  # when a parameter leaves that is away between steps
-BACKWARD_START = -1  # stands for the forward/backward boundary among operation indices
+_BETWEEN = -1  # `gone` of a parameter that is away between steps
+BACKWARD_START = -1  # the forward/backward boundary, among indices of operations
 
 
 class Moments(NamedTuple):
-    """What executes, views that are made on demand apart. order: indices of operations, and BACKWARD_START. starts: by
-    point, the number of the first moment there; one more for the end of the step."""
+    """All executions, without views on demand.
+
+    Attributes:
+        order: Indices of operations, and BACKWARD_START.
+        starts: By point, the number of its first moment. The last entry is the end of the step.
+    """
 
     order: list[int]
     starts: list[int]
 
 
 class Move(NamedTuple):
-    """What a trip does before a moment. own: the storage is the step's; a parameter is not, and keeps its slot."""
+    """An action of a trip before a moment. own: the storage belongs to the step; that of a parameter does not."""
 
     kind: type[PageOut] | type[PageGone] | type[PageBack] | type[PageReady]
     value: int
@@ -45,13 +50,18 @@ class Move(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether it fills the slot of the value; else it reads it, if it is the step's own."""
+        """Return whether it fills the slot of the value. Otherwise it reads the value, if that belongs to the step."""
         return self.own and self.kind is PageBack
 
 
 class Moves(NamedTuple):
-    """What pages do in a step. before: by number of a moment, in order. leaving: parameters that are away between
-    steps; handed: gradients that leave when they are complete."""
+    """All moves of a step.
+
+    Attributes:
+        before: By number of a moment, in order.
+        leaving: Parameters that are away between steps.
+        handed: Gradients that leave when they are complete.
+    """
 
     before: Mapping[int, list[Move]]
     leaving: Mapping[int, Move]
@@ -59,8 +69,10 @@ class Moves(NamedTuple):
 
 
 class _Trip(NamedTuple):
-    """Each a number of a moment, before which it happens. out may be moved behind an earlier trip of the value. Of a
-    parameter, gone may be _BETWEEN steps."""
+    """A trip of a value: numbers of the moments before which its actions happen.
+
+    `out` may move after an earlier trip of the value. `gone` of a parameter may be _BETWEEN.
+    """
 
     value: int
     to: PageMemory
@@ -71,15 +83,18 @@ class _Trip(NamedTuple):
 
 
 class _Touch(NamedTuple):
-    """A moment at which a storage is read, or made."""
+    """A moment at which a storage is read or produced."""
 
     at: int
     made: bool
 
 
 def moves(graph: Graph, moments: Moments, pages: Sequence[FlatPage]) -> Moves:
-    """What pages do: copies begin, storages leave, storages come back. Of pages about one gap the first counts. Raise
-    ScheduleError R048 or R049."""
+    """Return the moves of all pages. Of several pages for a gap, the first counts.
+
+    Raises:
+        ScheduleError: R048 or R049.
+    """
     if not pages:
         return Moves({}, {}, {})
     held = held_outside(graph)
@@ -92,8 +107,8 @@ def moves(graph: Graph, moments: Moments, pages: Sequence[FlatPage]) -> Moves:
         if is_paged_gradient(graph, page.value):
             gradients.setdefault(page.value, page)
             continue
-        found = _of_parameter if is_parameter(graph, page.value) else _of_value
-        for trip in found(page, touches[page.value], moments.starts, boundary):
+        trips_of = _of_parameter if is_parameter(graph, page.value) else _of_value
+        for trip in trips_of(page, touches[page.value], moments.starts, boundary):
             trips.setdefault((trip.value, trip.read), trip)
     ordered = sorted(trips.values(), key=lambda trip: (trip.gone, trip.value))
     handed = {
@@ -109,8 +124,8 @@ def moves(graph: Graph, moments: Moments, pages: Sequence[FlatPage]) -> Moves:
 
 
 def _before(graph: Graph, ordered: Sequence[_Trip]) -> dict[int, list[Move]]:
-    found: dict[int, list[Move]] = {}
-    back: dict[int, int] = {}  # by value: when its latest trip was over
+    moves: dict[int, list[Move]] = {}
+    back: dict[int, int] = {}  # by value: end of its latest trip
     for kind in (PageOut, PageGone, PageBack, PageReady):
         for number, trip in enumerate(ordered):
             at, own = trip.read, not is_parameter(graph, trip.value)
@@ -125,44 +140,44 @@ def _before(graph: Graph, ordered: Sequence[_Trip]) -> dict[int, list[Move]]:
                 at = trip.gone
             elif kind is PageBack:
                 at = trip.back
-            found.setdefault(at, []).append(Move(kind, trip.value, number, trip.to, own))
-    return found
+            moves.setdefault(at, []).append(Move(kind, trip.value, number, trip.to, own))
+    return moves
 
 
 def _touches(graph: Graph, moments: Moments, values: set[int]) -> dict[int, list[_Touch]]:
-    found: dict[int, list[_Touch]] = {value: [] for value in values}
+    touches: dict[int, list[_Touch]] = {value: [] for value in values}
     for at, index in enumerate(moments.order):
         if index == BACKWARD_START:
-            read, made = [*graph.outputs, *(value for _, value in graph.updates)], ()
+            read, written = [*graph.outputs, *(value for _, value in graph.updates)], ()
         else:
-            read, made = graph.operations[index].reads, graph.operations[index].writes
+            read, written = graph.operations[index].reads, graph.operations[index].writes
         for root in dict.fromkeys(graph.root[value] for value in read):
-            if root in found:
-                found[root].append(_Touch(at, False))
-        for value in made:
-            if value in found:
-                found[value].append(_Touch(at, True))
-    return found
+            if root in touches:
+                touches[root].append(_Touch(at, False))
+        for value in written:
+            if value in touches:
+                touches[value].append(_Touch(at, True))
+    return touches
 
 
 def _of_value(page: FlatPage, touches: Sequence[_Touch], starts: Sequence[int], boundary: int) -> Iterator[_Trip]:
-    """The trip of a page, if it has an effect."""
+    """Yield the trip of a page of a result of forward, if it has an effect."""
     if page.gone is None:
         gone = 1 + max((touch.at for touch in touches if touch.at < boundary), default=boundary)
     else:
         gone = starts[page.gone]
-    made = max((touch.at for touch in touches if touch.made and touch.at < gone), default=None)
+    written = max((touch.at for touch in touches if touch.made and touch.at < gone), default=None)
     after = next((touch for touch in touches if touch.at >= gone), None)
-    if made is None or after is None or after.made:
+    if written is None or after is None or after.made:
         return
-    out = made + 1 if page.out is None else min(max(made + 1, starts[page.out]), gone)
+    out = written + 1 if page.out is None else min(max(written + 1, starts[page.out]), gone)
     back = after.at if page.back is None else min(starts[page.back], after.at)
     if back > gone:
         yield _Trip(page.value, page.to, out, gone, back, after.at)
 
 
 def _of_parameter(page: FlatPage, touches: Sequence[_Touch], starts: Sequence[int], boundary: int) -> Iterator[_Trip]:
-    """The same of a parameter."""
+    """Yield the trips of a page of a parameter."""
     reads, value, to = [touch.at for touch in touches], page.value, page.to
     gone = _BETWEEN if page.gone is None else starts[page.gone]
     after = next((at for at in reads if at >= gone), None)
@@ -172,6 +187,6 @@ def _of_parameter(page: FlatPage, touches: Sequence[_Touch], starts: Sequence[in
     if back > gone:
         yield _Trip(value, to, 0, gone, back, after)
     if page.gone is None and page.back is None:
-        for before, behind in pairwise(reads):
-            if behind > before + 1:
-                yield _Trip(value, to, 0, before + 1, behind, behind)
+        for before, following in pairwise(reads):
+            if following > before + 1:
+                yield _Trip(value, to, 0, before + 1, following, following)

@@ -1,4 +1,4 @@
-"""Parameters on the device, where some of them are paged: then all of them count. Needs no torch."""
+"""Memory of parameters, which counts for the peak if some of them are paged. Does not require torch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from .events import PAGED_TO, Allocation, Linked, PageBack, PageGone
 
 
 def with_parameters(linked: Linked) -> Linked:
-    """The same step. If it pages parameters, each stretch in which one is on the device is an allocation of it, and so
-    is the place that the paged ones have elsewhere."""
+    """Return the step with allocations of its parameters, if it pages any.
+
+    Each stretch in which a parameter is on the device is an allocation, and so is the copy of a paged parameter in
+    another memory.
+    """
     if not linked.parameters_paged:
         return linked
     return replace(linked, allocations=(*linked.allocations, *_stretches(linked)))
 
 
 def parameter_bytes(graph: Graph) -> int:
-    """Bytes of all parameters on the device."""
+    """Return the bytes of all parameters on the device."""
     return sum(graph.nbytes(value) for value in _on_device(graph))
 
 
@@ -32,8 +35,8 @@ def _on_device(graph: Graph) -> list[int]:
 
 def _stretches(linked: Linked) -> Iterator[Allocation]:
     graph, end = linked.graph, len(linked.events)
-    here: dict[int, int] = dict.fromkeys(_on_device(graph), 0)  # since when each is on the device
-    moved: dict[int, tuple[int, PageMemory]] = {  # by those that are paged, the first time that they move
+    here: dict[int, int] = dict.fromkeys(_on_device(graph), 0)  # position since which each is on the device
+    moved: dict[int, tuple[int, PageMemory]] = {  # by paged parameter, its first move
         event.value: (at, event.to)
         for at, event in reversed(list(enumerate(linked.events)))
         if isinstance(event, PageBack | PageGone) and event.value in here

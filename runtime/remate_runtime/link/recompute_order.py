@@ -55,8 +55,8 @@ class _Order:
 
     def __init__(self, graph: Graph, recomputes: Sequence[FlatRecompute]) -> None:
         self._graph = graph
-        behind = (value for op in graph.operations[graph.backward_start :] for value in op.reads)
-        self._read_anyway = self._roots((*behind, *graph.outputs))
+        read_by_backward = (value for op in graph.operations[graph.backward_start :] for value in op.reads)
+        self._read_anyway = self._roots((*read_by_backward, *graph.outputs))
         times = Counter(recompute.op for recompute in recomputes)
         self._recomputes = {op: self._recompute(op, times) for op in sorted(times)}
         self._left = set(times)

@@ -1,7 +1,8 @@
-"""Which recomputations a budget seems to have room to leave out, without simulating any of them. Needs no torch.
+"""Which recomputations a budget seems to have room to leave out, without a simulation. Does not require torch.
 
-What is recomputed lives several times, with gaps in which its bytes are free. Left out, it fills them. That is a guess:
-what is kept for recomputations alone, workspaces and in-place runs change, too; a simulation says what is true.
+A recomputed value has several live ranges. Between them its bytes are free, and a kept value fills these gaps. This is
+an estimate, as values that are kept only for recomputations, workspaces and in-place runs also change. A simulation
+decides.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from .levels import MemoryLevels
 from .recompute_order import RecomputeGroup
 from .simulator import Timeline
 
-_Gaps = list[tuple[int, int, int]]  # from an event up to another, and the bytes that are free there
+_Gaps = list[tuple[int, int, int]]  # (first event, end, bytes that are free there)
 
 
 def affordable(
     order: Sequence[RecomputeGroup], linked: Linked, timeline: Timeline, budget: int
 ) -> list[RecomputeGroup]:
-    """Those of the groups that can go together, the first ones first, if memory grows by what is expected.
+    """Return the groups that can be left out together if memory grows as expected, the first ones preferred.
 
     Args:
         order: Groups of recomputations of the step.
@@ -30,19 +31,19 @@ def affordable(
     """
     levels = MemoryLevels([held + timeline.beside for held in timeline.during])
     gaps = _gaps(linked)
-    found: list[RecomputeGroup] = []
+    chosen: list[RecomputeGroup] = []
     for group in order:
         kept = [gap for op in group.ops for gap in gaps.get(op, ())]
         _fill(levels, kept, group, 1)
         if levels.peak <= budget:
-            found.append(group)
+            chosen.append(group)
         else:
             _fill(levels, kept, group, -1)
-    return found
+    return chosen
 
 
 def _fill(levels: MemoryLevels, gaps: _Gaps, group: RecomputeGroup, sign: int) -> None:
-    """What the group keeps less what only it read, spread over the gaps of all its storages."""
+    """Add to the gaps of a group what it keeps, less what only the group reads."""
     net = max(0, group.figures[1])
     kept = sum(nbytes for _, _, nbytes in gaps)
     for start, end, nbytes in gaps:
@@ -50,7 +51,7 @@ def _fill(levels: MemoryLevels, gaps: _Gaps, group: RecomputeGroup, sign: int) -
 
 
 def _gaps(linked: Linked) -> dict[int, _Gaps]:
-    """By operation that is recomputed."""
+    """Return the gaps of each recomputed operation."""
     graph, lives = linked.graph, dict[tuple[int, int], int]()
     for allocation in linked.allocations:
         if allocation.value is not None:
@@ -59,13 +60,13 @@ def _gaps(linked: Linked) -> dict[int, _Gaps]:
     for at, event in enumerate(linked.events):
         if isinstance(event, Run | RecomputeRun):
             runs.setdefault(event.op, []).append(at)
-    found: dict[int, _Gaps] = {}
+    gaps: dict[int, _Gaps] = {}
     for op, births in runs.items():
         if len(births) > 1:
-            made = [value for value in graph.operations[op].writes if value is not None]
-            found[op] = [
+            results = [value for value in graph.operations[op].writes if value is not None]
+            gaps[op] = [
                 (lives.get((value, birth), birth + 1), again, graph.nbytes(value))
-                for value in made
+                for value in results
                 for birth, again in itertools.pairwise(births)
             ]
-    return found
+    return gaps

@@ -1,5 +1,4 @@
-"""Which slot holds which storage, event by event: the choice of in-place runs, and every storage from birth to
-death."""
+"""The storage of each slot, event by event: birth and death of storages, and the choice of in-place runs."""
 
 from __future__ import annotations
 
@@ -13,22 +12,22 @@ from .events import PAGED_TO, Allocation, PageBack, PageOut
 
 
 class Storages:
-    """Storage -1 belongs to somebody else (parameters, buffers, inputs, constants)."""
+    """Storages and the slots that hold them. Storage -1 is one that the step does not own, such as a parameter."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.store: list[int] = [-1] * len(graph.values)
-        self.held: list[int] = []  # by storage: slots (and pins) that hold it
-        self.owner: list[int] = []  # by storage: the value it was made for
+        self.held: list[int] = []  # by storage: number of slots and callers that hold it
+        self.owner: list[int] = []  # by storage: the value that it was allocated for
         self.birth: list[int] = []
         self.death: list[int] = []
-        self.fixed: set[int] = set()  # storages that somebody outside may read: never written over
+        self.fixed: set[int] = set()  # storages that other code may read; never written over
         self.nbytes = [graph.nbytes(i) if v.producer >= 0 else 0 for i, v in enumerate(graph.values)]
-        self.states: dict[int, int] = {}  # by random operation that is recomputed: where its state was saved
-        self.extra: list[Allocation] = []  # states of generators
-        self.copies: list[Allocation] = []  # of gradients
-        self.away: list[Allocation] = []  # where values are paged to
-        self.delivered: dict[int, int] = {}  # by storage of a gradient: where it is handed over
+        self.states: dict[int, int] = {}  # by recomputed random operation: where its state was saved
+        self.extra: list[Allocation] = []  # generator states
+        self.copies: list[Allocation] = []  # copies of gradients
+        self.away: list[Allocation] = []  # copies of paged values in other memories
+        self.delivered: dict[int, int] = {}  # by storage of a gradient: position of its delivery
 
     def hold(self, value: int, store: int) -> None:
         old = self.store[value]
@@ -67,13 +66,13 @@ class Storages:
                 self.death[store] = at
 
     def preserve(self, buffer: int, at: int) -> None:
-        """The buffer's slot gets a copy of its contents, which is the step's own."""
+        """Give a value's slot a storage of its own, which nothing writes over."""
         store = self.new(buffer, at)
         self.fixed.add(store)
         self.hold(buffer, store)
 
     def hand_out(self) -> None:
-        """The caller takes the outputs and keeps them."""
+        """Pass the outputs to the caller, who keeps them."""
         for value in self.graph.outputs:
             store = self.store[value]
             if store >= 0:
@@ -81,7 +80,7 @@ class Storages:
                 self.fixed.add(store)
 
     def receive(self, at: int) -> None:
-        """Tangents arrive. The caller may hold one to the end."""
+        """Receive tangents. The caller may hold one of them to the end."""
         for value, about in enumerate(self.graph.values):
             if about.kind == "tangent":
                 self.preserve(value, at)
@@ -89,30 +88,30 @@ class Storages:
                     self.held[self.store[value]] += 1
 
     def deliver(self, value: int, at: int) -> None:
-        """A gradient goes to its owner, who may free it."""
+        """Deliver a gradient to its owner, who may free it."""
         self.delivered[self.store[value]] = at
 
     def hand_over(self, value: int, to: PageMemory, at: int) -> None:
-        """A gradient has been copied to another memory when the event at `at` happens, and its owner gets it there."""
+        """Deliver a gradient in another memory, to which it has been copied before the event at `at`."""
         self.away.append(Allocation(value, self.graph.nbytes(value), at - 1, -1, PAGED_TO[to]))
         self.death[self.store[value]] = at + 1
 
     def copy(self, value: int, nbytes: int, at: int, goes: bool) -> None:
-        """The owner gets a copy of a gradient. goes: the owner may free it."""
+        """Deliver a copy of a gradient. goes: the owner may free it."""
         self.copies.append(Allocation(value, nbytes, at, at + 1, self.graph.memory(value), at if goes else None))
 
     def save_state(self, op: int, at: int) -> None:
         self.states[op] = at
 
     def replay(self, op: int, at: int, last: bool) -> None:
-        """The state that the generator has now is put aside while the saved one is replayed."""
+        """Replay a saved state. The current state of the generator is kept meanwhile."""
         nbytes, memory = generator_state(self.graph, self.graph.operations[op])
         self.extra.append(Allocation(None, nbytes, at, at + 1, memory))
         if last:
             self.extra.append(Allocation(None, nbytes, self.states[op], at + 1, memory))
 
     def overwritten(self, op: Op, free: list[int]) -> int | None:
-        """Position of the argument that `op` writes over: the first that may be, and whose storage dies there."""
+        """Return the position of the argument that `op` writes over: the first one whose storage dies there."""
         for position in overwritable(self.graph, op):
             argument = op.args[position]
             store = self.store[argument.value] if isinstance(argument, Ref) else -1
@@ -121,20 +120,20 @@ class Storages:
         return None
 
     def page(self, kind: type, value: int, to: PageMemory, at: int) -> None:
-        """A storage is copied out, or comes back. What is paged keeps its place there to the end of the step."""
+        """Page a storage out or back. Its copy in the other memory stays to the end of the step."""
         if kind is PageOut:
             self.away.append(Allocation(value, self.graph.nbytes(value), at, -1, PAGED_TO[to]))
         elif kind is PageBack:
             self.hold(value, self.new(value, at))
 
     def finish(self, end: int) -> tuple[Allocation, ...]:
-        """All storages, those of the values first. end: number of events."""
+        """Return all storages, those of values first. end: number of events."""
         nbytes, graph = self.nbytes, self.graph
         death = [end if at < 0 else at for at in self.death]
         if graph.delivered != "retained":
             for store, at in self.delivered.items():
                 death[store] = at + 1
-        made = [
+        storages = [
             Allocation(
                 v,
                 nbytes[v] or graph.nbytes(v),
@@ -146,12 +145,14 @@ class Storages:
             for at, v in enumerate(self.owner)
         ]
         held = graph.delivered == "retained"
-        copies = (replace(one, death=end) if held or one.delivered is None else one for one in self.copies)
-        return (*made, *self.extra, *copies, *(replace(one, death=end) for one in self.away))
+        copies = (
+            replace(allocation, death=end) if held or allocation.delivered is None else allocation
+            for allocation in self.copies
+        )
+        return (*storages, *self.extra, *copies, *(replace(allocation, death=end) for allocation in self.away))
 
 
 def generator_state(graph: Graph, op: Op) -> tuple[int, str]:
-    """Bytes of the generator's state that is recomputed of a random operation replay, and the memory that it lies
-    in."""
+    """Return the bytes and the memory of the generator's state that recomputations of a random operation replay."""
     on_host = all(graph.values[v].type.cpu for v in op.writes if v is not None)
     return DEVICES["cpu" if on_host else graph.device].generator_state, graph.host

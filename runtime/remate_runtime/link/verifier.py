@@ -1,4 +1,4 @@
-"""What a schedule must pass before any of it runs. Needs no torch."""
+"""The checks of a schedule before it runs. Does not require torch."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ from .simulator import simulate
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """A legal schedule: its events, and the peak in bytes that they give (never the one that the file states).
+    """A legal schedule.
 
-    where: JSON pointer of every operation. budget: in bytes, as the file states it. compiled: the same for a step that
-    is compiled, where the file has one of its own. leaves: by id of an operation, the
-    number of the instance without instances inside that it belongs to. name: of the schedule.
+    Attributes:
+        linked: Its step.
+        peak: Bytes by simulation, never the figure of the file.
+        where: JSON pointer of each operation.
+        budget: Bytes, from the file.
+        compiled: The file's separate budget for a compiled step, if any.
+        leaves: By id of an operation, the number of its instance, which has no inner instances.
+        name: Name of the schedule.
     """
 
     linked: Linked
@@ -36,10 +41,16 @@ class Verified(msgspec.Struct, frozen=True):
 
 
 def verify(schedule: Schedule, at: str = "", warned: bool = False, made: LinkedExpansion | None = None) -> Verified:
-    """Expand, link and simulate. at: which of several sizes the schedule is for, as a warning says it. warned: about
-    another size, once is enough. made: the schedule's step, if it has been expanded, linked and simulated. Raises
-    ScheduleError for what is illegal, and for operations that somebody edited; warns if the peak is over the file's
-    budget (plans may be edited).
+    """Expand, link and simulate a schedule. Warn if its peak is over the file's budget, as plans may be edited.
+
+    Args:
+        schedule: The schedule.
+        at: Its size in words, for the warning, if there are several.
+        warned: A warning about another size has been issued, so this one is left out.
+        made: The schedule's step, if it has been linked before.
+
+    Raises:
+        ScheduleError: The schedule is illegal, or its operations have been edited.
     """
     check_fingerprint(schedule)
     if made is None:
