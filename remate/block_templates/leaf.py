@@ -35,13 +35,13 @@ class Written(msgspec.Struct, frozen=True):
 
 def write_leaf(captured: Captured, part: BlockSpan, form: CanonicalForm) -> Written:
     """Return the block of a leaf, with names relative to its prefix."""
-    graph, taken = captured.graph, NameAllocator()
-    names = _source_names(graph, part, form, taken)
+    graph, allocator = captured.graph, NameAllocator()
+    names = _source_names(graph, part, form, allocator)
     values = dict(zip(form.sources, names, strict=True))
     ids: list[str] = []
     for i in form.operations:
         op, module = graph.operations[i], relative(captured.modules[i], part.prefix)
-        local = taken.take(joined(module, "grad" if i >= graph.backward_start else "", packet(op.op)))
+        local = allocator.take(joined(module, "grad" if i >= graph.backward_start else "", packet(op.op)))
         ids.append(local)
         values.update(_outputs(op, local))
     local_of = dict(zip(form.operations, ids, strict=True))
@@ -88,19 +88,19 @@ def _operation(graph: Graph, op: Op, name: str, name_of: Callable[[int], str]) -
     )
 
 
-def _source_names(graph: Graph, part: BlockSpan, form: CanonicalForm, taken: NameAllocator) -> tuple[str, ...]:
-    """Name parameters, buffers and live attributes relative to the prefix, others by role: `x` (forward), `grad`
-    (backward).
+def _source_names(graph: Graph, part: BlockSpan, form: CanonicalForm, allocator: NameAllocator) -> tuple[str, ...]:
+    """Return local names of the sources, in the order of the form.
 
-    Names of parameters come first, because they must not be renamed.
+    Parameters, buffers and live attributes have their name relative to the prefix. Other values are named by role: `x`
+    in the forward, `grad` in the backward. Parameters come first, because they must not be renamed.
     """
     names: dict[int, str] = {}
     for v in form.sources:
         if graph.values[v].kind in ("parameter", "buffer", LIVE):
-            names[v] = taken.take(relative(graph.values[v].name, part.prefix))
+            names[v] = allocator.take(relative(graph.values[v].name, part.prefix))
     for v in form.sources:
         if v not in names:
-            names[v] = taken.take(_role(graph, v))
+            names[v] = allocator.take(_role(graph, v))
     return tuple(names[v] for v in form.sources)
 
 

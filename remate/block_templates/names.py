@@ -31,11 +31,11 @@ def clean(text: str) -> str:
 
 def relative(path: str, prefix: str) -> str:
     """Return `path` relative to the module `prefix`: without the components that both share."""
-    ours, theirs = path.split("."), prefix.split(".") if prefix else []
+    components, enclosing = path.split("."), prefix.split(".") if prefix else []
     shared = 0
-    while shared < min(len(ours), len(theirs)) and ours[shared] == theirs[shared]:
+    while shared < min(len(components), len(enclosing)) and components[shared] == enclosing[shared]:
         shared += 1
-    return ".".join(ours[shared:])
+    return ".".join(components[shared:])
 
 
 def packet(op: str) -> str:

@@ -13,12 +13,13 @@ from remate_runtime.format import BASELINE, Page, Split, Statement
 def fresh_name(
     plan: Sequence[Statement], operations: Sequence[str], recompute: Sequence[str], taken: Collection[str]
 ) -> str:
-    """Return a name for an unnamed plan of a block, with the same meaning in every file: what it recomputes.
+    """Return a name for an unnamed plan of a block. It says what the plan recomputes, so it has the same meaning in
+    every file.
 
-    If the name is in use or does not cover everything, it ends in a hash of the plan.
+    The name ends in a hash of the plan if it is in use or does not cover the whole plan.
 
     Args:
-        plan: The plan.
+        plan: The statements of the plan.
         operations: As in `plan_name`.
         recompute: As in `plan_name`.
         taken: Names of other plans of the block.
@@ -30,18 +31,18 @@ def fresh_name(
         base = "split" if base == BASELINE else f"split-{base}"
     if exact and not paged and not split and base not in taken:
         return base
-    said = msgspec.json.encode([msgspec.structs.astuple(statement)[:-1] for statement in plan])
-    digest = hashlib.sha256(said).hexdigest()
+    encoded = msgspec.json.encode([msgspec.structs.astuple(statement)[:-1] for statement in plan])
+    digest = hashlib.sha256(encoded).hexdigest()
     names = (f"{base}-{digest[:digits]}" for digits in range(_DIGITS, len(digest)))
     return next(name for name in names if name not in taken)
 
 
 def plan_name(operations: Sequence[str], recompute: Sequence[str]) -> str:
-    """Return a name from what is recomputed.
+    """Return a name that says what is recomputed.
 
     Args:
         operations: Local ids of a block's forward operations without views.
-        recompute: Those of them that run again.
+        recompute: Local ids of the operations that are recomputed.
     """
     return _named(operations, recompute)[0]
 
@@ -70,7 +71,7 @@ def _is_norm(op: str) -> bool:
 
 _DIGITS = 4  # of a hash
 _LONG = 30  # length of parts, in characters, from which on kinds are used
-# The purpose of an operation by words in its id; the first match counts. Plans of many parts are named by kinds.
+# The purpose of an operation, by words in its id. The first match counts. Plans of many parts are named by purpose.
 _KINDS = (
     ("norms", ("norm", "rsqrt")),
     ("attention", ("attn.", "attention.", "softmax", "bmm", "scaled_dot")),

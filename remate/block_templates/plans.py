@@ -1,8 +1,8 @@
 """Divides flat recomputations into plans of blocks and recomputations of the top level, with readable names.
 
-Recomputations before a point run in a stated order. The file states outer levels first (the top level, then the block's
-plan), which fits the usual case: a block first gets its boundary values back and then recomputes its own operations. If
-the flat order differs, all recomputations before that point are at the top level.
+Recomputations before the same point run in the order of the file. Outer levels come first: the top level, then the
+block's plan. This fits the usual case, in which a block gets its boundary values back and then recomputes its own
+operations. If the flat order differs, the top level has all recomputations before that point.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ def split(
     ids: dict[int, str],
     menu: Sequence[Sequence[FlatRecompute]] = (),
 ) -> tuple[Plans, _Plan]:
-    """Divide the recomputations into plans and the remainder for the top level.
+    """Divide the recomputations into plans of templates and the remainder for the top level.
 
     Args:
         graph: The step.
         recomputes: The recomputations.
         parts: The top-level parts.
-        templates: One name per part.
+        templates: The template of each part.
         ids: Full ids of operations.
-        menu: Further plans of templates, each as recomputations of one of their instances.
+        menu: Further plans of templates, each as recomputations within one of their instances.
     """
     owner = {i: k for k, part in enumerate(parts) for i in (*range(*part.forward), *range(*part.backward))}
     inner: list[dict[int, list[int]]] = [{} for _ in parts]
@@ -99,8 +99,7 @@ def _define(graph: Graph, part: BlockSpan, plan: _Plan, defined: dict[str, _Plan
 def _spell(
     graph: Graph, points: dict[int, list[int]], scope: Sequence[BlockSpan], ids: dict[int, str], enclosing: str
 ) -> _Plan:
-    """Return recompute entries. An instance in `scope` stands for all of its operations, or for its backward's
-    start."""
+    """Return statements. The id of an instance in `scope` names all of its operations, or the start of its backward."""
     instances = [part for top in scope for part in _below(top)]
     begins: dict[int, str] = {}
     starts: dict[int, list[tuple[list[int], str]]] = {}
@@ -140,7 +139,7 @@ def _within(op: str, named: set[str]) -> bool:
 
 
 def page_statements(pages: Sequence[FlatPage], names: Sequence[str], ids: Mapping[int, str]) -> _Plan:
-    """Return statements of the top level, one for values that leave and return at the same points.
+    """Return statements of the top level: one for all values that leave and return at the same points.
 
     Args:
         pages: The pages.

@@ -17,10 +17,13 @@ from .templates import Templates, Use
 
 
 class Folded(msgspec.Struct, frozen=True):
-    """What a schedule file says about a step.
+    """A step as a schedule file contains it.
 
     Attributes:
-        model: The signature, its values renamed to the instances' ids.
+        blocks: The templates, by name.
+        program: The instances, in forward order.
+        statements: The plan of the top level.
+        model: The signature, with values named by the instances' ids.
         costs: ns of operations, by block and local id.
     """
 
@@ -38,7 +41,15 @@ def write(
     menu: Sequence[Sequence[FlatRecompute]] = (),
     pages: Sequence[FlatPage] = (),
 ) -> Folded:
-    """Fold the step along `parts`, which contain every operation once. menu: see `fold`."""
+    """Fold the step along `parts`, which together contain every operation once.
+
+    Args:
+        captured: The step.
+        recomputes: Its recomputations.
+        parts: The top-level parts.
+        menu: As in `fold`.
+        pages: Pages of the step's values.
+    """
     graph, templates = captured.graph, Templates(captured)
     uses = [templates.use(part) for part in parts]
     full = _full_names(graph, parts, templates)
@@ -75,7 +86,7 @@ def _full_names(graph: Graph, parts: tuple[BlockSpan, ...], templates: Templates
 
 
 def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
-    """Return the signature with renamed outputs, and the gradients that no block states."""
+    """Return the signature with renamed outputs, and with the gradients that no block declares."""
     graph = captured.graph
     renamed = {value.name: name for value, name in zip(graph.values, full, strict=True)}
     stated = {parameter for use in uses for parameter in use.gradients}

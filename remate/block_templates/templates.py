@@ -20,8 +20,9 @@ class Use(msgspec.Struct, frozen=True):
     """How a part uses its template.
 
     Attributes:
+        template: Name of the template.
         bindings: Local name -> graph value, for everything that the prefix does not bind.
-        gradients: Parameters (graph values) whose gradient the template states.
+        gradients: Parameters (graph values) whose gradient the template declares.
     """
 
     template: str
@@ -33,7 +34,8 @@ class Templates:
     """Collects the blocks of a file.
 
     Attributes:
-        costs: Costs of the operations of each leaf block, by local ids.
+        blocks: The templates, by name.
+        costs: ns of the operations of each leaf block, by local id.
         ids: Full id of every placed operation, by graph index.
         constants: Full name of every constant, in the first block that declares it.
     """
@@ -80,12 +82,12 @@ class Templates:
         graph = self._captured.graph
         uses = [self.use(child) for child in part.parts]
         inside = {v for i in _operations(part) for v in graph.operations[i].writes if v is not None}
-        names, taken = {}, NameAllocator()
+        names, allocator = {}, NameAllocator()
         for child in part.parts:
-            taken.take(relative(child.id, part.id))
+            allocator.take(relative(child.id, part.id))
         for v in dict.fromkeys(v for use in uses for v in use.bindings.values() if v not in inside):
             own = graph.values[v].kind in _OWN
-            names[v] = taken.take(relative(graph.values[v].name, part.prefix) if own else self._role(v))
+            names[v] = allocator.take(relative(graph.values[v].name, part.prefix) if own else self._role(v))
 
         def local(v: int) -> str:
             return names[v] if v in names else relative_id(self._value_name(v), part.id)

@@ -1,7 +1,7 @@
-"""Assigns backward operations to the forward block that they differentiate; backward runs by block in reverse.
+"""Assigns each backward operation to the forward block that it differentiates. Backward runs the blocks in reverse.
 
-An operation's block is at most the lowest block of the backward operations that it depends on; within a block the
-captured order stays. Together this makes the new order topological for any guess of the block.
+An operation's block is at most the lowest block of the backward operations that it depends on. Within a block, the
+captured order stays. So the new order is topological, whichever block is guessed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from ..capture.captured import Captured
 
 
 def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
-    """Return the block of every operation, including backward. block_of: the block of each forward operation."""
+    """Return the block of every operation, including backward.
+
+    Args:
+        captured: The step.
+        block_of: The block of each forward operation.
+    """
     graph, blocks = (
         captured.graph,
         [*block_of, *[-1] * (len(captured.graph.operations) - captured.graph.backward_start)],
@@ -29,9 +34,9 @@ def assign(captured: Captured, block_of: Sequence[int]) -> list[int]:
         if not seen or seen[-1] != block_of[i]:
             seen.append(block_of[i])
     last = max(block_of, default=0)
-    free = [False] * len(graph.operations)  # depends on no gradient: may run at any time
+    free = [False] * len(graph.operations)  # whether the operation depends on no gradient, so it may run at any time
     current = last  # block of the latest operation whose block is certain: autograd goes back through forward
-    draw = -1  # the latest random backward operation: their order is that of the generator
+    draw = -1  # the latest random backward operation; these keep their order, because they share a generator
     for i in range(graph.backward_start, len(graph.operations)):
         op = graph.operations[i]
         needs = [p for v in op.reads if (p := graph.values[v].producer) >= graph.backward_start]
@@ -78,7 +83,7 @@ def _touched(graph: Graph, block_of: Sequence[int]) -> dict[int, set[int]]:
 def _candidates(graph: Graph, i: int, high: int, modules: Sequence[int], touched: dict[int, set[int]]) -> list[int]:
     """Return the blocks, at most `high`, that may contain the forward operation of backward operation i.
 
-    They produce or read all forward values that it reads, and run its module.
+    Such a block produces or reads all forward values that operation i reads, and runs its module.
     """
     saved = [touched[graph.root[v]] for v in graph.operations[i].reads if graph.root[v] in touched]
     by_module = modules[: bisect_right(modules, high)]

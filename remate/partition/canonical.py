@@ -1,8 +1,8 @@
 """The canonical form of a leaf: its operations without names and numbers.
 
-Leaves with the same form do the same work on different values, so they become one template of the file and are solved
-once. The form contains operators, literals, wiring, types, costs, and the parameters whose gradient is computed here.
-It does not contain who reads the results outside (`exports` does, for planning).
+Leaves of equal form do the same work on different values. They share a template of the file and are solved once. The
+form contains operators, literals, wiring, types, costs, and the parameters whose gradient is computed in the leaf. It
+does not contain which results are read outside the leaf; planning uses `exports` for that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def form(graph: Graph, part: BlockSpan) -> CanonicalForm:
 
 
 def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[int, ...]:
-    """Return positions, among the values that the leaf produces, of those that are read outside or leave the step.
+    """Return positions of the values that leave the leaf, among the values that it produces.
+
+    A value leaves if an operation outside reads it, or if it leaves the step.
 
     Args:
         graph: The step.
@@ -80,9 +82,9 @@ def exports(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> tuple[in
 
 
 def storages(graph: Graph, shape: CanonicalForm) -> tuple[tuple[int, int], ...]:
-    """Return for each source the first source on the same storage, and the bytes of that storage.
+    """Return, for each source, the first source on the same storage, and the bytes of that storage.
 
-    Leaves of one form can differ here, and so in memory, if an input of one is a view of a larger tensor.
+    Leaves of one form can differ here, and so in memory, if an input is a view of a larger tensor.
     """
     first: dict[int, int] = {}
     return tuple((first.setdefault(graph.root[v], k), graph.nbytes(v)) for k, v in enumerate(shape.sources))

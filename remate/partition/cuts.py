@@ -1,8 +1,8 @@
 """Cuts from the graph itself, for spans without module structure: forward positions that few bytes cross.
 
 A span that repeats (an unrolled recurrence, layers without modules) is cut once per repetition, always at the same
-place of the period. Other spans are cut by a shortest path over the positions, which weighs crossing bytes against
-uneven sizes.
+place of the period. Other spans are cut along a shortest path over the positions. Its length weighs crossing bytes
+against uneven sizes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from remate_runtime.flat_step import Graph, Number, Ref
 
-SMALL, LARGE, TARGET = 6, 96, 32  # forward operations without views: least and most of a leaf, and the target size
-_LONGEST = 2000  # operations of the longest period to search for
+SMALL, LARGE, TARGET = 6, 96, 32  # smallest, largest and preferred size of a leaf: forward operations without views
+_LONGEST = 2000  # operations of the longest period that is searched for
 
 
 class Costs(msgspec.Struct, frozen=True):

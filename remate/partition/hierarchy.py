@@ -1,4 +1,4 @@
-"""The hierarchy of a training step: a tree of parts, each with a contiguous range of the forward and of the
+"""The hierarchy of a training step: a tree of parts. Each part has a contiguous range of the forward and of the
 backward."""
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from ..capture.captured import Captured
 
 
 class BlockSpan(msgspec.Struct, frozen=True):
-    """A node of the tree: a leaf contains operations, a composite contains parts (in forward order).
+    """A node of the tree. A leaf contains operations, a composite contains parts.
 
     Attributes:
         id: Full id of the instance in the schedule file.
-        prefix: Module path that parameters and operations are named relative to ("" = the model itself).
+        prefix: Module path that parameters and operations are named relative to ("" is the model itself).
         label: Name of its template in the file (mostly a class name).
         forward: Index range [start, stop) in the reordered graph.
         backward: Index range [start, stop) in the reordered graph.
+        parts: Parts of a composite, in forward order.
     """
 
     id: str
@@ -43,9 +44,9 @@ class SizedStep(msgspec.Struct, frozen=True):
     """A step for a range of sizes, in block order.
 
     Attributes:
-        generic: Its types and arguments contain expressions of named sizes, so it can be written and not run.
-        shots: Sizes at which the step was captured, with their graphs.
-        said: How the range was narrowed, as text.
+        generic: The step with expressions of named sizes in its types and arguments. It can be written, not run.
+        trace_samples: Sizes at which the step was captured, each with its graph.
+        said: How the range was narrowed, one text per change.
     """
 
     generic: Captured
@@ -70,7 +71,7 @@ class Hierarchy(msgspec.Struct, frozen=True):
 
     @property
     def planned(self) -> str:
-        """Return the planned sizes of a step for several: `b=4, t=64`; "" for a step of one size."""
+        """Return the planned sizes of a step for a range of sizes, as `b=4, t=64`; "" for a step of one size."""
         dims = self.sized.generic.model.dims if self.sized else {}
         return spelled({name: dim.planned for name, dim in dims.items()})
 

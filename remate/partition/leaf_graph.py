@@ -13,8 +13,9 @@ class LeafGraph(msgspec.Struct, frozen=True):
     """A leaf as a step.
 
     Attributes:
-        graph: Forward and backward of the leaf; values from outside are inputs, values that others read leave the step.
-        operations: For each of its operations, the index in the whole graph.
+        graph: Forward and backward of the leaf. Values from outside are inputs. Values that are read outside leave the
+            step.
+        operations: For each operation of `graph`, its index in the whole graph.
     """
 
     graph: Graph
@@ -51,15 +52,15 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
     operations = tuple(_renumbered(graph.operations[i], number) for i in order)
     backward_start = part.forward[1] - part.forward[0]
     leaving = {*graph.outputs, *(g for _, g in graph.gradients)}
-    away = [
+    leaving_leaf = [
         v
         for i in order
         for v in graph.operations[i].writes
         if v is not None and (v in leaving or any(r not in inside for r in readers[v]))
     ]
-    made_in_forward = {v for i in range(*part.forward) for v in graph.operations[i].writes}
-    outputs = tuple(number[v] for v in away if v in made_in_forward)
-    gradients = tuple((0, number[v]) for v in away if v not in made_in_forward)
+    forward_values = {v for i in range(*part.forward) for v in graph.operations[i].writes}
+    outputs = tuple(number[v] for v in leaving_leaf if v in forward_values)
+    gradients = tuple((0, number[v]) for v in leaving_leaf if v not in forward_values)
     root = list(range(len(values)))
     for op in operations:
         for v in op.writes if op.view else ():

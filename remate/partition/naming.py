@@ -1,4 +1,4 @@
-"""Names of the parts: the module's path if a part is that module, else its neighbours and what it spans."""
+"""Names of the parts: the module's path if a part is a whole module, otherwise the modules that it spans."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .pieces import ModuleSpan
 
 
 def name_parts(captured: Captured, pieces: Sequence[ModuleSpan]) -> tuple[BlockSpan, ...]:
-    """Return parts with unique ids, none of which is a prefix of another, and empty backward ranges."""
+    """Return parts with unique ids and empty backward ranges.
+
+    No id is a prefix of another, except that of a composite.
+    """
     return _Naming(captured).parts(pieces, "", "")
 
 
@@ -20,19 +23,19 @@ class _Naming:
         self._taken: set[str] = set()
 
     def parts(self, pieces: Sequence[ModuleSpan], enclosing: str, prefix: str) -> tuple[BlockSpan, ...]:
-        """Return parts.
+        """Return named parts.
 
         Args:
             pieces: Spans of the forward.
             enclosing: Id of the composite around the pieces ("" at the top).
-            prefix: Its module path.
+            prefix: Module path of that composite.
         """
         names = [self._name(piece) for piece in pieces]
         spans = []
         for piece, (module, rest) in zip(pieces, names, strict=True):
             path = _joined(module, rest)
             if enclosing:
-                # a loop inside a module's forward: its rounds belong to that module
+                # A loop inside a module's forward: its rounds belong to that module.
                 path = _joined(enclosing, path[len(prefix) :].lstrip(".") or "part")
             full = self._unique(path, enclosing)
             empty = (self._captured.graph.backward_start, self._captured.graph.backward_start)
@@ -57,12 +60,13 @@ class _Naming:
         return _joined(name, rest)
 
     def _unique(self, wanted: str, enclosing: str) -> str:
-        """Return `wanted`, or `wanted~2`, …: unequal to every id, and related to none but `enclosing`."""
+        """Return `wanted`, or `wanted~2`, …: different from every id, and a prefix or extension of none but
+        `enclosing`."""
         around = f"{enclosing}."
         others = [other for other in self._taken if not around.startswith(other + ".")]
         wanted = wanted or "model"
         for other in sorted(others, key=len):
-            if wanted.startswith(other + "."):  # no part is inside a leaf
+            if wanted.startswith(other + "."):  # a part is never inside a leaf
                 wanted = f"{other}~{wanted[len(other) + 1 :]}"
         name, k = wanted, 2
         while any(other == name or other.startswith(name + ".") for other in others):

@@ -1,6 +1,6 @@
 """Spans of the forward from the module structure.
 
-A run of operations of a module is a piece if its size is suitable. It is divided into the runs of its children if it is
+A run of a module's operations is a piece if its size is suitable. It is divided into the runs of its children if it is
 large or contains repeated modules.
 """
 
@@ -22,9 +22,11 @@ class ModuleSpan(msgspec.Struct, frozen=True):
     """A span [start, stop) of the forward.
 
     Attributes:
-        path: The module whose run it is.
-        own: It is the whole run of that module, so that its path can name it.
-        cut: A cut of the graph created it, so it is not joined again.
+        start: First operation.
+        stop: One past the last operation.
+        path: The module that runs the span.
+        own: Whether the span is the whole run of that module, so that the module's path can name it.
+        cut: Whether a cut of the graph created it. Such spans are not joined again.
         pieces: Contents of a composite.
     """
 
@@ -138,10 +140,10 @@ class Divider:
         pieces = self._attach(pieces)
         uses = Counter(self._class(piece) for piece in pieces)
         joined: list[ModuleSpan] = []
-        room = -1  # operations that the last piece may still take; -1: none, not even views
+        room = -1  # operations that the last piece may still take; -1: not even views
         for piece in pieces:
             size = self._size(piece.start, piece.stop)
-            if self._stands(piece, uses):
+            if self._independent(piece, uses):
                 room = -1
                 joined.append(piece)
             elif size <= room:
@@ -157,9 +159,9 @@ class Divider:
         signs = Counter(self._costs.signs[piece.start : piece.stop] for piece in pieces)
         done: list[ModuleSpan] = []
         for piece in pieces:
-            loose = done[-1] if len(done) > 1 else None  # the first piece is no rest of a block
+            loose = done[-1] if len(done) > 1 else None  # the first piece is not what a block left over
             alone = signs[self._costs.signs[piece.start : piece.stop]] == 1 and not piece.pieces
-            if loose is not None and alone and self._stands(piece, uses) and not self._stands(loose, uses):
+            if loose is not None and alone and self._independent(piece, uses) and not self._independent(loose, uses):
                 size = self._size(loose.start, piece.stop)
                 if self._size(loose.start, loose.stop) < SMALL and size <= LARGE:
                     done[-1] = replace(piece, start=loose.start)
@@ -167,8 +169,8 @@ class Divider:
             done.append(piece)
         return done
 
-    def _stands(self, piece: ModuleSpan, uses: Counter[str]) -> bool:
-        """Return whether a piece is an independent block: from a cut, or a module of a class that occurs several
+    def _independent(self, piece: ModuleSpan, uses: Counter[str]) -> bool:
+        """Return whether a piece is an independent block: it comes from a cut, or its module's class occurs several
         times."""
         if piece.pieces or piece.cut:
             return True
@@ -210,8 +212,10 @@ class Divider:
         stop: int,
         end: int,
     ) -> int:
-        """Return how many operations after `stop` a module of this class takes: those that follow all but one of
-        them."""
+        """Return how many operations after `stop` a module of this class takes.
+
+        These are the operations that follow all modules of the class, or all but one.
+        """
         for (of, tail), count in votes.items():
             fits = tail == self._costs.signs[stop : min(stop + len(tail), end)]
             if of == name and tail and fits and members[name] >= 3 and count >= members[name] - 1:

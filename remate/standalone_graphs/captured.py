@@ -1,8 +1,8 @@
 """Converts a captured training step to a bare instance: operations with sizes and times, without their meaning.
 
 Views are merged with their bases. Tangents, and old contents of buffers that forward updates, become operations of the
-backward that take no time. Operations of the backward run once. Three things that a schedule counts have no place in
-this form: states of random generators, outputs that the caller of a step keeps while the step recomputes them, and host
+backward that take no time. Operations of the backward run once. This form cannot express three things that a schedule
+counts: states of random generators, outputs that the caller of a step keeps while the step recomputes them, and host
 memory.
 """
 
@@ -20,7 +20,15 @@ AT_BACKWARD_START = "backward_start."  # prefix of operations that the step itse
 
 
 def from_step(graph: Graph, name: str = "") -> BareInstance:
-    """Return the instance of a costed graph. Raises InstanceError if the step is larger than the form allows."""
+    """Return the instance of a costed graph.
+
+    Args:
+        graph: The step, with costs.
+        name: The name of the instance.
+
+    Raises:
+        InstanceError: The step is larger than the form allows.
+    """
     problem = StepInstance(graph).problem
     output = _outputs(graph, problem)
     forward = [_node(graph, problem, output, i) for i in problem.forward]

@@ -23,8 +23,8 @@ class Taken(NamedTuple):
     Attributes:
         peak: Bytes.
         time: In the unit of the instance.
-        order: Every node in the order of first executions.
-        recomputations: Executions beyond the first of each node.
+        order: Every node, in the order of first executions.
+        recomputes: Number of executions beyond the first of each node.
     """
 
     peak: int
@@ -34,7 +34,7 @@ class Taken(NamedTuple):
 
 
 class _Life:
-    """A live range of an output: produced at `birth`, last read at `last`. held: to the end."""
+    """A live range of an output: produced at `birth`, last read at `last`. If `held`, it lasts to the end."""
 
     def __init__(self, output: str, nbytes: int, birth: int) -> None:
         self.output, self.nbytes, self.birth, self.last, self.held = output, nbytes, birth, birth, False
@@ -43,9 +43,13 @@ class _Life:
 def check_sequence(bare: BareInstance, sequence: Sequence[str]) -> Taken:
     """Simulate a sequence of node ids.
 
+    Args:
+        bare: The instance.
+        sequence: Ids of nodes in order of execution.
+
     Raises:
-        InstanceError: An unknown node, an output that is read before it is produced, a node that never runs, or one
-            that runs again and may not.
+        InstanceError: A node is unknown, never runs, or runs again although it is not recomputable; or an output is
+            read before it is produced.
     """
     nodes = {node.id: node for node in bare.nodes}
     reads, current = inputs(bare), dict[str, _Life]()
@@ -53,13 +57,13 @@ def check_sequence(bare: BareInstance, sequence: Sequence[str]) -> Taken:
     ran: dict[str, None] = {}
     for at, name in enumerate(sequence):
         if name not in nodes:
-            raise InstanceError(f"sequence[{at}]: {name[:80]!r} is no node")
+            raise InstanceError(f"sequence[{at}]: {name[:80]!r} is not a node")
         if name in ran and not nodes[name].recomputable:
-            raise InstanceError(f"sequence[{at}]: {name!r} runs again, and may not")
+            raise InstanceError(f"sequence[{at}]: {name!r} runs again, although it is not recomputable")
         for output in reads[name]:
             life = current.get(_full(output))
             if life is None:
-                raise InstanceError(f"sequence[{at}]: {name!r} reads {output!r}, which has not been made")
+                raise InstanceError(f"sequence[{at}]: {name!r} reads {output!r} before it is produced")
             life.last = at
         for number, nbytes in enumerate(nodes[name].bytes):
             current[f"{name}:{number}"] = life = _Life(f"{name}:{number}", nbytes, at)

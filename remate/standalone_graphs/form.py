@@ -1,6 +1,6 @@
 """The file of a bare instance (`schema/instance-1.schema.json`): its types and rules.
 
-Files are untrusted: sizes are limited, and every fault is reported with its place.
+Files are untrusted. Sizes are limited, and every fault is reported with its place.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_NAME = 512
 MAX_TOTAL = 1 << 60  # of all bytes, and of all times: sums fit into 64 bits
 _NAME = re.compile(rf"[^:\x00-\x1f\x7f]{{1,{MAX_NAME}}}")
 _PATH = re.compile(r"[.\[]([^.\[\]]+)\]?")
-Made = TypeVar("Made")
+Decoded = TypeVar("Decoded")
 
 
 class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -36,10 +36,10 @@ class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         id: Its name, without `:`.
         time: Time of a run, in whole units of any kind (ns if measured).
         bytes: Bytes of each output.
-        workspace: Bytes that a run uses meanwhile.
-        recomputable: It may run more than once.
-        in_place: Outputs that it reads and whose bytes its only output may take at their last read, in the order to
-            try: one, or two for a node that reads nothing else.
+        workspace: Bytes that a run uses beside its outputs.
+        recomputable: Whether it may run more than once.
+        in_place: Inputs whose bytes its only output may take at their last read, in order of preference: one input, or
+            two if the node reads nothing else.
     """
 
     id: str
@@ -51,13 +51,17 @@ class BareNode(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
 
 class BareInstance(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A DAG. Output 0 of a node is named by the node's id, output k by `id:k`.
+    """A directed acyclic graph. Output 0 of a node is named by the node's id, output k by `id:k`.
 
     Attributes:
+        format: Always `remate.instance`.
+        version: Version of the format.
+        nodes: The operations.
         edges: (output, node that reads it).
+        name: Name of the instance.
         order: Ids of all nodes in order of execution; by default as listed.
-        turn: Id of the first node of a backward, which ends with the order.
-        pins: Outputs that exist at the end.
+        backward_start: Id of the first node of the backward, which lasts until the end of the order.
+        pins: Outputs that must exist at the end.
     """
 
     format: str
@@ -91,15 +95,17 @@ def _block(key: str, items: Iterable[object]) -> str:
 
 
 def decode(data: bytes) -> BareInstance:
-    """Read a file of this form. Raises InstanceError."""
+    """Return the instance in a file of this form. Raises InstanceError."""
     tree_check(data)
     return checked(typed(data, BareInstance))
 
 
 def tree_check(data: bytes) -> None:
-    """Raise InstanceError for text that is not JSON, too large, too deep, or has a key twice."""
+    """Raise InstanceError if the text is not JSON, is too large or too deep, or repeats a key."""
     if len(data) > MAX_FILE_BYTES:
-        raise InstanceError(f"the file has more than {MAX_FILE_BYTES >> 20} MiB\n  hint: no graph needs so much")
+        raise InstanceError(
+            f"the file has more than {MAX_FILE_BYTES >> 20} MiB\n  hint: split the graph, or merge nodes"
+        )
     try:
         data.decode()
     except UnicodeDecodeError as error:
@@ -109,7 +115,7 @@ def tree_check(data: bytes) -> None:
         raise InstanceError(str(faults[0]))
 
 
-def typed(data: bytes, kind: type[Made]) -> Made:
+def typed(data: bytes, kind: type[Decoded]) -> Decoded:
     """Convert JSON to a type. Raises InstanceError with the line of the first fault."""
     try:
         return msgspec.json.decode(data, type=kind)
@@ -140,7 +146,7 @@ def inputs(instance: BareInstance) -> dict[str, list[str]]:
     outputs_read: dict[str, list[str]] = {node.id: [] for node in instance.nodes}
     for output, reader in instance.edges:
         if reader not in outputs_read:
-            raise InstanceError(f"an edge leads to {reader!r}, which is no node\n  hint: give ids of nodes")
+            raise InstanceError(f"an edge leads to {reader!r}, which is not a node\n  hint: edges end at ids of nodes")
         outputs_read[reader].append(output)
     return {reader: list(dict.fromkeys(read)) for reader, read in outputs_read.items()}
 
@@ -151,12 +157,22 @@ def node_of(output: str) -> str:
 
 
 def size_of(output: str, nodes: dict[str, BareNode], what: str) -> int:
-    """Return the bytes of an output. Raises InstanceError if there is none of this name; what: who names it."""
+    """Return the bytes of an output.
+
+    Args:
+        output: The name of the output.
+        nodes: The nodes, by id.
+        what: What names the output, for the error.
+
+    Raises:
+        InstanceError: No node has this output.
+    """
     name, colon, number = output.partition(":")
     at = 0 if not colon else int(number) if re.fullmatch("[1-9][0-9]{0,4}", number) else -1
     if name not in nodes or not 0 <= at < len(nodes[name].bytes):
         raise InstanceError(
-            f"{what} names {output!r}, which no node makes\n  hint: `id` is output 0 of a node, `id:1` its next"
+            f"{what} names {output!r}, which no node produces\n"
+            "  hint: `id` is the first output of a node, `id:1` the second one"
         )
     return nodes[name].bytes[at]
 
@@ -177,17 +193,19 @@ def _nodes(given: BareInstance, nodes: dict[str, BareNode]) -> None:
     if len(nodes) < len(given.nodes):
         seen: set[str] = set()
         twice = next(node.id for node in given.nodes if node.id in seen or seen.add(node.id))
-        raise InstanceError(f"the id {twice[:80]!r} twice\n  hint: ids of nodes differ")
+        raise InstanceError(f"two nodes have the id {twice[:80]!r}\n  hint: give each node an id of its own")
     for node in given.nodes:
         if not _NAME.fullmatch(node.id):
-            raise InstanceError(f"the id {node.id[:80]!r}: 1 to {MAX_NAME} printable characters without `:`")
+            raise InstanceError(
+                f"the id {node.id[:80]!r} is not allowed\n  hint: use 1 to {MAX_NAME} printable characters without `:`"
+            )
         if len(node.bytes) > MAX_OUTPUTS:
             raise InstanceError(f"{node.id!r} has {len(node.bytes)} outputs: more than {MAX_OUTPUTS}")
         if min(node.time, node.workspace, *node.bytes) < 0:
-            raise InstanceError(f"{node.id!r}: time and bytes are at least 0")
+            raise InstanceError(f"{node.id!r}: time, bytes and workspace must be at least 0")
     total = sum(sum(node.bytes) + node.workspace for node in given.nodes), sum(node.time for node in given.nodes)
     if max(total) > MAX_TOTAL:
-        raise InstanceError("all bytes, or all times, come to more than 2^60\n  hint: choose a larger unit")
+        raise InstanceError("the sum of all bytes, or of all times, is over 2^60\n  hint: choose a larger unit")
 
 
 def _in_place(node: BareNode, reads: list[str], nodes: dict[str, BareNode]) -> None:
@@ -197,16 +215,19 @@ def _in_place(node: BareNode, reads: list[str], nodes: dict[str, BareNode]) -> N
         return
     if len(node.bytes) != 1 or len(node.in_place) > 2 or (len(node.in_place) == 2 and len(reads) != 2):
         raise InstanceError(
-            f"{node.id!r}: a node with one output may take the bytes of one input, or of either of two if it reads no "
-            "more"
+            f"{node.id!r}: `in_place` needs a node with one output. It names one input, or two if the node reads only "
+            "these"
         )
     for output in node.in_place:
         if output not in reads or size_of(output, nodes, f"`in_place` of {node.id!r}") != node.bytes[0]:
-            raise InstanceError(f"{node.id!r} cannot take the bytes of {output!r}: it must read it, and need as many")
+            raise InstanceError(
+                f"{node.id!r} cannot take the bytes of {output!r}: it must read this output, and its own output must "
+                "have as many bytes"
+            )
 
 
 def _ordered(listed: list[str], reads: dict[str, list[str]]) -> tuple[str, ...]:
-    """Return the nodes as listed, but each after those that it reads."""
+    """Return the nodes in the order listed, but each after the nodes that it reads from."""
     ordered: dict[str, None] = {}
     for root in listed:
         stack = [(root, iter(reads[root]))]
@@ -220,7 +241,7 @@ def _ordered(listed: list[str], reads: dict[str, list[str]]) -> tuple[str, ...]:
                 stack.pop()
             elif following in open_:
                 raise InstanceError(
-                    f"{following!r} reads, by way of others, what it makes itself\n  hint: break the circle"
+                    f"{following!r} reads its own output, directly or through other nodes\n  hint: remove the cycle"
                 )
             else:
                 open_.add(following)
@@ -235,11 +256,11 @@ def _order(order: tuple[str, ...], nodes: dict[str, BareNode], reads: dict[str, 
     for name in order:
         late = next((output for output in reads[name] if at[node_of(output)] >= at[name]), None)
         if late is not None:
-            raise InstanceError(f"`order`: {name!r} stands before {late!r}, which it reads")
+            raise InstanceError(f"`order`: {name!r} comes before the node of {late!r}, which it reads")
 
 
 def _ends(given: BareInstance, nodes: dict[str, BareNode]) -> None:
     if given.backward_start is not None and given.backward_start not in nodes:
-        raise InstanceError(f"`backward_start` names {given.backward_start[:80]!r}, which is no node")
+        raise InstanceError(f"`backward_start` names {given.backward_start[:80]!r}, which is not a node")
     for output in given.pins:
         size_of(output, nodes, "`pins`")

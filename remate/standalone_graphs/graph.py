@@ -18,9 +18,9 @@ class BareStep(msgspec.Struct, frozen=True):
     """An instance as a step.
 
     Attributes:
-        split: With its backward, whose operations run once; None without a forward/backward boundary.
-        whole: All of it as a forward, in which everything recomputable may run again.
-        exact: Both are the same problem, as nothing of the backward may run again.
+        whole: The step as one forward, in which every recomputable operation may run again.
+        split: The step with its backward, whose operations run once; None without a forward/backward boundary.
+        exact: Whether both are the same problem, because no operation of the backward may run again.
     """
 
     whole: StepInstance
@@ -34,7 +34,12 @@ class BareStep(msgspec.Struct, frozen=True):
 
 
 def bare_step(bare: BareInstance, orderable: bool = True) -> BareStep:
-    """Return the step of a checked instance. orderable: its nodes may first execute in a different order."""
+    """Return the step of a checked instance.
+
+    Args:
+        bare: The instance.
+        orderable: Whether first executions may have a different order.
+    """
     nodes = {node.id: node for node in bare.nodes}
     ordered = [nodes[name] for name in bare.order]
     once = frozenset(i for i, node in enumerate(ordered) if not node.recomputable)
@@ -51,12 +56,18 @@ def bare_step(bare: BareInstance, orderable: bool = True) -> BareStep:
 
 
 def sequence(bare: BareInstance, recomputes: tuple[FlatRecompute, ...], order: tuple[int, ...] = ()) -> tuple[str, ...]:
-    """Return ids of the nodes as they run. order: positions in the instance's order, if it was changed."""
+    """Return ids of nodes as they run.
+
+    Args:
+        bare: The instance.
+        recomputes: Recomputations of its step.
+        order: Positions in the instance's order, if the order was changed.
+    """
     names = [bare.order[i] for i in order if i < len(bare.order)] if order else list(bare.order)
     before: dict[int, list[str]] = {}
     for recompute in recomputes:
         before.setdefault(recompute.before, []).append(names[recompute.op])
-    last = before.get(len(names), ())  # of the end, which is no node
+    last = before.get(len(names), ())  # before the end operation, which is not a node
     return (*(name for at, own in enumerate(names) for name in (*before.get(at, ()), own)), *last)
 
 
@@ -109,7 +120,7 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
 def _end(bare: BareInstance, pinned: tuple[int, ...]) -> Op:
     """Return a last operation that reads the pinned outputs, produces nothing and takes no time.
 
-    So pinned outputs can be evicted and recomputed like all others, also after the last node.
+    It lets pinned outputs be evicted and recomputed like all others, also after the last node.
     """
     name = "end"
     while any(node.id == name for node in bare.nodes):

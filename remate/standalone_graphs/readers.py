@@ -24,12 +24,11 @@ from .form import (
     typed,
 )
 
-# Names of attributes of a node, of which the first one present counts: ours, then those of both kinds of Moccasin's
-# graphs.
+# Attributes of a node; the first one present counts. remate's come first, then those of Moccasin's two kinds of graphs.
 TIMES = ("time", "cost_cpu", "duration")
 SIZES = ("bytes", "cost_ram", "out_cost")
 NANO = 10**9
-Made = TypeVar("Made")
+Decoded = TypeVar("Decoded")
 
 
 def read(path: str | os.PathLike[str]) -> BareInstance:
@@ -37,7 +36,7 @@ def read(path: str | os.PathLike[str]) -> BareInstance:
     return contents(path, lambda data: parse(data, Path(path).name.removesuffix(".json")))
 
 
-def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Made]) -> Made:
+def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Decoded]) -> Decoded:
     """Return what `decode` returns for a file. Raises OSError, and InstanceError with the file's name."""
     with open_regular(path) as file:
         data = file.read(MAX_FILE_BYTES + 1)
@@ -48,7 +47,15 @@ def contents(path: str | os.PathLike[str], decode: Callable[[bytes], Made]) -> M
 
 
 def parse(data: bytes, name: str = "") -> BareInstance:
-    """Read an instance from the text of a file. name: used if the file has none. Raises InstanceError."""
+    """Return the instance in the text of a file.
+
+    Args:
+        data: The text.
+        name: Used if the file has no name.
+
+    Raises:
+        InstanceError: The text is not a graph.
+    """
     tree_check(data)
     tree = typed(data, dict[str, Any])
     if "format" in tree:
@@ -62,7 +69,7 @@ def from_tree(tree: Mapping[str, Any], name: str = "") -> BareInstance:
         return checked(typed(msgspec.json.encode(tree), BareInstance))
     if not isinstance(tree.get("nodes"), list) or not all(isinstance(node, dict) for node in tree["nodes"]):
         raise InstanceError(
-            f"the file is no graph that this reader knows\n"
+            f"the file has no form that remate reads\n"
             f'  hint: write "format": "{FORMAT}" (schema/README.md), or node-link data of networkx'
         )
     return checked(_poet(tree, name) if "platform" in tree else _node_link(tree, name))
@@ -93,7 +100,7 @@ def _node_link(tree: Mapping[str, Any], name: str) -> BareInstance:
 def _listed(tree: Mapping[str, Any], key: str) -> list[Any]:
     items = tree.get(key, [])
     if not isinstance(items, list):
-        raise InstanceError(f"`{key}` is no array")
+        raise InstanceError(f"`{key}` is not an array")
     return items
 
 
@@ -151,22 +158,23 @@ def _first(node: dict[str, Any], keys: tuple[str, ...], name: str) -> Any:
 def _whole(number: Any, name: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int | float) or not float(number).is_integer():
         raise InstanceError(
-            f"the node {name[:80]!r}: {str(number)[:40]} is no whole number\n  hint: choose a smaller unit"
+            f"the node {name[:80]!r}: {str(number)[:40]} is not a whole number\n  hint: choose a smaller unit"
         )
     return int(number)
 
 
 def _poet(tree: Mapping[str, Any], name: str) -> BareInstance:
-    """Convert POET's networks: seconds per node, positions as ids, the forward listed, gradients after it."""
+    """Convert POET's networks: seconds per node, positions as ids, the nodes of the forward first, then those of
+    gradients."""
     listed, forward = tree["nodes"], tree.get("forward")
     last = len(forward) if isinstance(forward, list) else forward
     if isinstance(last, bool) or not isinstance(last, int) or not 0 < last <= len(listed):
-        raise InstanceError("`forward` must list the nodes of the forward, or say how many there are")
+        raise InstanceError("`forward` must be a list of the forward's nodes, or their number")
     nodes, ids = [], {}
     for node in listed:
         time, node_name = _first(node, ("time",), "?"), str(node.get("name", node.get("id")))
         if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < NANO:
-            raise InstanceError(f"the node {node_name[:80]!r}: time is given in seconds, at least 0")
+            raise InstanceError(f"the node {node_name[:80]!r}: `time` must be at least 0 seconds, and under 10^9")
         ids[_key(node)] = node_name
         nodes.append(BareNode(node_name, round(time * NANO), (_whole(_first(node, ("bytes",), node_name), node_name),)))
     ends = [_ends(edge) for edge in _listed(tree, "edges")]

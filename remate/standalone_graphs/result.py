@@ -18,18 +18,20 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A result.
 
     Attributes:
+        format: Always `remate.result`.
+        version: Version of the format.
         instance: Name of the instance.
         digest: Digest of the instance.
         budget: Bytes.
         peak: Bytes.
-        baseline_peak: Bytes of the instance's order without recomputation.
         time: In the unit of the instance.
+        baseline_peak: Bytes of the instance's order without recomputation.
         baseline_time: In the unit of the instance.
         lower_bound: No sequence within the budget takes less time, for the given order unless `reordered`.
         strategy: The strategy of the sequence; "a+b" if b improved on a.
-        solver: With its version, or "none".
+        solver: The solver with its version, or "none".
         stopped_by: Why the search ended; "optimal" if time and bound are equal.
-        reordered: First executions may have a different order than the instance's.
+        reordered: Whether first executions may have a different order than the instance's.
         sequence: Ids of nodes in order of execution.
     """
 
@@ -71,7 +73,9 @@ def decode_result(data: bytes) -> BareResult:
     tree_check(data)
     result = typed(data, BareResult)
     if (result.format, result.version) != (FORMAT, VERSION):
-        raise InstanceError(f"the file is no result: `format` {result.format[:80]!r}, `version` {result.version}")
+        raise InstanceError(
+            f"the file is not a result: `format` is {result.format[:80]!r}, `version` is {result.version}"
+        )
     return result
 
 

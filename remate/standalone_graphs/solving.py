@@ -38,25 +38,25 @@ def solve(
     """Find a fast sequence that computes every node of a graph within a memory budget.
 
     Args:
-        instance: A `BareInstance`, the path of a file of any form that `remate solve` reads, or what a JSON parser or
-            `networkx.node_link_data` makes of one.
+        instance: A `BareInstance`, the path of a file that `remate solve` reads, or the result of a JSON parser or of
+            `networkx.node_link_data`.
         budget: Bytes (`"4GiB"`, `4 << 30`) or a share of the peak of the graph's own order (`"80%"`).
         strategy: `"auto"`, or a name that `remate strategies` lists.
         keep_order: Whether first executions stay in the order of the graph.
         effort: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds.
         gap: Stop when the sequence is proven to be this close to the fastest one, as a share of the baseline's time.
-        time_limit: Seconds, as a safety net.
-        progress: Function that gets a line of text now and then.
+        time_limit: Seconds after which the best sequence so far is returned.
+        progress: Called with one line of text at a time.
 
     Returns:
-        The sequence with its peak, its time and a proven bound. It was checked by the definition of the problem.
+        The sequence with its peak, its time and a proven bound. It is checked against the definition of the problem.
 
     Raises:
         InstanceError: The graph cannot be read.
         BudgetError: The budget cannot be read.
         UnknownNameError: There is no such strategy or effort.
         NotApplicableError: The strategy needs something that the graph lacks.
-        InfeasibleError: No sequence within the budget was found. It has the smallest peak that works.
+        InfeasibleError: No sequence within the budget was found. The error has the smallest budget that works.
         OSError: The file cannot be read.
 
     Examples:
@@ -96,20 +96,30 @@ def solve(
 
 
 def verify(bare: BareInstance, result: BareResult) -> None:
-    """Check a result against the definition (`check_sequence`). Raises InstanceError for a false statement in it."""
+    """Check a result against the definition of the problem (`check_sequence`).
+
+    Args:
+        bare: The instance.
+        result: The result.
+
+    Raises:
+        InstanceError: A figure of the result is false.
+    """
     if result.digest != digest(bare):
-        raise InstanceError("the result is of another instance\n  hint: solve this one again")
+        raise InstanceError("the result is of another instance\n  hint: solve this instance again")
     taken, base = check_sequence(bare, result.sequence), check_sequence(bare, bare.order)
     stated = result.peak, result.time, result.baseline_peak, result.baseline_time
     true = taken.peak, taken.time, base.peak, base.time
     if stated != true:
-        raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, the result says {stated}")
+        raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, but the result has {stated}")
     if result.peak > result.budget:
         raise InstanceError(f"the peak of {result.peak} bytes is over the budget of {result.budget}")
     if not base.time <= result.lower_bound <= result.time:
         raise InstanceError(f"the bound {result.lower_bound} is not between {base.time} and {result.time}")
     if taken.order != bare.order and not result.reordered:
-        raise InstanceError("the nodes first run in another order than the instance's, and the result does not say so")
+        raise InstanceError(
+            "first executions have a different order than the instance's, but `reordered` of the result is false"
+        )
 
 
 def _solved(
@@ -117,8 +127,8 @@ def _solved(
 ) -> Solution:
     """Solve a step.
 
-    If the instance has a forward/backward boundary and any node may run again, strategies that need a backward solve
-    the restricted problem in which only its forward may: their solutions are valid, their bounds are not.
+    In an instance with a forward/backward boundary, strategies that need a backward solve a restricted problem, in
+    which only the forward may run again. Their solutions are valid, their bounds are not.
     """
     if chosen.each:
         return _best_of(step, request, chosen, time_limit, progress)

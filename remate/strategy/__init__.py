@@ -1,11 +1,11 @@
 """Strategies propose plans for a costed step and a budget; bounds prove what no plan can beat.
 
 `solve` takes a `StepInstance` (the step), a `Request` (budget, gap, effort) and a `Policy`: which strategies and bounds
-to use, in which order (`portfolio.AUTO`, or a single strategy). All strategies have the same contract (`base`): they
-propose recomputations, and the one simulator judges. `solve` keeps the best, and stops as soon as a bound proves that
-it is close enough.
+run, in which order (`portfolio.AUTO`, or a single strategy). All strategies have the same contract (`base`): they
+propose recomputations, and one simulator judges them. `solve` keeps the best schedule and stops as soon as a bound
+proves that it is close enough to the fastest one.
 
-How to add one, here or in another package: ADDING.md, beside this file.
+ADDING.md, beside this file, explains how to add a strategy here or in another package.
 """
 
 from .base import BASELINE, Bound, Candidate, Context, Proposal, Proposals, Request, Strategy

@@ -1,8 +1,8 @@
-"""Backward values live equally long in every schedule: the one account of them, for formulations and bounds.
+"""Bytes of backward values, which every schedule holds equally long, for formulations and bounds.
 
-Only forward operations are recomputed, and only forward storages are evicted and computed again. So the rest is a known
-number of bytes at every operation, before anything is planned. One part is a lower limit: gradients that are freed when
-they are delivered stay longer where a recomputation reads their parameter later.
+Only forward operations are recomputed, and only forward storages are evicted. So the bytes of all other storages are
+known at every operation before anything is planned. One part is a lower limit: gradients that are freed when they are
+delivered stay longer where a recomputation reads their parameter later.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ from .problem import Problem
 
 
 class Holding(msgspec.Struct, frozen=True):
-    """Bytes in memory while the operations from `first` to `last` run.
+    """Bytes that are in memory while the operations from `first` to `last` run.
 
-    given: they are in memory before `first`; otherwise, `first` computes them. overwritten: the result of `last` takes
-    their place, unless the plan frees a forward storage there that `last` prefers to overwrite.
+    Attributes:
+        nbytes: Bytes.
+        first: The first operation.
+        last: The last operation.
+        given: Whether they are in memory before `first`; otherwise `first` computes them.
+        overwritten: Whether the result of `last` takes their place. It does not if `last` prefers to overwrite a
+            forward storage that the plan frees there.
     """
 
     nbytes: int
@@ -30,7 +35,7 @@ class Holding(msgspec.Struct, frozen=True):
 
 
 def backward_holdings(problem: Problem) -> list[Holding]:
-    """Tangents, what backward operations make, and the outputs of the model once forward has ended."""
+    """Return tangents, results of backward operations, and, after the forward, the outputs of the model."""
     end = len(problem.real) - 1
     holdings = [Holding(nbytes, problem.backward_start, last, given=True) for nbytes, last in problem.tangents]
     holdings += [
@@ -52,9 +57,11 @@ def backward_holdings(problem: Problem) -> list[Holding]:
 
 
 def levels(count: int, held: Iterable[tuple[int, int, int]]) -> list[int]:
-    """Bytes at each of `count` places.
+    """Return the bytes in memory at each of `count` places.
 
-    held: (bytes, first place, last place); empty where the last place is before the first.
+    Args:
+        count: Number of places.
+        held: (bytes, first place, last place). An entry whose last place is before its first place is empty.
     """
     change = [0] * (count + 1)
     for nbytes, first, last in held:

@@ -1,4 +1,4 @@
-"""What local search asks of a step thousands of times, as arrays."""
+"""A step as arrays, for local search, which reads it thousands of times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Lists:
-    """Short lists of numbers, by row, in one array."""
+    """Short lists of numbers, one per row, in one array."""
 
     def __init__(self, rows: Iterable[Sequence[int]]) -> None:
         rows = list(rows)
@@ -21,8 +21,14 @@ class Lists:
         self.flat = np.array([entry for row in rows for entry in row], dtype=np.int64)
 
     def of(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The entries of these rows (-1: the last row), row after row: from which of `rows` each comes, and the
-        entry."""
+        """Return the entries of some rows, row after row.
+
+        Args:
+            rows: Numbers of rows; -1 is the last row.
+
+        Returns:
+            For each entry, the position in `rows` that it comes from; and the entries.
+        """
         rows = rows % (len(self.start) - 1)
         begin, count = self.start[rows], self.start[rows + 1] - self.start[rows]
         skipped = np.cumsum(count) - count
@@ -31,15 +37,26 @@ class Lists:
 
 
 class StepArrays:
-    """A step.
+    """A step as arrays. The last row of lists by operation is the forward/backward boundary. It reads the outputs of
+    the model and the new contents of buffers, and takes no time.
 
-    real: operations that are executed, ascending. reads, writes, may_overwrite, buffers: storages by operation
-    (`buffers`: buffers whose old contents are kept); the last row is the forward/backward boundary, which reads the
-    outputs of the model and the new contents of buffers. delays: deliveries that an operation delays when it runs
-    again. deliveries: the operation after which each delivery takes place otherwise. delivered: gradients that are
-    freed then, and the delivery of each. size, returned, goes: by storage; goes: the storage takes room, and a
-    recomputation can compute it again. copies: bytes by buffer. time, workspace, state: by operation, and zero at the
-    forward/backward boundary.
+    Attributes:
+        real: Executed operations, ascending.
+        reads: Storages that each operation reads.
+        writes: Storages that each operation writes.
+        may_overwrite: Storages that each operation may overwrite.
+        buffers: Buffers whose old contents each operation reads.
+        size: Bytes by storage.
+        returned: By storage, whether it is an output of the model.
+        goes: By storage, whether it has bytes and a recomputation can compute it.
+        gradients: Storages of gradients.
+        delays: Deliveries that each operation delays when it runs again.
+        deliveries: The operation after which each delivery takes place if nothing delays it.
+        delivered: Gradients that are freed when they are delivered, and the delivery of each.
+        copies: Bytes of old contents by buffer.
+        time: ns by operation.
+        workspace: Bytes by operation.
+        state: Bytes of the generator's state by operation.
     """
 
     def __init__(self, problem: Problem) -> None:

@@ -1,8 +1,8 @@
-"""The contract: a `Request` is answered by a `Strategy` or a `Bound`, and a `Candidate` says what an answer is worth.
+"""The contract of strategies and bounds.
 
-A strategy is a generator. It yields a `Proposal` and receives the simulator's `Candidate` for it; it may ignore that,
-or correct itself and go on. It never judges its own work, never decides what is kept, and is closed as soon as the
-result is good enough.
+A strategy is a generator. It yields a `Proposal` and receives the simulator's `Candidate` for it. It may use that to
+correct its next proposal. It never judges its own work, never decides what is kept, and is closed as soon as the result
+is good enough.
 """
 
 from __future__ import annotations
@@ -23,16 +23,23 @@ if TYPE_CHECKING:
 
 BASELINE = "baseline"  # strategy of the schedule without recomputation
 NO_SOLVER = "none"
-# With a strategy, effort and solvers: a function from recomputations to the tree of parts that they came from.
+# Keys of `StepInstance.kept`.
+# (PARTS, strategy, effort, solvers): a function from recomputations to their tree of parts.
 PARTS = "parts"
-MENU = "menu"  # with the effort, where an instance keeps plans of repeated blocks that a file may offer
+MENU = "menu"  # (MENU, effort): plans of repeated blocks that a file may offer
 Need = Literal["backward", "forward", "hierarchy", "chain", "order"]
 Returned = TypeVar("Returned")
 
 
 class Request(msgspec.Struct, frozen=True):
-    """budget: bytes. gap: accepted difference, as (time - proven bound) / time of the baseline. effort: how hard to
-    search. solvers: for strategies that leave the choice to the user."""
+    """What a search shall find.
+
+    Attributes:
+        budget: Bytes.
+        gap: Accepted difference to a proven bound, as a share of the baseline's time.
+        effort: How hard to search.
+        solvers: Solvers that the user chose, for strategies with a choice.
+    """
 
     budget: int
     gap: float = 0.002
@@ -41,11 +48,16 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A schedule as the simulator judges it.
+    """A schedule with the simulator's figures.
 
-    peak: bytes. time: ns. strategy: its author; "a+b" where b improved on a. solver: the solver that it came from, or
-    "none". order: of first executions, by operations of the step, if it differs from the step's own; recomputations
-    then count positions in it.
+    Attributes:
+        recomputes: Its recomputations.
+        peak: Bytes.
+        time: ns.
+        strategy: The strategy that proposed it; "a+b" if b improved on a.
+        solver: The solver that it came from, or "none".
+        order: Order of first executions, by operations of the step, if it differs from the step's own order.
+            `recomputes` then counts positions in it.
     """
 
     recomputes: tuple[FlatRecompute, ...]
@@ -57,8 +69,13 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
-    """recomputations: in step order. start: the candidate that they improve on, if it is from a different strategy.
-    order: of first executions, as in a candidate; by default that of `start`, or the step's own."""
+    """A schedule that a strategy proposes.
+
+    Attributes:
+        recomputes: In step order.
+        start: The candidate that it improves on, if another strategy proposed that.
+        order: Order of first executions, as in a candidate; by default that of `start`, or the step's own.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     start: Candidate | None = None
@@ -66,9 +83,15 @@ class Proposal(msgspec.Struct, frozen=True):
 
 
 class Context:
-    """What a strategy may look at while it works. deadline: ask `stopped()` now and then. bound: ns, proven for this
-    budget. slack: ns above the bound that are close enough. best: the fastest schedule known that fits. fitted: names
-    of the strategies that found something that fits."""
+    """What a strategy knows while it works.
+
+    Attributes:
+        deadline: Strategies call its `stopped()` often.
+        bound: Proven ns for this budget.
+        slack: ns above the bound that are close enough.
+        best: The fastest known schedule that fits.
+        fitted: Names of strategies that have proposed a schedule that fits.
+    """
 
     def __init__(self, deadline: Deadline, bound: int, slack: int = 0, best: Candidate | None = None) -> None:
         self.deadline, self.bound, self.slack, self.best = deadline, bound, slack, best
@@ -76,7 +99,7 @@ class Context:
 
     @property
     def enough(self) -> int:
-        """A time in ns that is good enough."""
+        """Return a time in ns that is good enough."""
         return self.bound + self.slack
 
 
@@ -84,15 +107,20 @@ Proposals = Generator[Proposal, Candidate, Returned]
 
 
 class Strategy(msgspec.Struct, frozen=True):
-    """One way to find recomputations.
+    """A method that finds recomputations.
 
-    name: as it is requested and written down. summary: what it does, in one line. reference: the paper, or "". solver:
-    "none", or the name of the solver that `propose` uses. needs: what an instance must have: "backward" operations, or
-    "forward" ones alone, a "hierarchy" of blocks, a "chain" of more than one stage, an "order" that may be changed.
-    reorders: it changes the order, so bounds for the step's own order do not hold for its results. options: solvers
-    that a user can choose, `Request.solvers`. propose: yields
-    proposals; those over the budget count for the smallest peak that the strategy reaches. The same instance, request
-    and best known schedule must give the same proposals.
+    Attributes:
+        name: The name in requests and files.
+        summary: What it does, in one line.
+        propose: Yields proposals. Those over the budget count for the smallest peak that the strategy reaches. The same
+            instance, request and best known schedule must give the same proposals. Its docstring has the sections
+            "Source", "From the paper" and "Differences", which the documentation shows.
+        reference: The paper, or "".
+        solver: Name of the solver that `propose` uses, or "none".
+        needs: What an instance must have: "backward" operations, "forward" operations only, a "hierarchy" of blocks, a
+            "chain" of more than one stage, or an "order" that may be changed.
+        reorders: Whether it changes the order. Bounds for the step's own order do not hold for its results.
+        options: Options of `Request.solvers` that it uses.
     """
 
     name: str
@@ -106,8 +134,16 @@ class Strategy(msgspec.Struct, frozen=True):
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """One way to prove that no schedule within a budget is faster. prove: a time in ns. The other fields as those of a
-    strategy."""
+    """A method that proves that no schedule within a budget is faster.
+
+    Attributes:
+        name: The name in policies.
+        summary: What it does, in one line.
+        prove: Returns a time in ns.
+        reference: The paper, or "".
+        solver: Name of the solver that `prove` uses, or "none".
+        needs: As for a strategy.
+    """
 
     name: str
     summary: str

@@ -1,4 +1,4 @@
-"""The schedule without recomputation. Every search begins with it, so this strategy has nothing to add."""
+"""The schedule without recomputation. Every search begins with it, so this strategy adds nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from .instance import StepInstance
 
 
 def baseline(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Nothing runs again."""
+    """Propose the schedule without recomputation."""
     yield Proposal(())
 
 

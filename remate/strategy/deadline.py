@@ -1,4 +1,4 @@
-"""The clock and Ctrl-C of one call of the planner.
+"""The time limit and Ctrl-C of one call of the planner.
 
 By default no clock decides anything: effort is counted (`effort`), so results do not depend on the load of the machine.
 A limit in seconds is a safety net.
@@ -14,11 +14,18 @@ from ..interrupts import Finishing
 
 
 class Deadline:
-    """Shared by all parts of one call. Use it in a `with` statement: inside, Ctrl-C asks the search to end, and the
-    best schedule so far is used; pressed a second time, it does what it does outside.
+    """The end of one call, shared by all its parts.
 
-    time_limit: seconds from now, None for no limit. progress: called with one line of text now and then.
-    interrupted: Ctrl-C was pressed. struck: the limit has ended something.
+    Use it in a `with` statement. Inside, the first Ctrl-C ends the search, and the best schedule so far is used. The
+    second one has its usual effect.
+
+    Args:
+        time_limit: Seconds from now; None for no limit.
+        progress: Called with one line of text at a time.
+
+    Attributes:
+        interrupted: Whether Ctrl-C was pressed.
+        struck: Whether the limit has ended something.
     """
 
     def __init__(self, time_limit: float | None = None, progress: Callable[[str], None] | None = None) -> None:
@@ -36,23 +43,24 @@ class Deadline:
 
     @property
     def interrupted(self) -> bool:
+        """Return whether Ctrl-C was pressed."""
         return self._keys.pressed
 
     def interrupt(self) -> None:
-        """What Ctrl-C does: asks the search to end."""
+        """End the search as Ctrl-C does."""
         self._keys.pressed = True
 
     def remaining(self) -> float:
-        """Seconds left, infinite without a limit."""
+        """Return the seconds left; infinite without a limit."""
         return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
 
     def stopped(self) -> bool:
-        """Whether to end with what there is."""
+        """Return whether to end with the best result so far."""
         if self.remaining() <= 0:
             self.struck = True
         return self.interrupted or self.struck
 
     def say(self, text: str) -> None:
-        """Tell the progress, if anyone listens."""
+        """Report one line of progress."""
         if self.progress is not None:
             self.progress(text)

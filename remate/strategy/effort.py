@@ -1,4 +1,5 @@
-"""How hard to search, in counts that are equal on every machine: nodes, iterations, rounds, visits. Never seconds."""
+"""How hard to search, in counts that are equal on every machine (nodes, iterations, rounds, visits), never in
+seconds."""
 
 from __future__ import annotations
 
@@ -12,14 +13,21 @@ from ..errors import UnknownNameError
 class Effort(msgspec.Struct, frozen=True):
     """Limits of a search.
 
-    nodes: of branch and bound in one solve of a model of a step, a block or a bound. selection_nodes: the same for the
-    choice among plans of blocks. work: of one solve (see `milp.highs`): rows times iterations, so that a large model
-    gets fewer. rounds: of the feedback between a model and the simulator. prices: solves of one block under one limit
-    on its peak. cuts: operations where a bound is tried. recreations: rounds of ruin and recreate, on a step of up to
-    300 forward operations. visits: executions that greedy search visits, all its trials together. states: states of a
-    step that one search visits. close: once a schedule fits that is proven this close to the fastest (as a share of the
-    step's time), a step of more than a few dozen operations gets no models of many stages. They take tens of seconds
-    there, and gain some tenths of a percent.
+    Attributes:
+        name: Its name in requests.
+        nodes: Nodes of branch and bound in one solve of a model of a step, a block or a bound.
+        selection_nodes: The same for the choice among plans of blocks.
+        work: Rows times iterations of one solve (see `milp.highs`), so that a large model gets fewer iterations.
+        rounds: Rounds of the feedback between a model and the simulator.
+        prices: Solves of one block under one limit on its peak.
+        cuts: Operations where a bound is tried.
+        recreations: Rounds of ruin and recreate on a step of up to 300 forward operations.
+        neighbourhoods: Integer programs around the best schedule.
+        visits: Executions that one greedy search visits in all its trials.
+        states: States of a step that one search visits.
+        close: If a schedule fits that is proven this close to the fastest (as a share of the step's time), a step of
+            more than a few dozen operations gets no models of many stages. They take tens of seconds there, and gain
+            some tenths of a percent.
     """
 
     name: str
@@ -43,18 +51,23 @@ EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 
 
 def effort_named(name: str) -> Effort:
-    """The effort of this name. Raises UnknownNameError."""
+    """Return the effort of this name. Raises UnknownNameError."""
     if name not in EFFORTS:
         raise UnknownNameError(f"there is no effort {name[:80]!r}\n  hint: one of {', '.join(EFFORTS)}")
     return EFFORTS[name]
 
 
 def part_of(effort: Effort, share: float) -> Effort:
-    """The same effort with a share of its local search."""
+    """Return the effort with a share of its local search."""
     return replace(effort, recreations=int(share * effort.recreations), visits=share * effort.visits)
 
 
 def shared_effort(effort: Effort, among: int) -> Effort:
-    """What each of several searches may take, that all together may take so much. among: searches."""
+    """Return the effort of each of several searches, so that together they take no more than this effort.
+
+    Args:
+        effort: The whole effort.
+        among: Number of searches.
+    """
     counts = {name: max(1, value // among) for name, value in structs.asdict(effort).items() if isinstance(value, int)}
     return replace(effort, **counts, work=effort.work / among, visits=effort.visits / among)

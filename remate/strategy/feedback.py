@@ -1,7 +1,7 @@
 """The loop between a model of memory and the simulator, the same for every model.
 
-A model is conservative in places and blind in others, so its budget is moved: down by the bytes that the simulator
-counts beyond the budget, up by bytes that the model counted and the simulator does not.
+A model overestimates some bytes and misses others, so its budget moves: down by the bytes that the simulator counts
+beyond the budget, up by bytes that only the model counts.
 """
 
 from __future__ import annotations
@@ -16,21 +16,33 @@ from remate_runtime.flat_step import FlatRecompute
 from .base import Candidate, Context, Proposal, Proposals, Request
 from .pool import better
 
-CLOSE = 0.004  # share of the budget that is not worth another solve
-STEP = 0.0005  # share of the budget that a correction downwards adds
+CLOSE = 0.004  # share of the budget below which a difference is not worth another solve
+STEP = 0.0005  # share of the budget by which a correction downwards exceeds the difference
 About = TypeVar("About")
 
 
 class Answer(msgspec.Struct, Generic[About], frozen=True):
-    """What a model says to a budget. counted: bytes, the peak as the model sees it. about: the model's own notes."""
+    """A model's schedule for a budget.
+
+    Attributes:
+        recomputes: The schedule.
+        counted: Bytes of the peak according to the model.
+        about: The model's own data.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     counted: float
     about: About
 
 
-class Heard(msgspec.Struct, Generic[About], frozen=True):
-    """What came of it. best: the best candidate that fits, if any does, and the model's notes to it. tried: all."""
+class FeedbackResult(msgspec.Struct, Generic[About], frozen=True):
+    """The result of a feedback loop.
+
+    Attributes:
+        best: The best candidate that fits, if any.
+        about: The model's data for `best`.
+        tried: All candidates.
+    """
 
     best: Candidate | None
     about: About | None
@@ -39,9 +51,14 @@ class Heard(msgspec.Struct, Generic[About], frozen=True):
 
 def feedback(
     request: Request, context: Context, ask: Callable[[float], Answer[About] | None]
-) -> Proposals[Heard[About]]:
-    """Ask a model again and again, and propose what it answers. ask: a budget in bytes -> its answer, None if it has
-    none."""
+) -> Proposals[FeedbackResult[About]]:
+    """Solve a model for corrected budgets, and propose its schedules.
+
+    Args:
+        request: The budget and the number of rounds.
+        context: The deadline.
+        ask: Maps a budget in bytes to the model's schedule, or to None if it has none.
+    """
     best: Candidate | None = None
     about: About | None = None
     tried: list[Candidate] = []
@@ -62,4 +79,4 @@ def feedback(
         if unseen <= CLOSE * request.budget or overshot:
             break
         target += unseen
-    return Heard(best, about, tuple(tried))
+    return FeedbackResult(best, about, tuple(tried))

@@ -1,4 +1,4 @@
-"""A step to be planned, and what is derived from it alone: computed on first use, kept for every further budget."""
+"""A step to be planned, with everything that is derived from it alone, cached for further budgets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,13 @@ Key = ParamSpec("Key")
 class StepInstance:
     """One step.
 
-    graph: with costs. blocks: its hierarchy, outermost blocks in forward order, if it has any. once: forward operations
-    that may not run again. orderable: first executions may take place in any order that the reads allow. end: the
-    operation that stays last in any order, if there is one. kept: what strategies and bounds cache about this step, by
-    keys of their own.
+    Attributes:
+        graph: The step, with costs.
+        blocks: Its hierarchy, if it has any: outermost blocks in forward order.
+        once: Forward operations that may not run again.
+        orderable: Whether first executions may take place in any order that the reads allow.
+        end: The operation that is last in any order, if any.
+        kept: Cache of strategies and bounds, by keys of their own.
     """
 
     def __init__(
@@ -44,44 +47,44 @@ class StepInstance:
 
     @cached_property
     def problem(self) -> Problem:
-        """The step at the level of storages."""
+        """Return the step at the level of storages."""
         return Problem(self.graph, self.once, self.end)
 
     @cached_property
     def leaves(self) -> tuple[BlockSpan, ...]:
-        """The innermost blocks, in forward order."""
+        """Return the innermost blocks, in forward order."""
         return tuple(leaf for block in self.blocks for leaf in block.leaves())
 
     @cached_property
     def baseline(self) -> Candidate:
-        """The schedule without recomputation, which keeps everything."""
+        """Return the schedule without recomputation, which keeps everything."""
         return self.judged((), BASELINE)
 
     @cached_property
     def floor(self) -> int:
-        """Bytes: no schedule whatever has a smaller peak."""
+        """Return bytes that the peak of every schedule reaches at least."""
         return proven_floor(self.problem)
 
     @cached_property
     def floor_holder(self) -> str:
-        """The operation that takes the floor, by name; "" where there is none."""
+        """Return the operation that needs the floor, as text; "" if there is none."""
         at = floor_and_holder(self.problem)[1]
         return "" if at < 0 else f"{self.graph.operations[at].id} ({self.graph.operations[at].op})"
 
     @cached_property
     def floor_of_delivered(self) -> int | None:
-        """The floor of the same step if its gradients were freed at their delivery; None if they are."""
+        """Return the floor if gradients were freed at their delivery; None if they already are."""
         if self.graph.delivered != "retained":
             return None
         return proven_floor(Problem(replace(self.graph, delivered="accumulated"), self.once))
 
     @cached_property
     def least_need(self) -> int:
-        """Bytes: some operation takes as much on its own, so no schedule in any order has a smaller peak."""
+        """Return bytes that some operation needs alone, so the peak of every schedule in any order reaches them."""
         return least_need(self.problem)
 
     def ordered(self, order: tuple[int, ...]) -> StepInstance:
-        """This step with its operations in another order: bare, one forward, without a hierarchy."""
+        """Return this step with its operations in another order, as one forward without a hierarchy."""
         return self.view(_ordered, order)
 
     @property
@@ -89,7 +92,7 @@ class StepInstance:
         return self.graph.backward_start < len(self.graph.operations)
 
     def judged(self, recomputes: Sequence[FlatRecompute], strategy: str, solver: str = "none") -> Candidate:
-        """Recomputations with their peak and time, by the simulator; if they are not allowed, a peak over every
+        """Return recomputations with the simulator's peak and time. If they are not allowed, the peak is over every
         budget."""
         misplaced = self.end is not None and self.end != len(self.graph.operations) - 1
         if misplaced or (self.once and any(recompute.op in self.once for recompute in recomputes)):
@@ -100,7 +103,7 @@ class StepInstance:
     def view(
         self, build: Callable[Concatenate[StepInstance, Key], View], *key: Key.args, **options: Key.kwargs
     ) -> View:
-        """What `build(instance, *key)` makes, built once: a chain of stages, a model for the solver. key: hashable."""
+        """Return `build(instance, *key)`, cached by `build`, `key` and `options`, which must be hashable."""
         at: tuple[Hashable, ...] = (build, *key, *sorted(options.items()))
         if at not in self.kept:
             self.kept[at] = build(self, *key, **options)

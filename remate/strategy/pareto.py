@@ -1,17 +1,23 @@
-"""What no other thing equals or betters in every figure."""
+"""Items that no other item equals or beats in every figure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-Some = TypeVar("Some")
+Item = TypeVar("Item")
 
 
-def undominated(given: Iterable[Some], figures: Callable[[Some], tuple[int, ...]]) -> list[Some]:
-    """Items that no other equals or betters in every figure (less is better), sorted by their figures. Of items with
-    equal figures, the first."""
-    front: list[Some] = []
+def undominated(given: Iterable[Item], figures: Callable[[Item], tuple[int, ...]]) -> list[Item]:
+    """Return items that no other item equals or beats in every figure, sorted by their figures.
+
+    Of items with equal figures, the first one stays.
+
+    Args:
+        given: The items.
+        figures: Returns the figures of an item; less is better.
+    """
+    front: list[Item] = []
     for item in sorted(given, key=figures):
         own = figures(item)
         rivals = front[-1:] if len(own) == 2 else front  # of two figures, the latest has the least second one

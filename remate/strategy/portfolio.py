@@ -1,7 +1,7 @@
-"""Which strategies and bounds are tried, in which order, and where: `AUTO`, read from top to bottom.
+"""Policies: which strategies and bounds run, in which order, and on which steps. `AUTO` is read from top to bottom.
 
 A search runs the steps of a policy and ends as soon as its best schedule is proven close enough. If nothing fits the
-budget, the strategies of `smallest` are asked for the smallest peak that they reach, whatever the budget.
+budget, the strategies of `smallest` propose the smallest peak that they reach, for any budget.
 """
 
 from __future__ import annotations
@@ -19,22 +19,28 @@ from .base import BASELINE, Bound, Context, Request, Strategy
 from .instance import StepInstance
 from .solver_choice import DEFAULT, Solvers, named_solvers
 
-TINY = 24  # forward operations up to which all states of a step can often be looked at
+TINY = 24  # forward operations up to which a search can often visit all states of a step
 MODELLED = 60  # forward operations up to which models of many stages take a few seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
-LARGE = 1000  # forward operations of a step that walks over states take tens of seconds on
-CHAINED = 0.12  # of the step's time: what the programme of a chain leaves open that such walks have not improved on
+LARGE = 1000  # forward operations from which walks over states take tens of seconds
+CHAINED = 0.12  # share of the step's time: walks over states have not improved chains with a smaller gap
 PORTFOLIO = "portfolio"  # the policy of all strategies
-TREES = ("modules", "graph")  # of parts
+TREES = ("modules", "graph")  # values of the option `tree`
 EXTRA = {"moccasin": "ortools"}  # modules that strategies need beside those of the extra `plan`
-FAR = 0.01  # of the step's time: a gap that further models are worth trying for
-REPEATED = 3  # instances of one block from which on it pays to choose among plans of blocks
+FAR = 0.01  # share of the step's time: a larger gap is worth further models
+REPEATED = 3  # least number of instances of one block for which plans of blocks are worth computing
 
 When = Callable[[StepInstance, Request, Context], bool]
 
 
 class Step(msgspec.Struct, frozen=True):
-    """Try `name`, a strategy or a bound, if `when` says so. share: of the effort of local search."""
+    """A step of a policy.
+
+    Attributes:
+        name: A strategy or a bound.
+        when: Returns whether to run it; by default it always runs.
+        share: Share of the effort of local search.
+    """
 
     name: str
     when: When | None = None
@@ -44,10 +50,16 @@ class Step(msgspec.Struct, frozen=True):
 class Policy(msgspec.Struct, frozen=True):
     """Which strategies and bounds a search uses.
 
-    steps: in order. smallest: strategies that are asked for their smallest peak where nothing fits. finish: steps that
-    improve on the result. names: strategies whose schedules count; None: all. reorders: some change the order of first
-    executions, so no bound for the step's own order is tried. each: strategies that run first, each in a search of its
-    own; those among them that reorder are run by `standalone_graphs` alone. solvers: those that were chosen.
+    Attributes:
+        name: The name in requests.
+        steps: In order.
+        smallest: Strategies that propose their smallest peak if nothing fits.
+        finish: Steps that improve on the result.
+        names: Strategies whose schedules count; None for all.
+        reorders: Whether some strategies change the order of first executions. Then bounds for the step's own order are
+            skipped.
+        each: Strategies that run first, each in a search of its own. Only `standalone_graphs` runs those that reorder.
+        solvers: Solvers that the user chose.
     """
 
     name: str
@@ -78,14 +90,17 @@ def no_model_fits(instance: StepInstance, request: Request, context: Context) ->
 
 
 def worth_states(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Whether a search over states may improve on the best schedule. On a large step, where it takes longest, it does
-    not run if the dynamic programme of its chain fits and is not far from the bound."""
+    """Return whether a search over states may improve on the best schedule.
+
+    On a large step, where it takes longest, it is skipped if the dynamic program of the chain fits and is not far from
+    the bound.
+    """
     chained = "rockmate" in context.fitted and len(instance.problem.forward) > LARGE
     return no_model_fits(instance, request, context) and not (chained and not _open(instance, context, CHAINED))
 
 
 def worth_squeezing(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Whether no model fits, and what does is not near what is proven."""
+    """Return whether no model fits, and other schedules are not near the bound."""
     return no_model_fits(instance, request, context) and _open(instance, context, request.effort.close)
 
 
@@ -94,8 +109,7 @@ def far_from_proof(instance: StepInstance, request: Request, context: Context) -
 
 
 def worth_neighbourhoods(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Whether programs around the best schedule may still pay: they take half a second each on hundreds of
-    operations."""
+    """Return whether programs around the best schedule may pay: each takes half a second on hundreds of operations."""
     return len(instance.problem.forward) <= MODELLED or _open(instance, context, min(FAR, request.effort.close))
 
 
@@ -104,7 +118,7 @@ def worth_stages(instance: StepInstance, request: Request, context: Context) -> 
 
 
 def _open(instance: StepInstance, context: Context, share: float) -> bool:
-    """Whether nothing fits yet that is proven to be within a share of the step's time from the fastest."""
+    """Return whether no schedule fits that is proven to be within a share of the step's time from the fastest."""
     best = context.best
     return best is None or best.time - context.bound > share * instance.baseline.time
 
@@ -154,42 +168,47 @@ AUTO = Policy(
 
 
 def portfolio() -> Policy:
-    """All strategies, each in a search of its own, and then `AUTO`: never worse than any single one by the same effort.
-    Strategies whose extra is not installed are left out."""
+    """Return the policy of all strategies, each in a search of its own, followed by `AUTO`.
+
+    It is never worse than any single strategy with the same effort. Strategies whose extra is not installed are left
+    out.
+    """
     lacking = {name for name, module in EXTRA.items() if find_spec(module) is None}
     each = tuple(name for name in registry.strategy_names() if name not in lacking)
     return msgspec.structs.replace(AUTO, name=PORTFOLIO, each=each)
 
 
 def policy(text: str) -> Policy:
-    """The policy of this name: "auto", "portfolio", or a single strategy after the bound of one cut, with its solvers:
-    "hiremate[leaf=checkmate]".
+    """Return the policy of this name.
 
-    Raises UnknownNameError.
+    Args:
+        text: "auto", "portfolio", or a strategy, maybe with solvers: "hiremate[leaf=checkmate]". A single strategy runs
+            after the bound of one cut.
+
+    Raises:
+        UnknownNameError: There is no such strategy or solver.
     """
     name, solvers = named_solvers(text)
     if name in (AUTO.name, PORTFOLIO) and not solvers.changed:
         return AUTO if name == AUTO.name else portfolio()
     if name in (AUTO.name, PORTFOLIO):
-        raise UnknownNameError(f"{name} chooses its solvers itself\n  hint: {_with_options()}")
+        raise UnknownNameError(f"{name} has no options for solvers\n  hint: {_with_options()}")
     names = registry.strategy_names()
     if name not in names:
         raise UnknownNameError(
             f"there is no strategy {name[:80]!r}\n  hint: one of {', '.join((AUTO.name, PORTFOLIO, *names))}"
         )
-    named = registry.strategy(name)  # of another package, it may not load
+    named = registry.strategy(name)  # a strategy of another package may fail to load
     _check_solvers(named, solvers)
     chosen = msgspec.structs.replace(alone(name), reorders=True) if named.reorders else alone(name, "cut")
     return msgspec.structs.replace(chosen, solvers=solvers)
 
 
 def _check_solvers(named: Strategy, solvers: Solvers) -> None:
-    """Raise UnknownNameError for solvers that a strategy does not use, and for those that there are not."""
+    """Raise UnknownNameError for options that a strategy does not use, and for solvers that do not exist."""
     for option, value in solvers.changed.items():
         if option not in named.options:
-            raise UnknownNameError(
-                f"the strategy {named.name!r} has no solver to choose for {option!r}\n  hint: {_with_options()}"
-            )
+            raise UnknownNameError(f"the strategy {named.name!r} has no option {option!r}\n  hint: {_with_options()}")
         if option in ("leaf", "inner"):
             registry.strategy(value)
         if option == "tree" and value not in TREES:
@@ -203,16 +222,16 @@ def _check_solvers(named: Strategy, solvers: Solvers) -> None:
 def _with_options() -> str:
     users = {name: registry.strategy(name).options for name in registry.STRATEGIES}
     texts = (f"{name} ({', '.join(sorted(options))})" for name, options in users.items() if options)
-    return f"solvers can be chosen of {', '.join(texts)}"
+    return f"these strategies have options: {', '.join(texts)}"
 
 
 def alone(name: str, *bounds: str) -> Policy:
-    """One strategy on its own, after these bounds."""
+    """Return the policy of one strategy, after these bounds."""
     steps = (*(Step(bound) for bound in bounds), Step(name))
     return Policy(name, steps, smallest=(Step(name),), names=frozenset({BASELINE, name}))
 
 
 def resolved(step: Step) -> Strategy | Bound:
-    """What a step names."""
-    own = step.name in registry.STRATEGIES  # looked at first: the names of other packages are read from the disk
+    """Return the strategy or bound of a step."""
+    own = step.name in registry.STRATEGIES  # checked first, because names of other packages are read from the disk
     return registry.strategy(step.name) if own or not registry.is_bound(step.name) else registry.bound(step.name)

@@ -1,7 +1,7 @@
-"""What every strategy sees of a graph, derived once: storages instead of values, views gone, lists of readers.
+"""A graph as strategies see it: storages instead of values, no views, lists of readers.
 
-A *storage* is named by the value that owns it (`Graph.root`). Only storages that an operation of the step makes count;
-parameters, buffers, inputs, constants and tangents are there anyway. *Forward storages* are made in the forward.
+A *storage* is named by the value that owns it (`Graph.root`). Only storages that an operation of the step produces
+count; parameters, buffers, inputs, constants and tangents do not. *Forward storages* are produced in the forward.
 """
 
 from __future__ import annotations
@@ -26,24 +26,38 @@ from .arrays import StepArrays
 
 
 class Problem:
-    """A graph at storage level.
+    """A graph at storage level. All bytes are those of the device's memory.
 
-    graph: the costed graph. once: forward operations that may not run again. end: the operation that stays last in any
-    order, if there is one. tangents: of each gradient that backward starts from, its bytes and the last operation that
-    reads it; lasting_tangents: bytes of those that last to the end. backward_start: index of the first backward
-    operation. real[i]: operation i is executed, that is, no view. reads[i], writes[i]: storages that operation i reads
-    and writes (empty for views). size[s]: bytes (0 for sources and for values that own no storage). producer[s]:
-    operation that computes s, or -1. readers[s]: executed operations that read s, ascending. pinned: storages alive
-    from production to the end of the step: outputs (returned) and gradients. until_backward_start: storages that must
-    live to the end of the forward (new values of buffers). time[i] in ns, workspace[i] in bytes. may_overwrite[i]:
-    storages that operation i may overwrite if they are freed there. overwrites[i]: the storage that is freed there
-    unless the plan keeps it, or -1: its memory then counts once. state[i]: bytes of the generator's state that
-    recomputations of operation i replay. copies: by buffer that the step updates, bytes of its old contents;
-    reads_of_buffers[i]: those of them that operation i reads. deliveries: for gradients that are delivered together and
-    freed then, the operation after which that happens, unless a recomputation delays it; delivery: by storage of such a
-    gradient, its delivery. gradient_copies: (delivery, bytes, whether it stays) of each copy that an owner gets.
-    delays[i]: deliveries that operation i delays when it runs again, because it reads their parameters. All bytes are
-    those of the device's memory.
+    Attributes:
+        graph: The costed graph.
+        once: Forward operations that may not run again.
+        end: The operation that is last in any order, if any.
+        tangents: For each gradient that backward starts from, its bytes and the last operation that reads it.
+        lasting_tangents: Bytes of tangents that last to the end.
+        backward_start: Index of the first backward operation.
+        real: By operation, whether it is executed (views are not).
+        reads: By operation, storages that it reads; empty for views.
+        writes: By operation, storages that it writes; empty for views.
+        size: Bytes by storage; 0 for sources and for values that own no storage.
+        producer: By storage, the operation that computes it, or -1.
+        readers: By storage, executed operations that read it, ascending.
+        returned: Outputs of the model.
+        gradients: Storages of gradients.
+        pinned: Outputs and gradients, which are live from production to the end of the step.
+        until_backward_start: Storages that must live to the end of the forward (new values of buffers).
+        time: ns by operation.
+        workspace: Bytes by operation.
+        may_overwrite: By operation, storages that it may overwrite if they are freed there.
+        overwrites: By operation, the storage that is freed there unless the plan keeps it, or -1. Its memory then
+            counts once.
+        state: By operation, bytes of the generator's state that its recomputations replay.
+        copies: By buffer that the step updates, bytes of its old contents.
+        reads_of_buffers: By operation, buffers of `copies` that it reads.
+        deliveries: For gradients that are delivered together, the operation after which that happens, unless a
+            recomputation delays it.
+        delivery: By storage of a gradient that is freed when delivered, its delivery.
+        gradient_copies: (delivery, bytes, whether it stays) of each copy that an owner gets.
+        delays: By forward operation, deliveries that it delays when it runs again, because it reads their parameters.
     """
 
     def __init__(self, graph: Graph, once: Collection[int] = (), end: int | None = None) -> None:
@@ -132,53 +146,56 @@ class Problem:
         ]
 
     def _candidates(self, op: Op) -> tuple[int, ...]:
-        """Storages that `op` could write over if they died there, in the linker's order."""
+        """Return storages that `op` could overwrite if they were freed there, in the linker's order."""
         arguments = (op.args[position] for position in overwritable(self.graph, op))
         return tuple(self.graph.root[a.value] for a in arguments if isinstance(a, Ref))
 
     def _may_die(self, s: int, index: int) -> bool:
-        """Whether nothing reads s after `index`, or, for a forward operation, only backward does."""
+        """Return whether nothing reads s after `index`, or, for a forward operation, only backward does."""
         if s in self.pinned or s in self.until_backward_start:
             return False
         return not any(index < i and (i < self.backward_start or index >= self.backward_start) for i in self.readers[s])
 
     def held_until(self, s: int) -> int:
-        """The operation behind which a gradient made in backward goes, if recomputations do not delay it."""
+        """Return the operation after which a gradient of backward is freed, if recomputations do not delay it."""
         return self.deliveries[self.delivery[s]] if s in self.delivery else len(self.real) - 1
 
     @cached_property
     def held(self) -> ResidentBytes:
-        """What one call of a part leaves behind without recomputation."""
+        """Return the bytes that one call of a part leaves in memory without recomputation."""
         return resident_by_call(link(self.graph))
 
     @cached_property
     def arrays(self) -> StepArrays:
-        """The same for local search."""
+        """Return the same data for local search."""
         return StepArrays(self)
 
     @cached_property
     def forward(self) -> list[int]:
-        """Forward operations that may run again."""
+        """Return executed operations of the forward."""
         return [i for i in range(self.backward_start) if self.real[i]]
 
     @cached_property
     def backward(self) -> list[int]:
+        """Return executed operations of the backward."""
         return [i for i in range(self.backward_start, len(self.real)) if self.real[i]]
 
     @cached_property
     def storages(self) -> list[int]:
-        """Forward storages, in order of production."""
+        """Return forward storages, in order of production."""
         return [s for i in self.forward for s in self.writes[i]]
 
     @cached_property
     def baseline_time(self) -> int:
+        """Return ns of all operations, each once."""
         return sum(t for t, real in zip(self.time, self.real, strict=True) if real)
 
     def last_forward_read(self, s: int) -> int:
-        """Last forward position at which s is live whatever is retained."""
+        """Return the last forward position at which s is live in any plan."""
         inside = [i for i in self.readers[s] if i < self.backward_start]
         last = inside[-1] if inside else self.producer[s]
         return max(last, self.backward_start - 1) if s in self.until_backward_start else last
 
     def backward_reads(self, s: int) -> list[int]:
+        """Return backward operations that read s."""
         return [i for i in self.readers[s] if i >= self.backward_start]

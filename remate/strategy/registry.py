@@ -1,12 +1,12 @@
-"""All strategies and bounds by name: those that come with remate, and those of other packages.
+"""All strategies and bounds by name: those of remate, and those of other packages.
 
-A further one of remate is a file that defines it, and a line here. Another package offers its own by an entry point,
-whose name is that of the strategy and whose object is a `Strategy` (or a `Bound`):
+To add one to remate, write a file that defines it and add a line here. Another package offers its own by an entry
+point, whose name is that of the strategy and whose object is a `Strategy` (or a `Bound`):
 
     [project.entry-points."remate.strategies"]
     tabu = "my_package.tabu:TABU"
 
-Nothing is imported before it is requested by name.
+Modules are imported when they are requested by name.
 """
 
 from __future__ import annotations
@@ -56,28 +56,31 @@ Kind = TypeVar("Kind", Strategy, Bound)
 
 
 def strategy_names() -> tuple[str, ...]:
-    """All strategies: remate's own, then those of other packages."""
+    """Return all strategies: remate's own, then those of other packages."""
     return tuple(dict.fromkeys([*STRATEGIES, *sorted(_foreign(STRATEGY_GROUP))]))
 
 
 def bound_names() -> tuple[str, ...]:
-    """All bounds: remate's own, then those of other packages."""
+    """Return all bounds: remate's own, then those of other packages."""
     return tuple(dict.fromkeys([*BOUNDS, *sorted(_foreign(BOUND_GROUP))]))
 
 
 def is_bound(name: str) -> bool:
-    """Whether a bound has this name."""
+    """Return whether a bound has this name."""
     return name in BOUNDS or name in _foreign(BOUND_GROUP)
 
 
 def strategy(name: str) -> Strategy:
-    """The strategy of this name. Raises UnknownNameError if there is none, or if the name stands for something that is
-    not a strategy of this name."""
+    """Return the strategy of this name.
+
+    Raises:
+        UnknownNameError: There is none, or the entry point is not a strategy of this name.
+    """
     return _found(name, Strategy, STRATEGIES, STRATEGY_GROUP, strategy_names())
 
 
 def bound(name: str) -> Bound:
-    """The bound of this name. Raises UnknownNameError as `strategy` does."""
+    """Return the bound of this name. Raises UnknownNameError as `strategy` does."""
     return _found(name, Bound, BOUNDS, BOUND_GROUP, bound_names())
 
 
@@ -101,5 +104,5 @@ def _found(name: str, kind: type[Kind], own: dict[str, str], group: str, known: 
         what = f"is a {type(loaded).__name__}, not a {kind.__name__}"
         if isinstance(loaded, kind):
             what = f"is {loaded.name!r}"
-        raise UnknownNameError(f"the {word} {name!r} of {point.value} {what}\n  hint: tell its author")
+        raise UnknownNameError(f"the {word} {name!r} of {point.value} {what}\n  hint: update or uninstall that package")
     return loaded

@@ -1,7 +1,8 @@
-"""Where to cut: segments of the forward between small cuts, and the stages of the backward that belong to them.
+"""Segments of the forward between small cuts, and the stages of the backward that belong to them.
 
-A cut after forward position i carries the storages made up to i that the forward still reads after i. Good boundaries
-carry few new bytes. Found by dynamic programming over the cuts, so models with and without modules are treated alike.
+A cut after forward position i carries the storages computed up to i that the forward still reads after i. Good
+boundaries carry few new bytes. Dynamic programming over the cuts finds them, so models with and without modules are
+treated alike.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ from .problem import Problem
 
 
 class Segments(msgspec.Struct, frozen=True):
-    """ends: last forward position of each segment, ascending. of: segment by forward position. stage: by backward
-    operation index minus turn, its stage; stage k is the backward of segment len(ends) - 1 - k. boundary: storages that
-    some chosen cut carries."""
+    """A division of a step.
+
+    Attributes:
+        ends: Last forward position of each segment, ascending.
+        of: Segment by forward position.
+        stage: Stage by index of backward operation, from the boundary. Stage k is the backward of segment len(ends) - 1
+            - k.
+        boundary: Storages that a chosen cut carries.
+    """
 
     ends: tuple[int, ...]
     of: tuple[int, ...]
@@ -37,12 +44,13 @@ def segments(problem: Problem, length: int) -> Segments:
 
 
 def segment_length(problem: Problem, most: int, parts: int) -> int:
-    """Operations in a segment: at most so many, and such that a small step has about so many parts."""
+    """Return the number of operations in a segment: at most `most`, and such that a small step has about `parts`
+    segments."""
     return max(2, min(most, -(-len(problem.forward) // parts)))
 
 
 def _choose(problem: Problem, length: int) -> list[int]:
-    """Ends of the segments: least carried bytes plus a penalty for segments far from `length`."""
+    """Return ends of the segments: least carried bytes plus a penalty for segments far from `length`."""
     positions = problem.forward
     if not positions:
         return [problem.backward_start - 1] if problem.backward_start else []
@@ -77,7 +85,8 @@ def _rank_of_last(problem: Problem, s: int, rank: dict[int, int]) -> int:
 
 
 def _stages(problem: Problem, of: list[int], boundary: frozenset[int], count: int) -> tuple[int, ...]:
-    """Stage of every backward operation: a new one begins when nothing inside later segments is read any more."""
+    """Return the stage of every backward operation. A stage begins when nothing inside later segments is read any
+    more."""
     top = [-1] * (len(problem.real) - problem.backward_start)
     for i in problem.backward:
         local = (problem.producer[s] for s in problem.reads[i] if s not in boundary)
@@ -91,14 +100,15 @@ def _stages(problem: Problem, of: list[int], boundary: frozenset[int], count: in
 
 
 def shut_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
-    """The stages of `Segments`: in that of a segment, nothing that a later one keeps to itself is read any more."""
+    """Return the stages of `Segments`: in a segment's stage, nothing is read that a later segment keeps to itself."""
     return split.stage
 
 
 def aligned_stages(problem: Problem, split: Segments) -> tuple[int, ...]:
-    """Stages of the backward such that most operations are in the stage of the last segment whose storages they read.
+    """Return stages of the backward in which most operations are in the stage of the last segment whose storages they
+    read.
 
-    In the stages of `Segments`, no storage that a segment keeps to itself is read later; in a net whose values reach
+    In the stages of `Segments`, no storage that a segment keeps to itself is read later. In a net whose values reach
     far, that may put nearly all operations into the first stage.
     """
     backward_start, count = problem.backward_start, len(split.ends)

@@ -1,7 +1,7 @@
-"""The search for recomputations of one step under one budget. It alone judges, by the simulator, keeps the best
-schedules, and stops.
+"""The search for recomputations of one step under one budget.
 
-Strategies propose and bounds prove, as a policy orders them (`portfolio`).
+Strategies propose and bounds prove, in the order of a policy (`portfolio`). This module judges proposals by the
+simulator, keeps the best schedules, and stops the search.
 """
 
 from __future__ import annotations
@@ -25,23 +25,36 @@ from .pool import CandidatePool, better
 from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
-# Part of the floor: where the budget is below the floor, a peak this close to it ends the search for a smaller one.
-NEAR = 20
+NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
-    "backward": "backward operations: this step has none",
-    "forward": "a step in which every operation may run again: this one has a backward",
-    "hierarchy": "a hierarchy of blocks: this step comes without one",
-    "chain": "a chain of several stages: this step is a single one",
-    "order": "an order that may be changed: only that of a bare instance may, unless it is to be kept (remate solve)",
+    "backward": "backward operations, and this step has none",
+    "forward": "a step in which every operation may run again, and this step has a backward",
+    "hierarchy": "a hierarchy of blocks, and this step has none",
+    "chain": "a chain of several stages, and this step is a single stage",
+    "order": "an order that may change: a bare instance without --keep-order (remate solve)",
 }
 
 
 class Solution(msgspec.Struct, frozen=True):
-    """What a search found. peak, baseline_peak: simulated bytes. time, baseline_time, lower_bound: ns. gap: proven,
-    (time - lower_bound) / baseline_time. strategy, solver: as those of a candidate. menu: further plans of repeated
-    blocks, each over one instance. order: as that of a candidate. pages: then the bound says nothing of it. parts: the
-    tree of a hierarchical strategy."""
+    """The result of a search.
+
+    Attributes:
+        recomputes: The best schedule.
+        peak: Simulated bytes.
+        time: ns.
+        baseline_peak: Simulated bytes without recomputation.
+        baseline_time: ns without recomputation.
+        lower_bound: Proven ns. With pages it does not apply.
+        gap: Proven gap, (time - lower_bound) / baseline_time.
+        stopped_by: Why the search ended.
+        strategy: As in a candidate.
+        solver: As in a candidate.
+        menu: Further plans of repeated blocks, each over one instance.
+        order: As in a candidate.
+        pages: Pages of the schedule.
+        parts: The tree of a hierarchical strategy.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     peak: int
@@ -68,15 +81,22 @@ def solve(
     time_limit: float | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Solution:
-    """The fastest recomputations found whose simulated peak is at most `request.budget` bytes.
+    """Return the fastest recomputations found whose simulated peak is within the budget.
 
-    pool: schedules of earlier calls for the same instance; this call adds to it. time_limit: seconds after which the
-    best schedule so far is returned; a result that it affected says so, for a different run may differ. progress:
-    called with a line of text now and then. Ctrl-C ends the search at once, too.
+    Args:
+        instance: The step.
+        request: Budget, gap and effort.
+        policy: Which strategies and bounds run.
+        pool: Schedules of earlier calls for the same instance. This call adds to it.
+        time_limit: Seconds after which the best schedule so far is returned. A result that the limit affected says so,
+            because another run may differ.
+        progress: Called with one line of text at a time.
 
-    Raises InfeasibleError where nothing fits: with the smallest peak that the strategies of the policy reach, which is
-    a budget that the same call meets, as it does every larger one, and with the floor that is proven. Raises
-    NotApplicableError where the only strategy of the policy needs what the step lacks.
+    Raises:
+        InfeasibleError: Nothing fits. The error has the smallest peak that the policy's strategies reach, which is a
+            budget that the same call meets, as it does every larger one. It also has the proven floor.
+        NotApplicableError: The only strategy of the policy needs something that the step lacks.
+        KeyboardInterrupt: Ctrl-C was pressed before a schedule fitted. Otherwise Ctrl-C ends the search early.
     """
     pool = CandidatePool() if pool is None else pool
     with Deadline(time_limit, progress) as deadline:
@@ -87,7 +107,7 @@ def solve(
 
 
 def lacking(instance: StepInstance, needs: Collection[Need]) -> Need | None:
-    """The first of these needs that an instance does not meet."""
+    """Return the first of these needs that an instance does not meet, or None."""
     return next((need for need in NEEDS if need in needs and not _meets(instance, need)), None)
 
 
@@ -120,7 +140,7 @@ class _Search:
         self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
 
     def _known(self) -> Candidate | None:
-        """The fastest within the budget by now, of the strategies that were requested."""
+        """Return the fastest known schedule within the budget, of the requested strategies."""
         return self.pool.best(self.request.budget, self.policy.names, self.policy.reorders)
 
     def solution(self) -> Solution:
@@ -152,7 +172,7 @@ class _Search:
         )
 
     def _each(self) -> None:
-        """Ask strategies one by one, none of which sees what the others have found."""
+        """Run strategies one by one. None sees the results of the others."""
         for name in self.policy.each:
             if self.deadline.stopped():
                 return
@@ -180,14 +200,14 @@ class _Search:
         return "gap" if gap <= self.request.gap else "heuristic"
 
     def _check_needs(self) -> None:
-        """Raise NotApplicableError if no strategy of the policy can do anything with this step."""
+        """Raise NotApplicableError if no strategy of the policy applies to this step."""
         strategies = [s for s in map(resolved, self.policy.steps) if isinstance(s, Strategy)]
         lacks: list[tuple[str, Need | None]] = [(s.name, lacking(self.instance, s.needs)) for s in strategies]
         if all(lack is not None for _, lack in lacks):
             name, lack = lacks[0]
             assert lack is not None
             raise NotApplicableError(
-                f"the strategy {name!r} needs {LACKS[lack]}\n  hint: ask for another one, or for auto"
+                f"the strategy {name!r} needs {LACKS[lack]}\n  hint: use another strategy, or auto"
             )
 
     def _done(self) -> bool:
@@ -213,8 +233,10 @@ class _Search:
                 self._prove(tried.prove(self.instance, request, self.context))
 
     def _tried(self, strategy: Strategy, request: Request, context: Context) -> Iterator[Candidate]:
-        """Candidates of a strategy. One among several may be unable to work on this step; a single one raises its
-        error."""
+        """Yield candidates of a strategy.
+
+        If the policy has several strategies, one that does not apply is skipped. The error of a single one is raised.
+        """
         try:
             yield from candidates(strategy, self.instance, request, context)
         except NotApplicableError:
@@ -229,7 +251,7 @@ class _Search:
             )
 
     def _offer(self, candidate: Candidate) -> None:
-        """Keep a candidate; take it if it fits and is the best so far."""
+        """Keep a candidate, and take it if it fits and is the best so far."""
         self.pool.keep(candidate)
         if candidate.peak > self.request.budget:
             return
@@ -242,7 +264,7 @@ class _Search:
             )
 
     def _gap(self) -> str:
-        """How far the best schedule may still be from the fastest, in words."""
+        """Return the gap of the best schedule as text."""
         best = self.context.best
         return "" if best is None else f", gap {self._percent(best.time) - self._percent(self.context.bound):.2f}%"
 
@@ -250,12 +272,12 @@ class _Search:
         return 100.0 * (time / max(1, self.base.time) - 1.0)
 
     def _take_smallest(self) -> None:
-        """Take the best of those that strategies offer for their smallest peak. Raises InfeasibleError if none fits."""
+        """Take the best of the smallest schedules of the strategies. Raises InfeasibleError if none fits."""
         offers = self._smallest()
         for candidate in offers:
             self._offer(candidate)
         if self.context.best is None:
-            if self.deadline.interrupted:  # too early to say that nothing fits
+            if self.deadline.interrupted:  # whether something fits is unknown
                 raise KeyboardInterrupt
             least = min(candidate.peak for candidate in offers)
             delivered = self.instance.floor_of_delivered
@@ -266,9 +288,11 @@ class _Search:
             )
 
     def _smallest(self) -> list[Candidate]:
-        """What the strategies offer for the proven floor, until one reaches it; where the budget is below the floor, so
-        that nothing fits anyway, until one is close. Otherwise it does not depend on the budget, so a budget of its
-        least peak is met, and so is every larger one."""
+        """Return the strategies' schedules for the proven floor, until one reaches it.
+
+        If the budget is below the floor, so that nothing fits, the search ends when one is close. Otherwise the result
+        does not depend on the budget, so a budget of its least peak is met, and so is every larger one.
+        """
         instance, cache = self.instance, self.instance.kept
         hopeless = self.request.budget < self.floor
         key = ("smallest", self.policy.name, self.policy.solvers, self.request.effort, hopeless)
@@ -289,16 +313,16 @@ class _Search:
                         break
             if offers[-1].peak <= enough or self.deadline.stopped():
                 break
-        if not self.deadline.stopped():  # else it depends on the clock
+        if not self.deadline.stopped():  # otherwise it depends on the clock
             cache[key] = offers
         return offers
 
     def _menu(self) -> tuple[tuple[FlatRecompute, ...], ...]:
-        """Plans of repeated blocks, if a strategy has left some with the instance."""
+        """Return plans of repeated blocks that a strategy has stored with the instance."""
         return self.instance.kept.get((MENU, self.request.effort), ())
 
     def _parts(self, best: Candidate) -> tuple[SolvedPart, ...]:
-        """The tree of parts that a schedule came from, if its strategy has left one with the instance."""
+        """Return the tree of parts of a schedule, if its strategy has stored one with the instance."""
         key = (PARTS, best.strategy.split("+")[0], self.request.effort, self.request.solvers)
         known = self.instance.kept.get(key)
         return () if known is None else known(best.recomputes)
@@ -309,7 +333,7 @@ def _shared(request: Request, step: Step) -> Request:
 
 
 def candidates(strategy: Strategy, instance: StepInstance, request: Request, context: Context) -> Iterator[Candidate]:
-    """What a strategy proposes on its own, judged; it hears of each candidate when the next one is requested."""
+    """Yield a strategy's proposals, judged. The strategy receives each candidate when the next one is requested."""
     if "milp" in strategy.options:
         strategy = replace(strategy, solver=request.solvers.milp_text(strategy.solver))
     proposals = strategy.propose(instance, request, context)

@@ -1,4 +1,4 @@
-"""Which solvers a strategy uses, as a user names them: `hiremate[leaf=checkmate,milp=scip]`."""
+"""Solvers of a strategy, as the user names them: `hiremate[leaf=checkmate,milp=scip]`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ _VALUE = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 
 
 class Solvers(msgspec.Struct, frozen=True):
-    """Solvers of a strategy that asks for them (`Strategy.options`).
+    """Solvers of a strategy that has a choice (`Strategy.options`).
 
-    leaf: of the parts at the bottom of a tree: "retention" (the retention model), or the name of any strategy. inner:
-    of the parts between those and the root: "level" (the integer program over their parts), or the name of any
-    strategy. milp: what solves integer programs: "highs", or a solver that Pyomo calls ("cbc", "scip", "gurobi",
-    "appsi_highs"). tree: "modules", those of the model, or "graph", the H-Partition.
+    Attributes:
+        leaf: Solver of the lowest parts of a tree: "retention" (the retention model), or the name of any strategy.
+        inner: Solver of the parts between those and the root: "level" (the integer program over their parts), or the
+            name of any strategy.
+        milp: Solver of integer programs: "highs", or a solver of Pyomo ("cbc", "scip", "gurobi", "appsi_highs").
+        tree: "modules" for the modules of the model, or "graph" for the H-Partition.
     """
 
     leaf: str = "retention"
@@ -31,12 +33,12 @@ class Solvers(msgspec.Struct, frozen=True):
 
     @property
     def changed(self) -> dict[str, str]:
-        """The options that differ from the defaults."""
+        """Return the options that differ from the defaults."""
         default = msgspec.structs.asdict(DEFAULT)
         return {name: value for name, value in msgspec.structs.asdict(self).items() if value != default[name]}
 
     def milp_text(self, own: str) -> str:
-        """What a file says of the solver of integer programs. own: the text of HiGHS."""
+        """Return the text for the solver of integer programs in a file. own: the text for HiGHS."""
         return own if self.milp == HIGHS else f"{self.milp} through Pyomo"
 
 
@@ -44,13 +46,13 @@ DEFAULT = Solvers()
 
 
 def with_solvers(name: str, solvers: Solvers) -> str:
-    """A strategy with its solvers, as `strategy=` and `--strategy` take it."""
+    """Return a strategy with its solvers, as `strategy=` and `--strategy` take it."""
     options = ",".join(f"{option}={value}" for option, value in solvers.changed.items())
     return f"{name}[{options}]" if options else name
 
 
 def named_solvers(text: str) -> tuple[str, Solvers]:
-    """The name of a strategy and its solvers. Raises UnknownNameError where options cannot be read."""
+    """Return the name of a strategy and its solvers. Raises UnknownNameError if the options cannot be read."""
     match = _NAMED.fullmatch(text)
     if match is None:
         return text, DEFAULT
@@ -59,7 +61,7 @@ def named_solvers(text: str) -> tuple[str, Solvers]:
 
 
 def solvers_of(given: list[tuple[str, str]]) -> Solvers:
-    """Solvers by option. Raises UnknownNameError for an option that there is not, and for what is no name."""
+    """Return solvers by option. Raises UnknownNameError for an unknown option, or a value that is not a name."""
     known = Solvers.__struct_fields__
     for option, value in given:
         if option not in known or not _VALUE.fullmatch(value):

@@ -86,9 +86,9 @@ def test_a_deadline_is_no_solve() -> None:
     ("text", "said"),
     [
         ("flat[milp=no_such_solver]", "Pyomo finds no solver 'no_such_solver'"),
-        ("greedy[milp=appsi_highs]", "'greedy' has no solver to choose for 'milp'"),
-        ("flat[leaf=greedy]", "solvers can be chosen of hiremate \\(inner, leaf, milp, tree\\)"),
-        ("auto[milp=appsi_highs]", "auto chooses its solvers itself"),
+        ("greedy[milp=appsi_highs]", "'greedy' has no option 'milp'"),
+        ("flat[leaf=greedy]", "these strategies have options: hiremate \\(inner, leaf, milp, tree\\)"),
+        ("auto[milp=appsi_highs]", "auto has no options for solvers"),
         ("hiremate[leaf=nothing]", "there is no strategy 'nothing'"),
         ("hiremate[tree=oak]", "one of modules, graph"),
         ("hiremate[roots=greedy]", "one of leaf, inner, milp, tree"),

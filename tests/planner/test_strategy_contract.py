@@ -77,7 +77,7 @@ def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -
         result = outcome(name, graph, hierarchy, share)
         budget = int(share * about.baseline.peak)
         if isinstance(result, NotApplicableError):
-            assert lacks is not None or "variables, and quick effort goes up to" in str(result)
+            assert lacks is not None or "variables with quick effort" in str(result)
             assert name.removesuffix("-approx") in str(result)
         elif isinstance(result, InfeasibleError):
             honest(result, name, graph, hierarchy)

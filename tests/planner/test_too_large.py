@@ -12,7 +12,10 @@ from .strategy_graphs import transformer
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("staged", "solves those of up to 900"), ("checkmate", r"goes up to 9,000, about 90 operations")],
+    [
+        ("staged", "solves models of up to 900"),
+        ("checkmate", r"up to 9,000 variables with normal effort, which is about 90 operations"),
+    ],
 )
 def test_a_model_that_is_too_large_does_not_apply(name: str, said: str) -> None:
     instance = StepInstance(transformer(14))

@@ -63,7 +63,7 @@ def node(**fields: Any) -> dict[str, Any]:
     return changed(nodes=[GOOD["nodes"][0], {**GOOD["nodes"][1], **fields}, GOOD["nodes"][2]])
 
 
-# what is wrong, a word of the message, and whether the JSON Schema sees it, too
+# A fault, words of its message, and whether the JSON Schema finds it, too.
 BAD = {
     "other version": (changed(version=2), "version 2", True),
     "no nodes": (changed(nodes=[], edges=[], order=[], backward_start=None, pins=[]), "no nodes", True),
@@ -73,21 +73,21 @@ BAD = {
     "a fraction": (node(time=0.5), "Expected `int`", True),
     "negative": (node(time=-1), "at least 0", True),
     "too long": (node(time=1 << 61), "2\\^60", True),
-    "twice": (node(id="a"), "twice", False),
+    "twice": (node(id="a"), "two nodes have the id", False),
     "colon": (node(id="b:b"), "without `:`", True),
-    "edge from nothing": (changed(edges=[["x", "b"]]), "which no node makes", False),
-    "edge from no output": (changed(edges=[["a:2", "b"]]), "which no node makes", False),
-    "edge with a zero": (changed(edges=[["a:0", "b"]]), "which no node makes", True),
-    "edge to nothing": (changed(edges=[["a", "x"]]), "which is no node", False),
-    "circle": (changed(edges=[*GOOD["edges"], ["b", "a"]], order=[]), "circle", False),
-    "reads itself": (changed(edges=[*GOOD["edges"], ["b", "b"]], order=[]), "circle", False),
-    "order too early": (changed(order=["b", "a", "c"]), "stands before", False),
+    "edge from nothing": (changed(edges=[["x", "b"]]), "which no node produces", False),
+    "edge from no output": (changed(edges=[["a:2", "b"]]), "which no node produces", False),
+    "edge with a zero": (changed(edges=[["a:0", "b"]]), "which no node produces", True),
+    "edge to nothing": (changed(edges=[["a", "x"]]), "which is not a node", False),
+    "circle": (changed(edges=[*GOOD["edges"], ["b", "a"]], order=[]), "cycle", False),
+    "reads itself": (changed(edges=[*GOOD["edges"], ["b", "b"]], order=[]), "cycle", False),
+    "order too early": (changed(order=["b", "a", "c"]), "comes before", False),
     "order incomplete": (changed(order=["a", "b"]), "every node once", False),
-    "backward_start": (changed(backward_start="x"), "no node", False),
-    "pin": (changed(pins=["c"]), "which no node makes", False),
-    "takes what it does not read": (node(in_place=["a:1"]), "must read it", False),
-    "takes other bytes": (node(bytes=[3]), "as many", False),
-    "takes several": (node(in_place=["a", "a:1"]), "one output may take", False),
+    "backward_start": (changed(backward_start="x"), "not a node", False),
+    "pin": (changed(pins=["c"]), "which no node produces", False),
+    "takes what it does not read": (node(in_place=["a:1"]), "must read this output", False),
+    "takes other bytes": (node(bytes=[3]), "have as many bytes", False),
+    "takes several": (node(in_place=["a", "a:1"]), "a node with one output", False),
 }
 
 

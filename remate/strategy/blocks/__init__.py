@@ -1,1 +1,1 @@
-"""Plans of repeated blocks, each block solved once, and the choice among them for every instance."""
+"""Plans of repeated blocks: each block is solved once, and each instance uses one of its plans."""

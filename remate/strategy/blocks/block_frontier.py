@@ -1,8 +1,9 @@
-"""The plans worth having for one block: the trade-off between bytes retained from forward to backward, and time.
+"""The useful plans of one block: the trade-off between bytes retained from forward to backward, and time.
 
 A block is solved alone, once for all instances of its template. With a price of λ ns per byte retained, the retention
-model minimises time + λ * bytes retained; the prices at which the answer changes are found by dichotomy (Aneja and
-Nair, "Bicriteria transportation problem", Management Science 25, 1979), under several limits on the block's own peak.
+model minimises time + λ * bytes retained. Dichotomy finds the prices at which the solution changes (Aneja and Nair,
+"Bicriteria transportation problem", Management Science 25, 1979). This is done under several limits on the block's own
+peak.
 """
 
 from __future__ import annotations
@@ -29,10 +30,15 @@ LIMITS = (1.0, 0.8, 0.6)  # on the block's own peak, as shares of its peak witho
 def block_frontier(
     leaf: LeafGraph, deadline: Deadline, effort: Effort, once: Collection[int] = (), solver: str = HIGHS
 ) -> list[BlockPlan]:
-    """Plans of a block that no other dominates, least retained first; the plan without recomputation is always
-    included.
+    """Return plans of a block that no other dominates, ordered by retained bytes. The plan without recomputation is
+    always included.
 
-    once: operations of the block that may not run again. solver: the name of what solves integer programs.
+    Args:
+        leaf: The block as a step.
+        deadline: Ends the search early.
+        effort: How hard to search.
+        once: Operations of the block that may not run again.
+        solver: Name of the solver of integer programs.
     """
     keep = simulated_plan(leaf, ())
     plans = {keep.recomputes: keep}
@@ -53,7 +59,7 @@ def block_frontier(
 
 
 def _needed(problem: Problem) -> list[int]:
-    """Forward operations whose results backward may want again."""
+    """Return forward operations whose results backward may read again."""
     needed: set[int] = set()
     for f in reversed(problem.forward):
         inner = [s for s in problem.writes[f] if s not in problem.pinned]
@@ -63,9 +69,12 @@ def _needed(problem: Problem) -> list[int]:
 
 
 def trade_off(solve: Callable[[float], BlockPlan | None], solves: int, deadline: Deadline) -> Iterator[BlockPlan]:
-    """Plans for all prices of retained bytes, by dichotomy.
+    """Yield plans for all prices of retained bytes, by dichotomy.
 
-    solve: a price in ns per byte -> the best plan at that price. solves: the most calls of `solve`.
+    Args:
+        solve: Maps a price in ns per byte to the best plan at that price.
+        solves: The most calls of `solve`.
+        deadline: Ends the search early.
     """
     cheap, small = solve(1e-9), solve(1e6)
     left, pairs = solves - 2, [(cheap, small)]
@@ -97,7 +106,7 @@ class _Prices:
         self._time = formulation.time_cost
 
     def solve(self, price: float) -> BlockPlan | None:
-        """price: ns per byte retained."""
+        """Return the best plan at a price in ns per retained byte."""
         form, cost = self.formulation, self._time.copy()
         known = self._columns >= 0
         np.add.at(cost, self._columns[known], price * self._bytes[known] / form.percent)
@@ -108,18 +117,18 @@ class _Prices:
 
 
 def worth_having(plans: Iterable[BlockPlan], keep: BlockPlan) -> list[BlockPlan]:
-    """The plans that no other one dominates, at most MOST of them; `keep` is always there."""
+    """Return plans that no other dominates, at most MOST of them; `keep` is always among them."""
     return _thinned(_undominated(plans), keep)
 
 
 def _undominated(plans: Iterable[BlockPlan]) -> list[BlockPlan]:
-    """Without the plans that another equals or betters in every figure, those that retain least first."""
+    """Remove plans that another plan equals or beats in every figure, and order the others by retained bytes."""
     kept = undominated(sorted(plans, key=lambda plan: len(plan.recomputes)), lambda plan: plan.figures)
     return sorted(kept, key=lambda plan: (plan.retained, plan.time))
 
 
 def _thinned(plans: list[BlockPlan], keep: BlockPlan) -> list[BlockPlan]:
-    """At most MOST plans, evenly along the bytes retained; the first, the last and `keep` among them."""
+    """Return at most MOST plans, evenly spread over retained bytes, with the first, the last and `keep`."""
     if len(plans) > MOST:
         plans = [plans[round(n * (len(plans) - 1) / (MOST - 1))] for n in range(MOST)]
     return plans if keep in plans else [*plans, keep]

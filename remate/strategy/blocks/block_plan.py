@@ -1,4 +1,4 @@
-"""One way to run a block alone: what it retains, what it peaks at, how long it takes."""
+"""A plan of a single block, with its retained bytes, peaks and time."""
 
 from __future__ import annotations
 
@@ -11,9 +11,15 @@ from ...partition.leaf_graph import LeafGraph
 
 
 class BlockPlan(msgspec.Struct, frozen=True):
-    """A plan of one block. recomputations: over the leaf's own operations. In bytes: retained between forward and
-    backward (outputs included), forward_peak and backward_peak of the block alone. time: ns of forward and backward,
-    recomputations included."""
+    """A plan of one block, simulated alone.
+
+    Attributes:
+        recomputes: Over the leaf's own operations.
+        retained: Bytes in memory between forward and backward, outputs included.
+        forward_peak: Bytes.
+        backward_peak: Bytes.
+        time: ns of forward and backward, recomputations included.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     retained: int
@@ -23,11 +29,12 @@ class BlockPlan(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> tuple[int, int, int, int]:
+        """Return the figures by which plans are compared; less is better."""
         return self.retained, self.forward_peak, self.backward_peak, self.time
 
 
 def simulated_plan(leaf: LeafGraph, recomputes: tuple[FlatRecompute, ...]) -> BlockPlan:
-    """A plan of a block with the simulator's figures."""
+    """Return a plan of a block with the simulator's figures."""
     timeline = simulate(link(leaf.graph, recomputes))
     backward_start = timeline.backward_start
     return BlockPlan(

@@ -1,4 +1,4 @@
-"""The level above the blocks: which plan each instance takes.
+"""The choice of one plan for every block instance, as an integer program.
 
     minimise  sum of time[o] * x[p, o]                                          over instances p and plans o
     single    sum of x[p, o] = 1                                                 for every instance p
@@ -9,10 +9,10 @@
 If a part of a model is called several times (`Graph.calls`), each call also has in memory what the instances retain for
 every other call.
 
-Backward runs the instances in reverse, so what a later instance retains is freed first: among equal instances the later
-ones retain more. That also removes the symmetry, which would cost the solver most of its time. The bases are bytes that
-the simulator counts in the step without recomputation, beside the blocks' own. (H-Rockmate, Gusak et al., ICML 2025,
-chooses among plans of blocks in the same way, without bases or order.)
+Backward runs the instances in reverse, so bytes that a later instance retains are freed first. Therefore, of equal
+instances, the later ones retain more. This row also removes a symmetry that would cost the solver most of its time. The
+bases are bytes beside those of the blocks, which the simulator counts in the step without recomputation. (H-Rockmate,
+Gusak et al., ICML 2025, chooses among plans of blocks in the same way, without bases or order.)
 """
 
 from __future__ import annotations
@@ -40,8 +40,16 @@ from .block_plan import BlockPlan
 
 
 class BlockSelection:
-    """Frontiers of all distinct blocks, and the choice among them for any budget. leaves: in forward order. plans: of a
-    leaf, where they are known. solver: the name of what solves integer programs."""
+    """Frontiers of all distinct blocks, and the choice among them for any budget.
+
+    Args:
+        problem: The step.
+        leaves: Its blocks, in forward order.
+        deadline: Ends the computation of frontiers early.
+        effort: How hard to search.
+        plans: Returns the known plans of a leaf; by default they are computed.
+        solver: Name of the solver of integer programs.
+    """
 
     def __init__(
         self,
@@ -77,10 +85,11 @@ class BlockSelection:
             self.engine = solver_model(self.model, solver)
 
     def plans(self, p: int) -> list[BlockPlan]:
+        """Return the plans of instance p."""
         return self.frontiers[self.template[p]]
 
     def _bases(self, graph: Graph) -> None:
-        """By instance, bytes beside the blocks' own at the worst moments of its forward and its backward."""
+        """Set the bytes beside those of the blocks at the worst moments of each instance's forward and backward."""
         linked = link(graph)
         timeline = simulate(linked)
         self.baseline = timeline.peak
@@ -124,8 +133,8 @@ class BlockSelection:
             return linear([m.before[p], *variables, *beside], [1.0, *sizes, *[float(others)] * len(beside)]) <= limit
 
         def order(m: Any, p: int, q: int) -> Any:
-            mine, theirs = figures(p, "retained"), figures(q, "retained", -1.0)
-            return linear([*mine[0], *theirs[0]], [*mine[1], *theirs[1]]) <= 0
+            earlier, later = figures(p, "retained"), figures(q, "retained", -1.0)
+            return linear([*earlier[0], *later[0]], [*earlier[1], *later[1]]) <= 0
 
         latest: dict[int, int] = {}
         neighbours = []
@@ -143,8 +152,14 @@ class BlockSelection:
         return m
 
     def ask(self, deadline: Deadline, budget: float, effort: Effort, *, gap: float) -> Answer[None] | None:
-        """The choice that the model makes for a budget in bytes. gap: share of the step's time at which the solve
-        stops."""
+        """Return the program's choice for a budget.
+
+        Args:
+            deadline: Ends the solve early.
+            budget: Bytes.
+            effort: How hard to search.
+            gap: Share of the step's time at which the solve stops.
+        """
         self.model.budget.set_value(budget)
         self.engine.update(self.model.level.values())
         result = self.engine.solve(
@@ -160,7 +175,7 @@ class BlockSelection:
         return Answer(tuple(self._flat(chosen)), budget, None)
 
     def least(self) -> tuple[FlatRecompute, ...]:
-        """Every block by the plan that retains least."""
+        """Return recomputations in which every block uses the plan that retains least."""
         return tuple(self._flat([0] * len(self.leaves)))
 
     def _flat(self, chosen: list[int]) -> list[FlatRecompute]:
@@ -172,7 +187,7 @@ class BlockSelection:
         return [FlatRecompute(operations[r.op], operations[r.before]) for r in plan.recomputes]
 
     def menu(self, most: int) -> list[tuple[FlatRecompute, ...]]:
-        """For every template with several instances, a few plans along its frontier, over its first instance."""
+        """Return a few plans along the frontier of every template with several instances, over its first instance."""
         offers: list[tuple[FlatRecompute, ...]] = []
         for template, plans in enumerate(self.frontiers):
             if self.template.count(template) > 1:

@@ -15,17 +15,18 @@ OFFERED = 4  # plans of a repeated block that a file offers beside those in use
 
 
 def hierarchical(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Choose among the plans of the blocks."""
+    """Choose among plans of the blocks."""
     selection = block_selection(instance, request.effort, context.deadline)
-    heard = yield from feedback(
+    outcome = yield from feedback(
         request, context, lambda budget: selection.ask(context.deadline, budget, request.effort, gap=TIGHT)
     )
-    if heard.best is None:
+    if outcome.best is None:
         yield Proposal(selection.least())
 
 
 def block_selection(instance: StepInstance, effort: Effort, deadline: Deadline) -> BlockSelection:
-    """The plans of an instance's blocks, computed once for each effort; once more if the deadline cut that short."""
+    """Return the plans of an instance's blocks, cached for each effort. They are not cached if the deadline ended
+    their computation."""
     key = ("block selection", effort)
     if key in instance.kept:
         return instance.kept[key]

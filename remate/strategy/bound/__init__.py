@@ -1,1 +1,1 @@
-"""What no schedule can beat: lower bounds on time, and the least peak."""
+"""Bounds that no schedule can beat: lower limits of time and of the peak."""

@@ -1,12 +1,12 @@
 """A lower bound on the time of any schedule of a graph under a budget, as an integer program.
 
-Take cuts: operations k1 < k2 < … of the backward, or of a step that has none. In every schedule, a forward storage that
-some operation after a cut reads is in memory while the cut's operation runs, or its producer runs again after the cut
-(and then each storage that the producer reads is in memory, or computed again after the cut, too). What is in memory
-fits into the budget, less the bytes that are live there in any schedule. What is in memory at a later cut was in memory
-at the earlier one, or was computed again between them. A *stretch* (c, d) reaches from cut c to cut d, or to the end.
-Let hold[s, c] mean that s is in memory at c, and recompute[f, c, d] that f runs again in the stretch, once or more.
-Then the program
+Take cuts: operations k1 < k2 < … of the backward, or of a step without a backward. In every schedule, a forward storage
+that an operation after a cut reads is in memory while the cut's operation runs, or its producer runs again after the
+cut. In the second case, each storage that the producer reads is in memory, or computed again after the cut, too.
+Storages in memory fit into the budget, less the bytes that are live there in any schedule. A storage in memory at a
+later cut was in memory at the earlier cut, or was computed again between them. A *stretch* (c, d) reaches from cut c to
+cut d, or to the end. Let hold[s, c] mean that s is in memory at c, and recompute[f, c, d] that f runs again in the
+stretch, once or more. Then no schedule beats the optimum of the program
 
     minimise  sum of time[f] * recompute[f, c, c + 1]
     need      hold[s, c] + recompute[producer(s), c, d] >= 1       for every s that a first run reads in the stretch
@@ -15,13 +15,14 @@ Then the program
     parts     recompute[f, c, d] <= sum of recompute[f, part], and >= each     for the shorter stretches of (c, d)
     memory    sum of bytes[s] * hold[s, c] <= budget - forced[c]
 
-has an optimum that no schedule beats. (With cuts in the forward, what first runs after a cut counts as available: its
-rows, in stretches from that cut, do not hold.) Any dual bound of it is valid. Integers need only the stretches from one
-cut to the next. Fractions need more: a relaxation spreads one recomputation over many stretches, and a long stretch
-repeats what two cuts alone demand. Assumptions, all of them rules of the format: the forward, then the backward
-operations run once each in
-the given order; besides, forward operations run again, whole, anywhere; a storage is resident in full or not at all;
-operations cost what the profile says. No partition is assumed.
+With cuts in the forward, storages that are first computed after a cut count as available: their rows, in stretches from
+that cut, do not hold. Any dual bound of the program is valid. With integers, the stretches between neighbouring cuts
+suffice. Relaxations need more: they spread one recomputation over many stretches, and a long stretch repeats the demand
+of two cuts alone.
+
+Assumptions, all of them rules of the format: forward and backward operations run once each in the given order; besides,
+forward operations run again, whole, anywhere; a storage is resident in full or not at all; operations cost what the
+profile says. No partition is assumed.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the numbe
 
 
 def stretches(count: int, overlapping: bool) -> dict[Stretch, tuple[Stretch, ...]]:
-    """Stretches of `count` cuts, the short ones first, each with those that make it up.
+    """Return stretches of `count` cuts, the short ones first, each with the shorter stretches that it consists of.
 
-    They reach from each cut to the next, and from each to the end; overlapping: also over 2, 4, 8, … cuts, each
-    beginning in the middle of the one before.
+    They reach from each cut to the next one, and from each cut to the end. If `overlapping`, they also reach over 2, 4,
+    8, … cuts, each beginning in the middle of the previous one.
     """
     chosen = {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)}
     width = 2
@@ -69,8 +70,14 @@ def stretches(count: int, overlapping: bool) -> dict[Stretch, tuple[Stretch, ...
 
 
 class CutModel:
-    """The model for a number of cuts; their places and the budget change between solves. reference: bytes that scale
-    memory (any peak)."""
+    """The model for a number of cuts. Places of cuts and the budget change between solves.
+
+    Args:
+        problem: The step.
+        count: Number of cuts.
+        reference: Bytes that scale memory (any peak).
+        overlapping: As in `stretches`.
+    """
 
     def __init__(self, problem: Problem, count: int, reference: int, *, overlapping: bool = False) -> None:
         self.problem, self.count = problem, count
@@ -134,8 +141,12 @@ class CutModel:
         return m
 
     def nanoseconds(self, extra: float) -> int:
-        """Time of the step in whole ns, from extra time in %, as any schedule takes; the trivial bound where nothing
-        fits, for then every statement is true."""
+        """Return the least time of any schedule in whole ns.
+
+        Args:
+            extra: Additional time in %. Infinite if nothing fits; then every bound is true, and the trivial one is
+                returned.
+        """
         base = self.problem.baseline_time
         return base if extra == float("inf") else base + max(0, ceil(extra * self.percent * (1 - 1e-6)))
 
@@ -149,7 +160,16 @@ class CutModel:
         *,
         relax: bool,
     ) -> Result:
-        """Extra time in % of the step with cuts at the operations `places`, ascending. forced: as of `forced_bytes`."""
+        """Return additional time in % of the step, with cuts at the operations `places`.
+
+        Args:
+            deadline: Ends the solve early.
+            budget: Bytes.
+            effort: How hard to search.
+            places: Operations, ascending.
+            forced: As returned by `forced_bytes`.
+            relax: Whether to solve the linear relaxation only.
+        """
         infinity, problem = float("inf"), self.problem
         ends = [*places, len(problem.real)]
         columns, lower, upper = [], [], []
@@ -172,7 +192,7 @@ class CutModel:
         return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
 
     def _first_computed_between(self, places: list[int]) -> None:
-        """What a stretch, or a later one, computes for the first time is available to its recomputations and at its
+        """Make storages that are first computed in a stretch, or later, available to its recomputations and at its
         end."""
         producer, infinity = self.problem.producer, float("inf")
         for (_, u, c, _), row in self.model.closure.items():
@@ -182,13 +202,13 @@ class CutModel:
 
 
 def variables(problem: Problem, count: int, overlapping: bool) -> int:
-    """How many variables the model of so many cuts has."""
+    """Return how many variables the model has."""
     operations, storages = useful(problem)
     return count * len(storages) + len(stretches(count, overlapping)) * len(operations)
 
 
 def useful(problem: Problem) -> tuple[list[int], list[int]]:
-    """Forward operations and storages that a recomputation could ever need, after a cut."""
+    """Return forward operations and storages that a recomputation after a cut could ever need."""
     first = problem.backward_start if problem.backward else 0
     operations: set[int] = set()
     storages: set[int] = set()

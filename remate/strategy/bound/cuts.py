@@ -1,5 +1,4 @@
-"""Which cuts are asked what they prove, one by one and together (`cut_model`): of the backward, or of a step without
-one."""
+"""Bounds by cuts (`cut_model`): which cuts are solved, one by one and together."""
 
 from __future__ import annotations
 
@@ -17,36 +16,39 @@ from .cut_model import CutModel, variables
 from .floor import arguments, forced_bytes
 
 EXACT = 2500  # variables of one cut up to which integrality is enforced
-# Cuts taken together, as a share of those that the effort tries one by one; and whether their stretches overlap.
+# Cuts of one model, as a share of the cuts that the effort tries one by one; and whether their stretches overlap.
 SHAPES = ((1 / 6, True), (1 / 3, True), (2 / 3, False))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
-# Of the work of the effort: a relaxation that takes more says that integers take too long. HiGHS cannot be ended while
-# it works on the root of a search, and that alone takes tens to hundreds of times as long as the relaxation.
+# Share of the effort's work. If the relaxation takes more, integers would take too long: HiGHS cannot be stopped at the
+# root of a search, which alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005
-HOPEFUL = 0.9  # of what is proven: a relaxation that says less is no reason to ask for integers
+HOPEFUL = 0.9  # share of the proven bound that a relaxation must reach before integers are tried
 
 
 def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
-    """The best bound of a single cut. Cut short, it is the trivial one: every operation once."""
+    """Return the best bound of a single cut, or the trivial bound if the deadline ends it."""
     single, forced = instance.view(cut_model, 1, False), forced_bytes(instance.problem)
-    ask = _Requested(single, request, context.deadline, forced)
-    scored = _scored(instance.problem, ask)
+    budgeted = _BudgetedModel(single, request, context.deadline, forced)
+    scored = _scored(instance.problem, budgeted)
     if not scored:
         return instance.problem.baseline_time
     best, at = scored[0]
-    if best < float("inf") and single.variables <= EXACT:  # else the relaxation says nearly as much
-        best = max(best, ask.proven([at], relax=False))
+    if best < float("inf") and single.variables <= EXACT:  # otherwise the relaxation is nearly as strong
+        best = max(best, budgeted.proven([at], relax=False))
     return single.nanoseconds(best)
 
 
 def several_cuts(instance: StepInstance, request: Request, context: Context) -> int:
-    """The best bound of several cuts at once: what must run again before each of several peaks of the backward. A step
-    too large for it gets the trivial bound. Stops when no schedule can be much better than the best one known."""
+    """Return the best bound of several cuts at once: what must run again before each of several peaks of the backward.
+
+    A step that is too large gets the trivial bound. The search stops when no schedule can be much better than the best
+    known one.
+    """
     problem, single = instance.problem, instance.view(cut_model, 1, False)
     if context.best is None or not single.storages:
         return problem.baseline_time
     forced, wanted = forced_bytes(problem), context.best.time - context.slack
-    scored = _scored(problem, _Requested(single, request, context.deadline, forced))
+    scored = _scored(problem, _BudgetedModel(single, request, context.deadline, forced))
     extra = scored[0][0] if scored else 0.0
     for share, overlapping in SHAPES:
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
@@ -59,26 +61,26 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
             break
         if size <= LARGEST * request.effort.cuts:
             together = instance.view(cut_model, len(places), overlapping)
-            ask = _Requested(together, request, context.deadline, forced)
-            relaxed, work = ask.relaxed(places)
+            budgeted = _BudgetedModel(together, request, context.deadline, forced)
+            relaxed, work = budgeted.relaxed(places)
             extra = max(extra, relaxed)
             if relaxed >= HOPEFUL * extra and work <= LIGHT * request.effort.work:
-                extra = max(extra, ask.proven(places, relax=False))
+                extra = max(extra, budgeted.proven(places, relax=False))
     return single.nanoseconds(extra)
 
 
-class _Requested:
-    """A model asked under one budget."""
+class _BudgetedModel:
+    """A model under one budget."""
 
     def __init__(self, model: CutModel, request: Request, deadline: Deadline, forced: np.ndarray) -> None:
         self.model, self.request, self.deadline, self.forced = model, request, deadline, forced
 
     def proven(self, places: list[int], *, relax: bool) -> float:
-        """Extra time in % of the step; infinite where nothing fits."""
+        """Return additional time in % of the step; infinite if nothing fits."""
         return self._answer(places, relax)[0]
 
     def relaxed(self, places: list[int]) -> tuple[float, float]:
-        """The same by the linear relaxation, and the work that it took."""
+        """Return the additional time of the linear relaxation, and the work that it took."""
         return self._answer(places, True)
 
     def _answer(self, places: list[int], relax: bool) -> tuple[float, float]:
@@ -87,23 +89,29 @@ class _Requested:
         return max(0.0, result.bound) if result.status != "failed" else 0.0, result.work
 
 
-def _scored(problem: Problem, ask: _Requested) -> list[tuple[float, int]]:
-    """What the relaxations of single cuts prove, with their places, the best first; nothing where backward reads
-    nothing that forward makes."""
-    if not ask.model.storages:
+def _scored(problem: Problem, budgeted: _BudgetedModel) -> list[tuple[float, int]]:
+    """Return the bounds of relaxations of single cuts, with their places, the best first.
+
+    The list is empty if backward reads nothing that forward computes.
+    """
+    if not budgeted.model.storages:
         return []
-    most = ask.request.effort.cuts
-    places = _records(problem, ask.forced, most) if problem.backward else _fullest(problem, ask.request.budget, most)
-    return sorted(((ask.proven([k], relax=True), k) for k in places), key=lambda score: (-score[0], -score[1]))
+    most = budgeted.request.effort.cuts
+    places = (
+        _records(problem, budgeted.forced, most)
+        if problem.backward
+        else _fullest(problem, budgeted.request.budget, most)
+    )
+    return sorted(((budgeted.proven([k], relax=True), k) for k in places), key=lambda score: (-score[0], -score[1]))
 
 
 def _level(problem: Problem, forced: np.ndarray, i: int) -> int:
-    """Bytes that are live while operation i runs, whatever the schedule."""
+    """Return bytes that are live while operation i runs, in any schedule."""
     return int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i))
 
 
 def _spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]) -> list[int]:
-    """In each of `count` equal stretches of the backward, the operation where most must be live; in order."""
+    """Return, for each of `count` equal stretches of the backward, the operation where most must be live, ascending."""
     backward = problem.backward
     ends = [round(n * len(backward) / count) for n in range(count + 1)]
     parts = [backward[a:b] for a, b in pairwise(ends) if a < b]
@@ -112,8 +120,11 @@ def _spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]
 
 
 def _fullest(problem: Problem, budget: int, count: int) -> list[int]:
-    """Of a step without a backward: in each of at most `count` equal stretches of what exceeds the budget if nothing
-    runs again, the operation that exceeds it most."""
+    """Return operations of a step without a backward that exceed the budget most.
+
+    The operations that exceed the budget without recomputation are divided into at most `count` equal stretches. Each
+    stretch gives one operation.
+    """
     ledger = Ledger(problem, ())
     over = [(int(live), i) for live, i in zip(ledger.live, ledger.order, strict=True) if i >= 0 and live > budget]
     ends = [round(n * len(over) / count) for n in range(count + 1)]
@@ -121,7 +132,8 @@ def _fullest(problem: Problem, budget: int, count: int) -> list[int]:
 
 
 def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
-    """Backward operations where more must be live than at any before: elsewhere an earlier cut says as much."""
+    """Return backward operations where more must be live than at any earlier one. At other operations, an earlier
+    cut proves as much."""
     records: list[int] = []
     highest = -1
     for i in problem.backward:
@@ -135,19 +147,19 @@ def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
 
 
 def cut_model(instance: StepInstance, count: int, overlapping: bool) -> CutModel:
-    """The model of `count` cuts of a step."""
+    """Return the model of `count` cuts of a step."""
     return CutModel(instance.problem, count, instance.baseline.peak, overlapping=overlapping)
 
 
 CUT = Bound(
     "cut",
-    "integer program: what must run again after one operation",
+    "integer program: operations that must run again after one cut",
     one_cut,
     solver=SOLVER,
 )
 CUTS = Bound(
     "cuts",
-    "the same after each of several operations, and between any two of them",
+    "integer program: the same after each of several cuts, and between any two of them",
     several_cuts,
     solver=SOLVER,
 )

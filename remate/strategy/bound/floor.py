@@ -1,4 +1,4 @@
-"""The least peak that any schedule of a graph can have, proven: at every operation, what must be live there."""
+"""The proven floor: the least peak of any schedule of a graph, from the bytes that must be live at each operation."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from ..problem import Problem
 
 
 def proven_floor(problem: Problem) -> int:
-    """Bytes that some operation needs at once in every schedule: its arguments, outputs and workspace, outputs of the
-    model, gradients that exist by then, and backward values still to be read. Assumptions as in `bound`."""
+    """Return the bytes that some operation needs at once in every schedule.
+
+    They are its arguments, outputs and workspace, outputs of the model, gradients that exist by then, and backward
+    values still to be read. Assumptions as in `cut_model`.
+    """
     return floor_and_holder(problem)[0]
 
 
 def floor_and_holder(problem: Problem) -> tuple[int, int]:
-    """The proven floor, and the operation that needs as much; -1 where there is none."""
+    """Return the proven floor and the operation that needs it; -1 if there are no operations."""
     forced = forced_bytes(problem)
     needs = (
         (int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i)), -i)
@@ -27,8 +30,10 @@ def floor_and_holder(problem: Problem) -> tuple[int, int]:
 
 
 def least_need(problem: Problem) -> int:
-    """Bytes that some operation needs on its own, in whatever order operations run: what it reads and makes, and its
-    workspace, less the largest argument whose place its result may take."""
+    """Return the bytes that some operation needs alone, in any order of operations.
+
+    They are its inputs, outputs and workspace, less the largest input whose place its output may take.
+    """
 
     def need(i: int) -> int:
         taken = max((problem.size[s] for s in problem.may_overwrite[i]), default=0)
@@ -39,10 +44,11 @@ def least_need(problem: Problem) -> int:
 
 
 def forced_bytes(problem: Problem) -> np.ndarray:
-    """By operation: bytes live while it runs in any schedule, without its arguments from the forward.
+    """Return, by operation, bytes that are live while it runs in any schedule, without its arguments from the forward.
 
-    These are its results, its workspace, backward values still to be read, gradients that exist by then, and after the
-    forward/backward boundary the outputs of the model (before it, they too can be evicted and computed again).
+    They are its results, its workspace, backward values still to be read, gradients that exist by then, and, after the
+    forward/backward boundary, the outputs of the model. Before the boundary, outputs can be evicted and computed again,
+    too.
     """
     written = [
         (sum(problem.size[s] for s in problem.writes[i]), i, i) for i in problem.forward if not _shares(problem, i)
@@ -56,11 +62,11 @@ def forced_bytes(problem: Problem) -> np.ndarray:
 
 
 def _shares(problem: Problem, i: int) -> bool:
-    """Whether operation i may write over a forward storage: its output then needs no bytes of its own."""
+    """Return whether operation i may overwrite a forward storage, so that its output needs no bytes of its own."""
     return any(problem.producer[s] < problem.backward_start for s in problem.may_overwrite[i])
 
 
 def arguments(problem: Problem, i: int) -> list[int]:
-    """Forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
+    """Return forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
     counted = problem.returned if i >= problem.backward_start else frozenset()
     return [s for s in problem.reads[i] if problem.producer[s] < problem.backward_start and s not in counted]

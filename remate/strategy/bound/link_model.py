@@ -1,15 +1,15 @@
-"""What the operations of one link of a spine (`spine`) must run again, for the bound of `passes`.
+"""The recomputations within one link of a spine (`spine`), as a linear program for the bound of `passes`.
 
-Take two cuts k and l, operations of the backward, after which each storage that is read is in memory or computed again
-(`cut_model`), and a price for every byte that is in memory at either. The model is
+Take two cuts k and l, operations of the backward. After each of them, every storage that is read is in memory or
+computed again (`cut_model`). Every byte in memory at a cut has a price. The model is
 
     minimise  sum of time[f] * (recompute[f, k, l] + recompute[f, l, end])
             + sum of bytes[s] * (price_k * hold[s, k] + price_l * hold[s, l])
 
-over the operations and storages of the link alone. What other links hand to it is free, except for the source of the
-link: a query says whether that is available between the cuts, and after them. A query may demand the link's output for
-the next link at either place. The relaxation of the model is solved; the same links at different places of a step have
-the same model.
+over the operations and storages of the link alone. Storages of other links are free, except for the source of the link:
+a query says whether the source is available between the cuts, and after them. A query may demand the link's output for
+the next link at either place. The relaxation of the model is solved. Equal links at different places of a step share a
+model.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ from ..problem import Problem
 from .floor import arguments
 from .spine import SpineLink
 
-SAFE = 1 - 1e-7  # of what a relaxation says
+SAFE = 1 - 1e-7  # factor on the value of a relaxation, for rounding
 SCALE = 1e3  # ns in one unit of the model
 
 
 class LinkQuery(msgspec.Struct, frozen=True):
-    """between, after: the link's source is available between the cuts, and after the second. output_between,
-    output_after: the link must have computed its output by then."""
+    """What a query assumes and demands.
+
+    Attributes:
+        between: The link's source is available between the cuts.
+        after: The link's source is available after the second cut.
+        output_between: The link must have computed its output between the cuts.
+        output_after: The link must have computed its output after the second cut.
+    """
 
     between: bool
     after: bool
@@ -45,11 +51,14 @@ class LinkQuery(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """All that the model of a link depends on.
+    """Everything that the model of a link depends on.
 
-    operations: of each its ns, whether it may run only once, what it reads (by number; SOURCE) and what it writes.
-    storages: of each its bytes, whether it is read between the cuts and after them, and whether the operations of the
-    cuts read it. output: number of the storage handed to the next link, -1 where nobody asks for it.
+    Attributes:
+        operations: For each operation its ns, whether it runs only once, and numbers of storages that it reads (or
+            SOURCE) and writes.
+        storages: For each storage its bytes, whether it is read between the cuts, whether it is read after them, and
+            whether the operation of the first and of the second cut reads it.
+        output: Number of the storage that the next link reads, or -1.
     """
 
     operations: tuple[tuple[int, bool, tuple[int, ...], tuple[int, ...]], ...]
@@ -61,7 +70,15 @@ SOURCE = -1
 
 
 def shape_of(problem: Problem, link: SpineLink, first: int, second: int, *, top: bool) -> Shape:
-    """A link and two cuts. second: the end of the step for none. top: what it makes is there for nothing."""
+    """Return the shape of a link between two cuts.
+
+    Args:
+        problem: The step.
+        link: The link.
+        first: Operation of the first cut.
+        second: Operation of the second cut, or the end of the step if there is none.
+        top: Whether the output of the link is free.
+    """
     storages = [s for s in link.storages if not (top and s == link.output)]
     number = {s: n for n, s in enumerate(storages)}
     if link.source >= 0:
@@ -87,7 +104,7 @@ def shape_of(problem: Problem, link: SpineLink, first: int, second: int, *, top:
 
 
 class LinkModel:
-    """The model of a shape, and its results."""
+    """The model of a shape, with cached results."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -104,7 +121,14 @@ class LinkModel:
         self._known: dict[tuple[float, float, LinkQuery], float] = {}
 
     def least(self, deadline: Deadline, first: float, second: float, requested: LinkQuery) -> float:
-        """Least cost in ns, with prices in ns for each byte at the cuts; infinite where it is infeasible."""
+        """Return the least cost in ns; infinite if the query is infeasible.
+
+        Args:
+            deadline: Ends the solve early.
+            first: Price in ns per byte at the first cut.
+            second: Price in ns per byte at the second cut.
+            requested: The query.
+        """
         key = first, second, requested
         if key not in self._known:
             bits = np.array(msgspec.structs.astuple(requested), dtype=float)
@@ -124,16 +148,16 @@ class LinkModel:
         producer = {s: f for f in operations for s in shape.operations[f][3]}
 
         def held(m: Any, s: int, c: int) -> tuple[int, int]:
-            if s == shape.output and c == 0:  # whether it is kept is decided outside; here it is not
+            if s == shape.output and c == 0:  # the caller decides whether it is kept; this model does not keep it
                 return 0, 0
             return int(shape.storages[s][3 + c]), 1
 
         m.hold = pyo.Var(storages, (0, 1), bounds=held)
         m.recompute = pyo.Var(operations, (0, 1), bounds=lambda m, f, c: (0, int(not shape.operations[f][1])))
-        m.requested = pyo.Var(range(4), bounds=(0, 1))  # as the fields of Asked
+        m.requested = pyo.Var(range(4), bounds=(0, 1))  # as the fields of LinkQuery
         m.rows = pyo.ConstraintList()
 
-        def there(s: int, c: int) -> list[Any]:
+        def available(s: int, c: int) -> list[Any]:
             return [m.requested[c]] if s == SOURCE else [m.hold[s, c], m.recompute[producer[s], c]]
 
         def at_least(variables: list[Any], less: Any, least: float) -> None:
@@ -143,15 +167,15 @@ class LinkModel:
         for s in storages:
             for c in (0, 1):
                 if shape.storages[s][1 + c]:
-                    at_least(there(s, c), None, 1.0)
-            at_least(there(s, 0), m.hold[s, 1], 0.0)
+                    at_least(available(s, c), None, 1.0)
+            at_least(available(s, 0), m.hold[s, 1], 0.0)
         for f in operations:
             for u in shape.operations[f][2]:
                 for c in (0, 1):
-                    at_least(there(u, c), m.recompute[f, c], 0.0)
+                    at_least(available(u, c), m.recompute[f, c], 0.0)
         if shape.output >= 0:
-            at_least(there(shape.output, 0), m.requested[2], 0.0)
-            at_least(there(shape.output, 1), m.requested[3], 0.0)
+            at_least(available(shape.output, 0), m.requested[2], 0.0)
+            at_least(available(shape.output, 1), m.requested[3], 0.0)
         every = [*m.hold.values(), *m.recompute.values(), *m.requested.values()]
         m.all = pyo.Objective(expr=linear(every, [1.0] * len(every)))
         return m

@@ -1,34 +1,33 @@
 """How often a step must be passed through again: a bound for chains of layers of which few are kept.
 
-Where the budget is what the loss takes, nearly all results of forward are freed there, and of the values that layers
-hand on (the `spine`) a few are kept, K. To run the backward of a layer, its arguments are computed again, hence all
-layers from it down to the last kept value are passed through. What is not kept from that passage until the backward of
-a lower layer runs again then. So most layers run again twice. A relaxation of cuts (`cut_model`) does not see that: it
-keeps a little of each value of the spine. Here these are kept or not, as in the theory of chains of equal steps (A.
-Griewank, A. Walther, Algorithm 799: Revolve, ACM Transactions on Mathematical Software 26, 2000), and the rest is
-relaxed.
+If the loss takes nearly the whole budget, nearly all results of the forward are freed there. Of the values between
+layers (the `spine`) a few are kept, K. Backward of a layer needs its arguments, so all layers from it down to the last
+kept value run again. Values of that passage that are not kept until the backward of a lower layer are computed again
+for it. So most layers run again twice. A relaxation of cuts (`cut_model`) misses this, because it keeps a fraction of
+each value of the spine. Here these values are kept or not, as in the theory of chains of equal steps (A. Griewank, A.
+Walther, Algorithm 799: Revolve, ACM Transactions on Mathematical Software 26, 2000), and the rest is relaxed.
 
 Let k be the operation of the backward where most is live. In any schedule, K is the part of the spine that is in memory
 while k runs. Take a link b (of the spine), and a cut l in the backward, among the readers of the link's storages or
 after them. For its source, one of three cases holds:
 
 1. It is in K.
-2. It is not, and the operation that computes it does not run again between k and l. So the link has the values that its
-   backward reads there without it.
-3. It is not, and that operation does run again between k and l. The operation reads the source of the link below, of
-   which then case 1 or 3 holds, and so on: all links down to some link a, whose source is in K (or which has none),
-   compute their outputs between k and l. What the backward of these reads after l is then still in memory at l, within
-   the memory that is left there, or is computed again.
+2. It is not in K, and its producer does not run again between k and l. So the link's backward reads there only values
+that the link has without its source.
+3. It is not in K, and its producer runs again between k and l. The producer reads the source of the link below, for
+which case 1 or 3 holds, and so on: all links down to some link a, whose source is in K (or which has none), compute
+their outputs between k and l. Values that their backward reads after l are still in memory at l, within the memory that
+is left there, or are computed again.
 
 With a price p for memory at k and a price q for memory at l (Lagrangian relaxation: A. Geoffrion, Mathematical
-Programming Study 2, 1974), the links are independent but for what each hands to the next, and a small linear programme
-for each (`link_model`) says what it costs. A segment of links costs
+Programming Study 2, 1974), the links depend on one another only through their outputs. A small linear program for each
+link (`link_model`) gives its cost. A segment of links costs
 
     S(a, b, l) = max over q of  least sum over its links - q * (budget - forced[l])
 
-Among several cuts, case 3 holds for all after the first recomputation of that operation, and case 2 for those before.
-So one cut is the first with case 3, or none is. Let F(b, m) be the least cost of the links below b where m bytes of K
-are among them. Then
+Among several cuts, case 3 holds for all after the first recomputation of the producer, and case 2 for those before. So
+either one cut is the first with case 3, or no cut is. Let F(b, m) be the least cost of the links below b where m bytes
+of K are among them. Then
 
     F(b + 1, m) = min over the cases of  max of
         link b without its source + F(b, m),
@@ -57,19 +56,30 @@ KEPT = (1.2, 2.0)  # prices of memory at k: times the time of the forward over t
 RESIDENT = tuple(0.01 * 1.6**n for n in range(11))  # prices at l
 BELOW = (0, 1, 2)  # l: where most is live in the backward of so many links below the topmost, or in its own
 PARTS = 48  # numbers that the bytes of K are rounded to
-SCARCE = 3  # times what there is room for: a spine that is smaller is mostly kept, and other bounds say more
+SCARCE = 3  # bytes of the spine over the free bytes: below, most of the spine is kept, and other bounds are stronger
 INFINITE = float("inf")
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """An operation of the backward. room: bytes that a segment's links may hold there."""
+    """An operation of the backward.
+
+    Attributes:
+        at: The operation.
+        room: Bytes that a segment's links may hold there.
+    """
 
     at: int
     room: int
 
 
 class LinkSegment(msgspec.Struct, frozen=True):
-    """Links from `first` on. cost: in ns. bytes: of the kept source of the first."""
+    """Links from `first` on.
+
+    Attributes:
+        first: The first link.
+        cost: ns.
+        bytes: Bytes of the kept source of the first link.
+    """
 
     first: int
     cost: float
@@ -77,7 +87,7 @@ class LinkSegment(msgspec.Struct, frozen=True):
 
 
 def passes(instance: StepInstance, request: Request, context: Context) -> int:
-    """The bound for the best of a few prices of memory at the worst moment of the backward."""
+    """Return the best bound over a few prices of memory at the worst moment of the backward."""
     base, links = instance.problem.baseline_time, spine(instance)
     scarce = sum(instance.problem.size[link.output] for link in links if link.output >= 0)
     bound = _Passes(instance, links, request.budget, context.deadline)
@@ -91,8 +101,12 @@ def passes(instance: StepInstance, request: Request, context: Context) -> int:
 
 
 class LinkWay(msgspec.Struct, frozen=True):
-    """One case for a link: it costs `alone` and the cost of the links below it, and one of `segments` holds, if there
-    are any."""
+    """One case for a link. If there are segments, one of them holds.
+
+    Attributes:
+        alone: ns of the link, beside the cost of the links below it.
+        segments: Segments that end with the link.
+    """
 
     alone: float
     segments: tuple[LinkSegment, ...] = ()
@@ -101,8 +115,12 @@ class LinkWay(msgspec.Struct, frozen=True):
 class _Passes:
     """The bound under one budget.
 
-    first: k. free: bytes for K, without those that k reads. room: for all that links hold at k. behind: by link, the
-    last operation that reads its storages, or those of a later one, and k after all; earliest: the first from k on.
+    Attributes:
+        first: The operation k.
+        free: Bytes for K, without the storages that k reads.
+        room: Bytes for everything that links hold at k.
+        latest: By link, the last operation that reads its storages or those of a later link, at least k.
+        earliest: By link, the first such operation from k on.
     """
 
     def __init__(self, instance: StepInstance, links: tuple[SpineLink, ...], budget: int, deadline: Deadline) -> None:
@@ -117,13 +135,17 @@ class _Passes:
         self.free = budget - int(self.forced[self.first]) - _bytes(problem, read)
         self.room = self.free + _bytes(problem, [s for s in read if s in self.link_of])
         last = [max((problem.readers[s][-1] for s in link.storages), default=0) for link in links]
-        self.behind = [max(self.first, *last[n:]) for n in range(len(links))] + [self.first]
+        self.latest = [max(self.first, *last[n:]) for n in range(len(links))] + [self.first]
         late = [[i for s in link.storages for i in problem.readers[s] if i >= self.first] for link in links]
         self.earliest = [min(readers, default=len(problem.real)) for readers in late]
 
     def least(self, price: float, typical: float) -> float:
-        """Least ns of recomputations. price: ns for each byte at k. typical: ns for each byte that passing through
-        computes."""
+        """Return the least ns of recomputations.
+
+        Args:
+            price: ns for each byte at k.
+            typical: ns for each byte that a passage computes.
+        """
         count, unit = len(self.links), max(1, self.free) / PARTS
         best = np.full((count + 1, PARTS + 1), INFINITE)  # F(b, m)
         best[0] = 0.0
@@ -143,15 +165,17 @@ class _Passes:
         return float(best[count][PARTS]) - price * self.room
 
     def _ways(self, b: int, price: float, typical: float) -> list[LinkWay]:
-        """All cases for link b and those below it: its source is in K, or is first computed again before one of the
-        cuts, or after all of them."""
+        """Return all cases for link b and the links below it.
+
+        Its source is in K, or is first computed again before one of the cuts, or after all of them.
+        """
         link, cuts = self.links[b], self._cuts(b)
         available = self._cost(b, None, price, 0.0, LinkQuery(between=True, after=True), top=True)
         if link.source < 0:
             return [LinkWay(available)]
         kept = self.problem.size[link.source]
         without = LinkQuery(between=False, after=True)
-        if not cuts:  # nothing is known of the links below
+        if not cuts:  # no statement about the links below is possible
             return [LinkWay(min(available, self._cost(b, None, price, 0.0, without, top=True)))]
         ways = [LinkWay(0.0, (LinkSegment(b, available + price * kept, kept),))]
         alone = [0.0, *(self._cost(b, cut, price, 0.0, without, top=True) for cut in cuts)]
@@ -169,7 +193,7 @@ class _Passes:
         return LinkSegment(a, cost + price * kept, kept)
 
     def _passed(self, b: int, cut: Cut, price: float, held: float) -> list[tuple[int, float]]:
-        """For the links a below b: the least cost of the segment from a to b, with this price at this cut."""
+        """Return, for each link a below b, the least cost of the segment from a to b at this cut, with this price."""
         passed: list[tuple[int, float]] = []
         unused, used = (
             self._cost(b, cut, price, held, LinkQuery(between=True, after=after), top=True) for after in (False, True)
@@ -197,10 +221,10 @@ class _Passes:
         return passed
 
     def _cuts(self, b: int) -> list[Cut]:
-        """Cuts in the backward of link b and of those below it, in order."""
+        """Return cuts in the backward of link b and of the links below it, ascending."""
         cuts: dict[int, Cut] = {}
         for below in BELOW:
-            low, high = self.behind[b] if below else self.behind[b + 1], self.behind[max(0, b - below)]
+            low, high = self.latest[b] if below else self.latest[b + 1], self.latest[max(0, b - below)]
             inside = [i for i in range(low + 1, high + 1) if i in self.level]
             if inside:
                 at = max(inside, key=lambda i: (self.level[i], -i))
@@ -211,10 +235,19 @@ class _Passes:
     def _cost(
         self, n: int, cut: Cut | None, price: float, held: float, requested: LinkQuery, *, top: bool = False
     ) -> float:
-        """Of a link. cut: l, None for none: then all that is read is read before it."""
+        """Return the cost of link n.
+
+        Args:
+            n: The link.
+            cut: The cut l. Without one, everything that is read is read before it.
+            price: ns per byte at k.
+            held: ns per byte at l.
+            requested: What the query assumes and demands.
+            top: Whether the output of the link is free.
+        """
         second = len(self.problem.real) if cut is None else cut.at
         if not top and self.earliest[n] > second:
-            second = self.first  # all that is read is read behind l: the same wherever l is
+            second = self.first  # everything is read after l, so the place of l does not matter
         return self.instance.view(_model, n, self.first, second, top=top).least(self.deadline, price, held, requested)
 
 
@@ -232,9 +265,9 @@ def _bytes(problem: Problem, storages: list[int]) -> int:
 
 PASSES = Bound(
     "passes",
-    "how often the layers of a chain must be passed through again, where few of their values can be kept",
+    "least number of passages through a chain of layers, if few of their values can be kept",
     passes,
-    reference="A. Griewank and A. Walther, Revolve, 2000; Lagrangian relaxation of all but what is kept",
+    reference="A. Griewank and A. Walther, Revolve, 2000; Lagrangian relaxation of everything but the kept values",
     solver=SOLVER,
     needs=frozenset({"backward", "chain"}),
 )

@@ -1,8 +1,9 @@
-"""The spine of a step: the values that its stages hand on to one another, as a path, and the operations between them.
+"""The spine of a step: a path through the values that its stages read from one another, and the operations between
+them.
 
-In a residual network, each value that is handed on is read by the operation that computes the next one: to have one of
-them again, the one before it must be in memory, or be computed again, too. That is all that `passes` needs, and it
-holds for any path.
+In a residual network, the operation that computes the next value of the spine reads the previous one. To have one of
+them again, the previous one must be in memory, or be computed again, too. `passes` needs nothing else, so it holds for
+any path.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from .cut_model import useful
 class SpineLink(msgspec.Struct, frozen=True):
     """Forward operations between two values of a path.
 
-    source: the storage that the producer of `output` reads, -1 where a path begins. output: -1 after the last one.
-    operations, storages: those that a recomputation could ever need.
+    Attributes:
+        source: The storage that the producer of `output` reads; -1 at the beginning of a path.
+        output: The storage at the end; -1 after the last one.
+        operations: Operations that a recomputation could ever need.
+        storages: Storages that a recomputation could ever need.
     """
 
     source: int
@@ -31,7 +35,7 @@ class SpineLink(msgspec.Struct, frozen=True):
 
 
 def spine(instance: StepInstance) -> tuple[SpineLink, ...]:
-    """The links of a step, in forward order: together, all operations of its forward."""
+    """Return the links of a step, in forward order. Together they contain all operations of its forward."""
     return instance.view(_built)
 
 
@@ -50,8 +54,10 @@ def _built(instance: StepInstance) -> tuple[SpineLink, ...]:
 
 
 def _pairs(problem: Problem, chain: Chain) -> list[tuple[int, int]]:
-    """Neighbours on the path through what stages hand on, the largest of each; a new path begins where a value does not
-    depend on the one before."""
+    """Return neighbours on the path through the largest value between each two stages.
+
+    A new path begins where a value does not depend on the previous one.
+    """
     pairs: list[tuple[int, int]] = []
     last = -1
     for stage, following in zip(chain.stages, chain.stages[1:], strict=False):
@@ -70,8 +76,11 @@ def _pairs(problem: Problem, chain: Chain) -> list[tuple[int, int]]:
 
 
 def _path(problem: Problem, first: int, last: int) -> list[int]:
-    """The shortest path from one storage to a later one, each read by the producer of the next; without `first`, and
-    empty if there is none."""
+    """Return the shortest path from one storage to a later one, in which the producer of each storage reads the
+    previous one.
+
+    The path excludes `first`. It is empty if there is none.
+    """
     low, following = problem.producer[first], {last: -1}
     queue = deque([last])
     while queue and first not in following:

@@ -1,12 +1,12 @@
-"""A training step as a chain of stages, which is what the classical strategies reason about.
+"""A training step as a chain of stages, for the classical strategies.
 
-Stages are leaves of the hierarchy; in a step without one, segments between small cuts: fine or coarse, with the
-backward divided by either of two rules, for no such chain is the best for every step. Where a value reaches a little
-beyond the next leaf (a residual that spans two of them), the leaves between are joined. Values that reach further
-(skips of a U-Net, an encoder's output, masks) are kept all the time, and the rest is treated as a chain. What is cheap
-to compute from nothing (an embedding, a position bias, a mask) need not take memory where that is scarce, as at the
-loss: it is freed after the forward, and computed again by the stages that read it, or once for all of them where it
-reaches far. The simulator says how well that describes the step.
+Stages are leaves of the hierarchy. In a step without one, they are segments between small cuts: fine or coarse, with
+the backward divided by either of two rules, because no such chain is the best for every step. If a value reaches a
+little beyond the next leaf (a residual that spans two of them), the leaves between are joined. Values that reach
+further (skips of a U-Net, an encoder's output, masks) are kept all the time, and the rest is treated as a chain. Values
+that are cheap to compute from the step's inputs (an embedding, a position bias, a mask) need not take memory where it
+is scarce, as at the loss. They are freed after the forward, and computed again by the stages that read them, or once
+for all of them if they reach far. The simulator decides how well this describes the step.
 """
 
 from __future__ import annotations
@@ -31,20 +31,24 @@ from ..segments import Segments, aligned_stages, segment_length, segments, shut_
 LENGTH = 32  # operations in a segment of a step without hierarchy, at most
 FEW = 16  # segments of a small one, cut coarsely
 NEAR = 3  # leaves that a value may reach over and still be a boundary, when leaves are joined
-CHEAP = 0.0025  # of the time of the step: to make a value from nothing for as much is cheap
-MOST = 120  # stages: the dynamic programme takes their number to the third power
+CHEAP = 0.0025  # share of the step's time up to which computing a value from the inputs is cheap
+MOST = 120  # stages; the dynamic program takes their number to the third power
 
-Rule = Callable[[Problem, Segments], tuple[int, ...]]  # how the backward is divided among segments: one of `segments`
+Rule = Callable[[Problem, Segments], tuple[int, ...]]  # divides the backward among segments: a function of `segments`
 
 
 class Stage(msgspec.Struct, frozen=True):
     """One stage.
 
-    forward, backward: ranges of operations. makes: operations that compute again, from the boundary before the stage,
-    what the next stage reads. needs: those that compute again what its own backward reads. Both may begin with cheap
-    operations of earlier stages. carried: bytes that the next stage reads, less those that it computes for itself.
-    apart: bytes of its results that are accounted for elsewhere: kept in any case, or computed by the next stage for
-    itself.
+    Attributes:
+        forward: Range of operations.
+        backward: Range of operations.
+        makes: Operations that compute, from the boundary before the stage, the values that the next stage reads. They
+            may begin with cheap operations of earlier stages.
+        needs: The same for the values that the stage's own backward reads.
+        carried: Bytes that the next stage reads, less those that it computes itself.
+        apart: Bytes of results that are counted elsewhere: they are always kept, or the next stage computes them
+            itself.
     """
 
     forward: tuple[int, int]
@@ -58,11 +62,17 @@ class Stage(msgspec.Struct, frozen=True):
 class Chain:
     """The stages of a step, and the bytes beside those that they retain.
 
-    blocks: where the stages come from. stages: in forward order. keep[s], drop[s]: stage s alone, retaining everything
-    and nothing but its outputs. before_backward[s]: bytes in memory when backward of stage s begins, beside those that
-    stages up to s retain; in_backward[s]: the same at the worst moment of that backward, beside the stage's own. By the
-    simulator, without recomputation. lasting: storages that reach further than the next stage. cheap: what is freed,
-    with the operations that compute it.
+    All bytes are the simulator's, without recomputation.
+
+    Attributes:
+        blocks: The blocks that the stages come from.
+        stages: In forward order.
+        keep: By stage, its plan that retains everything, simulated alone.
+        drop: By stage, its plan that retains only its outputs, simulated alone.
+        before_backward: By stage, bytes in memory when its backward begins, beside those that stages up to it retain.
+        in_backward: By stage, bytes at the worst moment of its backward, beside the stage's own.
+        lasting: Storages that reach further than the next stage.
+        cheap: Storages that are freed, with the operations that compute them.
     """
 
     def __init__(self, problem: Problem, blocks: Sequence[BlockSpan]) -> None:
@@ -83,7 +93,7 @@ class Chain:
         self._bases(of)
 
     def retained(self, k: int, plan: BlockPlan) -> int:
-        """Bytes that stage k retains under a plan, what is accounted for elsewhere apart."""
+        """Return the bytes that stage k retains under a plan, without those that are counted elsewhere."""
         return plan.retained - self.stages[k].apart
 
     def _stage(self, part: BlockSpan, k: int, reach: dict[int, int]) -> Stage:
@@ -137,12 +147,13 @@ class Chain:
                 self.before_backward[k] = self.before_backward[k + 1] if k + 1 < count else at_backward_start
 
     def _held(self, of: Sequence[int]) -> tuple[list[int], list[int], list[int]]:
-        """Bytes by stage k when its backward begins.
+        """Return bytes by stage k when its backward begins.
 
-        The first two lists: what the stages below k, and k itself, have in memory there if nothing runs again. That
-        differs from what they would have alone, for values that only the forward of the next stage reads are freed by
-        then. The third: further bytes of lasting values, because they wait for recomputations; less what is freed until
-        the backward of the last stage that reads it.
+        Returns:
+            Bytes of the stages below k if nothing runs again; bytes of stage k itself; and further bytes of lasting
+            values. The first two differ from what the stages have alone, because values that only the next stage's
+            forward reads are freed by then. The last ones are kept for recomputations, less those that are freed until
+            the backward of the last stage that reads them.
         """
         problem = self.problem
         read = [s for s in problem.storages if problem.readers[s] and s not in problem.returned]
@@ -164,13 +175,15 @@ class Chain:
 
 
 def chain_of(instance: StepInstance) -> Chain:
-    """The chain of a step, built once: of its blocks; of a step without any, of coarse segments."""
+    """Return the chain of a step's blocks, or of coarse segments if the step has no blocks."""
     return instance.view(_chain, FEW, aligned_stages)
 
 
 def chains_of(instance: StepInstance) -> tuple[Chain, ...]:
-    """All chains of a step, that of `chain_of` first: the chain of its blocks; without blocks, those of all
-    segmentations."""
+    """Return all chains of a step, beginning with that of `chain_of`.
+
+    A step with blocks has one chain; a step without blocks has one for each segmentation.
+    """
     ways: dict[tuple[BlockSpan, ...], tuple[int, Rule]] = {}
     for parts in (FEW, MOST):
         for rule in (aligned_stages, shut_stages):
@@ -188,8 +201,10 @@ def _blocks(instance: StepInstance, parts: int, rule: Rule) -> tuple[BlockSpan, 
 
 
 def segment_blocks(problem: Problem, length: int, rule: Rule = aligned_stages) -> tuple[BlockSpan, ...]:
-    """Blocks of a step that has none: segments of about `length` operations of the forward, each with the stage of the
-    backward that is its own."""
+    """Return blocks of a step that has none.
+
+    Each block is a segment of about `length` operations of the forward, with its own stage of the backward.
+    """
     split = segments(problem, length)
     stages = rule(problem, split)
     count, backward_start = len(split.ends), problem.backward_start
@@ -209,8 +224,15 @@ def segment_blocks(problem: Problem, length: int, rule: Rule = aligned_stages) -
 def closure(
     problem: Problem, wanted: Iterable[int], begin: int, kept: frozenset[int], besides: frozenset[int] = frozenset()
 ) -> tuple[int, ...]:
-    """Operations from `begin` on, and of `besides`, that must run again to have the storages `wanted`, in order;
-    storages of `kept` are in memory."""
+    """Return operations that must run again to compute storages, ascending.
+
+    Args:
+        problem: The step.
+        wanted: The storages.
+        begin: Operations before this one are not run again, except those of `besides`.
+        kept: Storages in memory.
+        besides: Earlier operations that may run again.
+    """
     needed: set[int] = set()
     left = [s for s in wanted if s not in kept]
     while left:
@@ -223,7 +245,7 @@ def closure(
 
 
 def _cheap(problem: Problem, among: Iterable[int], stages: int) -> dict[int, tuple[int, ...]]:
-    """Storages that are cheap to compute from nothing, with the operations that do."""
+    """Return storages that are cheap to compute from the step's inputs, with the operations that compute them."""
     most = CHEAP * problem.baseline_time
     cheap: dict[int, tuple[int, ...]] = {}
     for s in among:
@@ -246,23 +268,26 @@ def _stage_of(graph: Graph, parts: Sequence[BlockSpan]) -> list[int]:
 
 
 def _reach(problem: Problem, of: Sequence[int], s: int) -> int:
-    """The last stage that reads a storage in forward or backward; one past the end if an earlier stage's backward does,
-    for then it must be in memory until late."""
+    """Return the last stage that reads a storage in forward or backward.
+
+    If the backward of an earlier stage reads it, return one past the end, because the storage must stay in memory until
+    late.
+    """
     home = of[problem.producer[s]]
     stages = [of[i] for i in problem.readers[s]]
     return max(of) + 2 if any(k < home for k in stages) else max(stages, default=home)
 
 
 def _joined(problem: Problem, parts: list[BlockSpan]) -> list[BlockSpan]:
-    """Leaves with those joined that a value reaches over, and neighbours joined evenly where there are too many."""
+    """Return leaves, joined where a value reaches over them, and joined evenly if there are too many."""
     of = _stage_of(problem.graph, parts)
     spans = [(of[problem.producer[s]] + 1, _reach(problem, of, s)) for s in problem.storages]
-    glued = [False] * len(parts)  # to the part before
+    glued = [False] * len(parts)  # whether a part is joined to the part before it
     for first, last in spans:
         if last < len(parts) and last - first < NEAR:
             for k in range(first + 1, last + 1):
                 glued[k] = True
-    if parts and sum(not g for g in glued) < 3:  # joined all the way: not that kind of chain
+    if parts and sum(not g for g in glued) < 3:  # nearly everything would be joined: this is no such chain
         glued = [False] * len(parts)
     groups: list[list[BlockSpan]] = []
     for part, glue in zip(parts, glued, strict=True):
@@ -272,10 +297,10 @@ def _joined(problem: Problem, parts: list[BlockSpan]) -> list[BlockSpan]:
             groups.append([part])
     width = -(-len(groups) // MOST)
     groups = [[p for group in groups[n : n + width] for p in group] for n in range(0, len(groups), width)]
-    return [_one(group) for group in groups]
+    return [_merged(group) for group in groups]
 
 
-def _one(group: list[BlockSpan]) -> BlockSpan:
+def _merged(group: list[BlockSpan]) -> BlockSpan:
     first, last = group[0], group[-1]
     forward, backward = (first.forward[0], last.forward[1]), (last.backward[0], first.backward[1])
     return msgspec.structs.replace(first, forward=forward, backward=backward, parts=())

@@ -1,9 +1,7 @@
-"""Checkpointing of whole segments: keep what enters a segment, run it again just before its backward.
+"""Checkpointing of whole segments: keep the inputs of a segment, and run it again just before its backward.
 
-Two ways to choose the segments. Per block, as `torch.utils.checkpoint` is mostly used: each repeated block of the model
-is a segment, and as many of them, from the first on, as the budget asks for. And T. Chen, B. Xu, C. Zhang, C. Guestrin,
-"Training deep nets with sublinear memory cost", arXiv:1604.06174, algorithm 3: segments that retain about equal bytes,
-in a number that the budget chooses (the square root of the number of layers is best when all are equal).
+`checkpoint-blocks` chooses segments as `torch.utils.checkpoint` is mostly used. `chen-sqrt` divides the step into
+segments of about equal bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ Segment = tuple[tuple[int, int], tuple[int, int]]  # ranges of forward and backw
 
 
 def checkpoint_blocks(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The fewest first blocks whose checkpointing fits the budget; all of them, if nothing does."""
+    """Checkpoint the fewest first blocks that fit the budget, or all of them if none fits."""
     problem, segments = instance.problem, _blocks(instance.blocks)
-    low, high = 0, len(segments)  # invariant: `high` is the answer unless fewer fit
+    low, high = 0, len(segments)  # invariant: `high` blocks are the answer unless fewer fit
     while low < high and not context.deadline.stopped():
         middle = (low + high) // 2
         candidate = yield Proposal(segment_recomputes(problem, segments[:middle]))
@@ -39,7 +37,8 @@ def checkpoint_blocks(instance: StepInstance, request: Request, context: Context
 
 
 def chen(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Segments that retain about equal bytes, in several numbers; the last one is not run again."""
+    """Divide the step into segments that retain about equal bytes, in several numbers of segments; the last segment
+    is kept."""
     for chain in chains_of(instance):
         yield from _of_equal_bytes(chain, context)
 
@@ -67,13 +66,13 @@ def _of_equal_bytes(chain: Chain, context: Context) -> Proposals[None]:
 
 
 def _counts(stages: int) -> list[int]:
-    """Numbers of segments: about evenly from two to all, the square root among them."""
+    """Return numbers of segments: about evenly from two to all, with the square root of the number of stages."""
     even = {2 + round(n * (stages - 2) / (COUNTS - 1)) for n in range(COUNTS)}
     return sorted(count for count in {*even, round(stages**0.5)} if 2 <= count <= stages)
 
 
 def segment_recomputes(problem: Problem, segments: Sequence[Segment]) -> tuple[FlatRecompute, ...]:
-    """What the backward of a segment reads is computed again when that backward begins; what others read is kept."""
+    """Return recomputations of each segment just before its backward. Values that other segments read are kept."""
     recomputes: list[FlatRecompute] = []
     for (begin, end), (first, stop) in segments:
         if first == stop:
@@ -94,7 +93,7 @@ def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple
 
 
 def _blocks(parts: Sequence[BlockSpan]) -> list[Segment]:
-    """The outermost parts whose label occurs more than once; if there are none, the leaves."""
+    """Return the outermost parts whose label occurs more than once, or the leaves if there are none."""
     count = Counter(_labels(parts))
     blocks = list(_repeated(parts, count)) or [leaf for part in parts for leaf in part.leaves()]
     return [(part.forward, part.backward) for part in blocks]
@@ -116,7 +115,7 @@ def _repeated(parts: Sequence[BlockSpan], count: Counter[str]) -> Iterator[Block
 
 CHECKPOINT_BLOCKS = Strategy(
     "checkpoint-blocks",
-    "repeated blocks run again as a whole, as many as the budget asks for",
+    "repeated blocks run again as a whole, as few as fit the budget",
     checkpoint_blocks,
     reference="torch.utils.checkpoint, as it is mostly used",
     needs=frozenset({"backward", "hierarchy"}),

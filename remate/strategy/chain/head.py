@@ -1,9 +1,9 @@
-"""Chains whose last stage is cut in two, before or after what the loss reads, where that takes nearly all of the
+"""Chains whose last stage is cut in two, before or after the inputs of the loss, where the loss takes nearly the whole
 budget.
 
 A stage holds its input until its own backward. So the stage of the final norm, the product with the vocabulary and the
-loss holds the last layer's output at the worst moment of the loss, when there is room for a few such values. Cut in
-two, it need not hold the input of the norm then: that is computed again from a lower value after that moment.
+loss holds the last layer's output at the worst moment of the loss, when few such values fit. If that stage is cut in
+two, it need not hold the input of the norm, which is computed again from a lower value after that moment.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from ..bound.floor import arguments, forced_bytes
 from ..instance import StepInstance
 from .chain import Chain
 
-SCARCE = 0.75  # of the budget: taken by the worst moment of the backward whatever is kept
+SCARCE = 0.75  # share of the budget that the worst moment of the backward takes in any plan
 
 
 def cut_heads(instance: StepInstance, budget: int) -> tuple[Chain, ...]:
-    """Such chains of a step with blocks; empty where the worst moment leaves much of the budget, or is not in the last
-    block."""
+    """Return such chains of a step with blocks.
+
+    The result is empty if the worst moment leaves much of the budget, or is not in the last block.
+    """
     problem = instance.problem
     if not instance.blocks or not problem.backward:
         return ()
@@ -36,7 +38,7 @@ def cut_heads(instance: StepInstance, budget: int) -> tuple[Chain, ...]:
 
 
 def _cut(instance: StepInstance, forward: int, backward: int) -> Chain:
-    """The chain with its last block cut at these operations."""
+    """Return the chain with its last block cut at these operations."""
     *blocks, last = instance.leaves
     lower = replace(last, forward=(last.forward[0], forward), backward=(backward, last.backward[1]))
     upper = replace(last, forward=(forward, last.forward[1]), backward=(last.backward[0], backward))

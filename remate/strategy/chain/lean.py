@@ -1,9 +1,9 @@
-"""Plans of a stage that need little while it runs: what the chain's programme lives on where memory is scarcest.
+"""Plans of a stage that need little memory while it runs, for the smallest budgets.
 
-The plans of a block (`blocks.block_frontier`) trade what the block retains for time, and an operation runs again once
-in them, where it is first wanted. Near the floor what counts is the peak of a block that runs from its input and then
-backward at once, and there some operations must run again twice. Greedy search (`local.squeeze`) finds such plans: down
-to the block's own proven floor, from nothing, and from the plan that retains nothing.
+Plans of `blocks.block_frontier` trade bytes that the block retains for time. In them, an operation runs again once, at
+its first need. Near the floor, the peak of a block that runs from its input and then backward at once is what counts,
+and some operations must run again twice. Greedy search (`local.squeeze`) finds such plans down to the block's own
+proven floor, from the empty plan, and from the plan that retains nothing.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..local.squeeze import MoveRanking, squeeze
 from ..pareto import undominated
 from .chain import Chain
 
-PEAKS = (1.0, 1.03, 1.06, 1.1, 1.15, 1.22, 1.3, 1.4, 1.55, 1.75, 2.0, 2.5)  # times the floor
-RANKINGS = (0.0, 0.5)
-SHARE = 0.002  # of the effort, for one search
-LARGE = 320  # forward operations of a stage that greedy search is too slow for
+PEAKS = (1.0, 1.03, 1.06, 1.1, 1.15, 1.22, 1.3, 1.4, 1.55, 1.75, 2.0, 2.5)  # budgets, as multiples of the floor
+RANKINGS = (0.0, 0.5)  # localities of `MoveRanking`
+SHARE = 0.002  # share of the effort for one search
+LARGE = 320  # forward operations; greedy search is too slow for larger stages
 
 
 def lean_plans(chain: Chain, k: int, effort: Effort, deadline: Deadline) -> list[BlockPlan]:
-    """Plans of stage k that no other of these dominates."""
+    """Return plans of stage k of which none dominates another."""
     leaf = chain.leaf[k]
     instance, least = StepInstance(leaf.graph), part_of(effort, SHARE)
     problem, plans = instance.problem, list[BlockPlan]()

@@ -1,4 +1,4 @@
-"""Rockmate: Rotor over the blocks of the step, each of which may also run by its own plans."""
+"""Rockmate: Rotor over the blocks of the step, each of which may also use its own plans."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .head import cut_heads
 from .lean import lean_plans
 from .rotor_step import programmed
 
-NEAR = 2  # schedules slightly over the budget that are squeezed into it
+NEAR = 2  # number of schedules slightly over the budget that are squeezed into it
 
 
 def rockmate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Blocks that run again as a whole, beside their plans; what does not quite fit is a start for squeezing."""
+    """Run Rotor over blocks with plans of their own, squeeze schedules slightly over the budget, and polish the
+    best."""
     problem, budget, deadline = instance.problem, request.budget, context.deadline
     plans, chain = _plans(instance, request, context), chain_of(instance)
     best: list[Candidate] = []
@@ -35,11 +36,11 @@ def rockmate(instance: StepInstance, request: Request, context: Context) -> Prop
 
 
 def _plans(instance: StepInstance, request: Request, context: Context) -> dict[int, list[BlockPlan]]:
-    """Plans of the stages of the chain: those of the leaves, where a stage is one, and lean ones."""
+    """Return plans of the stages of the chain: those of the leaf if the stage is one, and lean ones."""
     selection, chain = block_selection(instance, request.effort, context.deadline), chain_of(instance)
     leaf = {part.forward: p for p, part in enumerate(instance.leaves)}
     plans: dict[int, list[BlockPlan]] = {}
-    lean: dict[tuple[int, int], list[BlockPlan]] = {}  # by template, and what is accounted for elsewhere
+    lean: dict[tuple[int, int], list[BlockPlan]] = {}  # by template and number of needed operations
     for k, stage in enumerate(chain.stages):
         if stage.forward in leaf:
             p = leaf[stage.forward]
@@ -52,7 +53,7 @@ def _plans(instance: StepInstance, request: Request, context: Context) -> dict[i
 
 ROCKMATE = Strategy(
     "rockmate",
-    "Rotor's dynamic programme over blocks that choose among plans of their own",
+    "Rotor's dynamic program over blocks that choose among plans of their own",
     rockmate,
     reference="X. Zhao et al., Rockmate, ICML 2023",
     solver=SOLVER,

@@ -1,19 +1,19 @@
 """Rotor: the optimal persistent schedule of a heterogeneous chain, by dynamic programming.
 
 O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal checkpointing for heterogeneous chains: how to
-train deep neural networks with limited memory", Inria RR-9302, 2019 (ACM TOMS 2024), Theorem 1. With C(s, t, m) the
-least time to run backward of stages t … s from the input of s, with m bytes for all but that input,
+train deep neural networks with limited memory", Inria RR-9302, 2019 (ACM TOMS 2024), Theorem 1. Let C(s, t, m) be the
+least time to run backward of stages t … s from the input of s, with m bytes for everything but that input. Then
 
     C(s, s, m) = all(s)                                                            if m >= m_all(s, s)
     C(s, t, m) = min of
       all(s) + C(s+1, t, m - saved(s))                                             if m >= m_all(s, t) min over s' of
       sum of again(k), s <= k < s'  + C(s', t, m - carried(s'-1)) + C(s, s'-1, m)   if m >= m_none(s, s', t)
 
-where all(s) runs stage s and saves what its backward reads, and again(k) runs it for its output only. A stage may offer
-several ways to save less and recompute some inside its backward (X. Zhao et al., "Rockmate", ICML 2023, section 3.2):
-the first alternative is then taken over all of them. Differences to the papers: what is held beside the chain
-(gradients of parameters, values that reach far) is a base that depends on t, and the first run of a stage costs nothing
-extra, because every schedule has it.
+where all(s) runs stage s and saves the values that its backward reads, and again(k) runs stage k for its output only. A
+stage may offer several ways to save less and recompute some values inside its backward (X. Zhao et al., "Rockmate",
+ICML 2023, section 3.2). Then the first alternative is the least over all of them. Unlike in the papers, bytes beside
+the chain (gradients of parameters, values that reach far) are a base that depends on t, and the first run of a stage
+costs nothing, because every schedule has it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,19 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-SLOTS = 1600  # parts that memory is divided into
-CELLS = 12_000_000  # of the table, at most
+SLOTS = 1600  # equal parts that memory is divided into
+CELLS = 12_000_000  # most cells of the table
 
 
 class SavingWay(msgspec.Struct, frozen=True):
-    """One way to save in a stage. In bytes: saved (its output included), in_forward and in_backward, the peaks of the
-    stage alone. extra: ns of its recomputations inside backward."""
+    """One way to save values in a stage.
+
+    Attributes:
+        saved: Bytes, the stage's output included.
+        in_forward: Bytes of the peak of the stage's forward alone.
+        in_backward: Bytes of the peak of the stage's backward alone.
+        extra: ns of recomputations inside backward.
+    """
 
     saved: int
     in_forward: int
@@ -38,9 +44,17 @@ class SavingWay(msgspec.Struct, frozen=True):
 
 
 class ChainStage(msgspec.Struct, frozen=True):
-    """A stage of the abstract chain. In bytes: carried, its output; in_passing, the peak of running it for its output
-    only; base, held beside the chain when its backward begins. In ns: again, for its output only; every, for its output
-    and what backward reads; last, for what backward reads."""
+    """A stage of the abstract chain.
+
+    Attributes:
+        carried: Bytes of its output.
+        in_passing: Bytes of the peak of running it for its output only.
+        base: Bytes held beside the chain when its backward begins.
+        again: ns of running it for its output only.
+        every: ns of running it for its output and for the values that backward reads.
+        last: ns of running it for the values that backward reads.
+        ways: Ways to save values.
+    """
 
     carried: int
     in_passing: int
@@ -52,8 +66,13 @@ class ChainStage(msgspec.Struct, frozen=True):
 
 
 class StageRun(msgspec.Struct, frozen=True):
-    """A run of a stage. kind: "again", for its output only | "all", saving what backward reads | "back", its
-    backward."""
+    """A run of a stage.
+
+    Attributes:
+        kind: "again" runs it for its output only, "all" saves the values that backward reads, "back" runs its backward.
+        stage: Number of the stage.
+        way: Number of the way to save values.
+    """
 
     kind: str
     stage: int
@@ -61,14 +80,14 @@ class StageRun(msgspec.Struct, frozen=True):
 
 
 class Table:
-    """C(s, t, m) for all s, t and m up to `limit` bytes."""
+    """The values C(s, t, m) for all s, t and m up to `limit` bytes."""
 
     def __init__(self, chain: Sequence[ChainStage], limit: int) -> None:
         self.chain = list(chain)
         count = len(self.chain)
         self.slots = max(50, min(SLOTS, CELLS // max(1, count * count), max(1, limit)))
         self.unit = max(limit, 1) / self.slots
-        self.cost = np.full((count, count, self.slots + 2), np.inf)  # the last column stands for negative memory
+        self.cost = np.full((count, count, self.slots + 2), np.inf)  # the last column is for negative memory
         self.choice = np.zeros((count, count, self.slots + 1), dtype=np.int16)  # 0: none; s'; -1 - way
         m = np.arange(self.slots + 1)
         self._m = m
@@ -79,14 +98,14 @@ class Table:
                 self._fill(s, s + length)
 
     def smallest(self) -> int | None:
-        """The least memory in bytes that suffices, up to `limit`."""
+        """Return the least memory in bytes that suffices, up to `limit`."""
         if not self.chain:
             return None
         feasible = np.flatnonzero(np.isfinite(self.cost[0, -1, :-1]))
         return int(feasible[0] * self.unit) + 1 if len(feasible) else None
 
     def moves(self, memory: float) -> list[StageRun] | None:
-        """The fastest sequence of stage runs within `memory` bytes, or None."""
+        """Return the fastest sequence of stage runs within `memory` bytes, or None."""
         m = min(self.slots, int(memory / self.unit + 1e-9))
         if m < 0 or not self.chain or not np.isfinite(self.cost[0, -1, m]):
             return None
@@ -112,7 +131,7 @@ class Table:
         return runs
 
     def _minus(self, nbytes: int) -> np.ndarray:
-        """Index of m less some bytes, for all m."""
+        """Return, for all m, the index of m less some bytes."""
         rest = self._m - round(nbytes / self.unit)
         return np.where(rest < 0, self.slots + 1, np.minimum(rest, self.slots))
 

@@ -1,4 +1,4 @@
-"""Rotor on a training step: its chain, and from the sequence of stage runs to recomputations of operations."""
+"""Rotor on a training step: builds its chain, and converts sequences of stage runs to recomputations of operations."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from ..instance import StepInstance
 from .chain import Chain, chains_of
 from .rotor import ChainStage, SavingWay, StageRun, Table
 
-ROOM = 1.3  # a table reaches above the budget: it counts some bytes that are not in memory, and that room is used
+ROOM = 1.3  # reach of a table over the budget, because the table counts some bytes that are not in memory
 
 Plans = Mapping[int, Sequence[BlockPlan]]
 
 
 class Programme:
-    """The dynamic programme over the chain of a step. plans: by stage, plans to choose from beside keeping everything
-    (over the operations of the stage)."""
+    """The dynamic program over the chain of a step.
+
+    Args:
+        chain: The chain.
+        budget: Bytes.
+        floor: Bytes of the proven floor.
+        plans: By stage, plans over its operations to choose from, beside keeping everything.
+    """
 
     def __init__(self, chain: Chain, budget: int, floor: int, plans: Plans | None = None) -> None:
         self.chain, self.budget, self.floor = chain, budget, floor
@@ -29,7 +35,7 @@ class Programme:
         self._table: Table | None = None
 
     def ask(self, budget: float) -> Answer[None] | None:
-        """The fastest schedule of the chain within `budget` bytes."""
+        """Return the fastest schedule of the chain within `budget` bytes."""
         if self._table is None:
             most = min(self.budget * ROOM, max(self.chain.baseline * 1.05, self.budget))
             self._table = Table(self.links, max(1, int(most)))
@@ -37,8 +43,10 @@ class Programme:
         return None if moves is None else Answer(self._recomputes(moves), self.budget, None)
 
     def least(self) -> tuple[FlatRecompute, ...] | None:
-        """The schedule of least memory: of a fine table if it reaches that far, else of a table up to the baseline's
-        peak."""
+        """Return the schedule of least memory.
+
+        It comes from a fine table if that reaches far enough, otherwise from a table up to the baseline's peak.
+        """
         for limit in (max(self.budget, 2 * self.floor), self.chain.baseline + 1):
             table = Table(self.links, int(limit))
             least = table.smallest()
@@ -52,20 +60,24 @@ class Programme:
 
 
 def rotor(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The optimal persistent schedules of the chains, corrected by what the simulator says of them."""
+    """Propose optimal persistent schedules of the chains, corrected by the simulator's figures."""
     yield from programmed(instance, request, context, [(chain, None) for chain in chains_of(instance)])
 
 
 def programmed(
     instance: StepInstance, request: Request, context: Context, chains: Iterable[tuple[Chain, Plans | None]]
 ) -> Proposals[tuple[Candidate, ...]]:
-    """As `rotor`, on these chains with plans of their stages; where nothing fits, the schedules of least memory, too.
-    Returns all candidates, whether they fit or not."""
+    """Propose schedules of these chains, with plans of their stages. If nothing fits, propose the schedules of least
+    memory, too.
+
+    Returns:
+        All candidates, whether they fit or not.
+    """
     programmes = [Programme(chain, request.budget, instance.floor, plans) for chain, plans in chains]
     tried: list[Candidate] = []
     for programme in programmes:
-        heard = yield from feedback(request, context, programme.ask)
-        tried += heard.tried
+        outcome = yield from feedback(request, context, programme.ask)
+        tried += outcome.tried
     if all(candidate.peak > request.budget for candidate in tried):
         for least in filter(None, (programme.least() for programme in programmes)):
             tried.append((yield Proposal(least)))
@@ -73,7 +85,8 @@ def programmed(
 
 
 def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequence[BlockPlan]]) -> list[FlatRecompute]:
-    """Every run of a stage after its first becomes recomputations of those of its operations that are needed."""
+    """Return recomputations: every run of a stage after its first run becomes recomputations of the operations it
+    needs."""
     result: list[FlatRecompute] = []
     waiting: list[int] = []
     ran: set[int] = set()
@@ -83,7 +96,7 @@ def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequen
         if move.kind == "back":
             first, end = stage.backward
             if first == end:
-                continue  # what waits is for a stage below
+                continue  # waiting operations belong to a stage below
             result += [FlatRecompute(f, first) for f in waiting]
             waiting.clear()
             result += [
@@ -100,8 +113,7 @@ def recomputes(chain: Chain, moves: Sequence[StageRun], offered: Sequence[Sequen
 
 
 def _free(chain: Chain, recomputes: list[FlatRecompute]) -> list[FlatRecompute]:
-    """With recomputations of lasting storages that are cheap, before their first reader after the forward/backward
-    boundary."""
+    """Add recomputations of cheap lasting storages before their first reader after the forward/backward boundary."""
     problem, backward_start = chain.problem, chain.problem.backward_start
     for s in sorted(chain.lasting.intersection(chain.cheap)):
         readers = frozenset(problem.readers[s])
@@ -124,7 +136,7 @@ def _free(chain: Chain, recomputes: list[FlatRecompute]) -> list[FlatRecompute]:
 def _mapped(
     begin: int, first: int, backward_start: int, chain: Chain, k: int, recompute: FlatRecompute
 ) -> FlatRecompute:
-    """A recomputation of a plan of stage k over the whole step."""
+    """Return a recomputation of a plan of stage k as one of the whole step."""
     local = chain.leaf[k].graph.backward_start
     before = first + recompute.before - local if recompute.before >= local else begin + recompute.before
     return FlatRecompute(begin + recompute.op, before)
@@ -163,8 +175,8 @@ def _link(chain: Chain, k: int, offered: Sequence[BlockPlan]) -> ChainStage:
 
 
 def _waiting(chain: Chain, k: int, plan: BlockPlan) -> int:
-    """Bytes of cheap inputs that stage k computed for itself and that its backward, or a recomputation within it, still
-    reads."""
+    """Return bytes of cheap inputs that stage k computed itself and that its backward, or a recomputation in it,
+    still reads."""
     problem, stage = chain.problem, chain.stages[k]
     late = [*range(*stage.backward), *(chain.leaf[k].operations[recompute.op] for recompute in plan.recomputes)]
     read = {s for i in late for s in problem.reads[i]}
@@ -175,7 +187,7 @@ def _waiting(chain: Chain, k: int, plan: BlockPlan) -> int:
 
 ROTOR = Strategy(
     "rotor",
-    "dynamic programme over a chain of stages: the optimal persistent schedule",
+    "dynamic program over a chain of stages: the optimal persistent schedule",
     rotor,
     reference="O. Beaumont et al., Optimal checkpointing for heterogeneous chains, Inria RR-9302, 2019",
     needs=frozenset({"backward", "chain"}),

@@ -1,1 +1,1 @@
-"""Strategies solved by CP-SAT."""
+"""Strategies that use the solver CP-SAT."""

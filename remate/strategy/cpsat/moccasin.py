@@ -19,22 +19,31 @@ from ..deadline import Deadline
 from ..instance import StepInstance
 from ..local.polish import pruned
 
-COPIES = 2  # intervals of an operation: more gains nothing in the paper's experiments
+COPIES = 2  # intervals of an operation; more gained nothing in the paper's experiments
 WORK = 0.5  # deterministic seconds of CP-SAT for each node of the effort, in each phase
 LARGEST = 600  # operations
-GRACE = 5.0  # seconds in which the program may answer with the best it has, once it is to end
+GRACE = 5.0  # seconds in which the program may return its best solution after the deadline
 POLL = 0.2
 WORKER = "remate.strategy.cpsat.retention_intervals"
 
 
 class IntervalQuery(msgspec.Struct, frozen=True):
-    """A query, over executed operations by their number in step order.
+    """A query. Executed operations are numbered in step order.
 
-    time, written, workspace: of each, ns and bytes. sources: operations whose outputs it reads. again: it may run
-    again. until: the stage to whose end its results must stay. fixed: bytes in memory from one stage to another.
-    copies: intervals of an operation. budget: bytes. phase: 1 for the least excess over it, 2 for the least time within
-    it. work: deterministic seconds. seconds: on the clock, None for no limit. start: stages in which operations run
-    again in a first solution.
+    Attributes:
+        time: ns by operation.
+        written: Bytes that each operation writes.
+        workspace: Bytes by operation.
+        sources: By operation, the operations whose outputs it reads.
+        again: By operation, whether it may run again.
+        until: By operation, the stage to whose end its results must stay.
+        fixed: (bytes, first stage, last stage) in memory in any schedule.
+        copies: Most intervals of an operation.
+        budget: Bytes.
+        phase: 1 for the least excess over the budget, 2 for the least time within it.
+        work: Deterministic seconds.
+        seconds: Seconds on the clock; None for no limit.
+        start: By operation, stages in which it runs again in a first solution.
     """
 
     time: tuple[int, ...]
@@ -53,18 +62,24 @@ class IntervalQuery(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """again: by operation, stages in which it runs again. over: bytes over the budget."""
+    """The solver's solution.
+
+    Attributes:
+        again: By operation, stages in which it runs again.
+        over: Bytes over the budget.
+    """
 
     again: dict[int, tuple[int, ...]]
     over: int
 
 
 def moccasin(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Least excess first, then least time within the budget. Raises MissingExtraError without OR-Tools."""
+    """Minimise the excess first, then the time within the budget. Raises MissingExtraError without OR-Tools."""
     require("the strategy moccasin", "cpsat")
     if len(instance.graph.operations) > LARGEST:
         raise NotApplicableError(
-            f"moccasin: CP-SAT finds no schedule for more than {LARGEST:,} operations\n  hint: ask for another strategy"
+            f"the strategy 'moccasin' solves steps of up to {LARGEST:,} operations, and this step has "
+            f"{len(instance.graph.operations):,}\n  hint: use another strategy, or auto"
         )
     operations = [i for i, real in enumerate(instance.problem.real) if real]
     requested = _question(instance, operations, request)
@@ -102,7 +117,7 @@ def _question(instance: StepInstance, operations: list[int], request: Request) -
 
 
 def _answer(requested: IntervalQuery, deadline: Deadline) -> Answered | None:
-    """The answer of CP-SAT, in a process of its own. None if it has no solution at the deadline."""
+    """Solve a query by CP-SAT in a process of its own. Returns None if there is no solution at the deadline."""
     seconds = deadline.remaining()
     limited = replace(requested, seconds=seconds if seconds < float("inf") else None)
     question: bytes | None = msgspec.json.encode(limited)
@@ -114,7 +129,7 @@ def _answer(requested: IntervalQuery, deadline: Deadline) -> Answered | None:
                 break
             except subprocess.TimeoutExpired:
                 question = None
-            if deadline.stopped():  # Ctrl-C at a terminal reports the program, too
+            if deadline.stopped():  # Ctrl-C at a terminal reaches the program, too
                 until = min(until, time.monotonic() + GRACE)
             if time.monotonic() > until:
                 worker.kill()
@@ -130,7 +145,7 @@ def _recomputes(
 
 MOCCASIN = Strategy(
     "moccasin",
-    "constraint program: intervals in which what an operation makes is retained",
+    "constraint program: intervals in which results of operations are retained",
     moccasin,
     reference="B. Bartan et al., Moccasin, ICML 2023",
     solver="cp-sat",

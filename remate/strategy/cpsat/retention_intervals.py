@@ -1,20 +1,20 @@
-"""Moccasin's model: for every operation a few intervals in which what it makes is retained, solved by CP-SAT.
+"""Moccasin's model: every operation has a few intervals in which its results are retained. CP-SAT solves it.
 
 B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, "Moccasin: Efficient tensor rematerialization for neural networks",
-ICML 2023. The order of first executions is given; stage t ends with the first execution of operation t, and operations
-run again in it in step order, so execution i of stage t has a moment of its own, t (t + 1) / 2 + i. Operation i has
-`COPIES` retention intervals at most: the first begins with its first execution, a further one, if it is active, where
-it runs again.
+ICML 2023. The order of first executions is given. Stage t ends with the first execution of operation t, and operations
+run again in it in step order, so execution i of stage t has a moment of its own, t (t + 1) / 2 + i. Operation i has at
+most `COPIES` retention intervals. The first begins with its first execution. A further one, if it is active, begins
+where the operation runs again.
 
     begin[i, c], end[i, c]   integers; active[i, c] boolean: O(n) variables
     minimise                 sum of time[i] * active[i, c]
     memory                   cumulative: the intervals, weighted by bytes, never exceed the budget
     need                     at every begin of j, for every i that j reads, an interval of i has begun and not ended
 
-It runs in a process of its own: the libraries of OR-Tools and of highspy name the same symbols.
+It runs in a process of its own, because the libraries of OR-Tools and of highspy define the same symbols.
 
-The paper's two phases: the excess over the budget is minimised first, from the given order; its solution is the start
-of the second, within the budget. Effort is CP-SAT's deterministic time, one worker, a fixed seed.
+The paper's two phases: first the excess over the budget is minimised, from the given order. Its solution is the start
+of the second phase, within the budget. Effort is CP-SAT's deterministic time, with one worker and a fixed seed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = 20260101
 
 
 def main() -> None:
-    """Answer the question on standard input on standard output, both JSON."""
+    """Read a query from standard input and write its solution to standard output, both as JSON."""
     requested = msgspec.json.decode(sys.stdin.buffer.read(), type=IntervalQuery)
     sys.stdout.buffer.write(msgspec.json.encode(RetentionIntervals(requested).solve()))
 
@@ -45,7 +45,7 @@ class RetentionIntervals:
         self.last = len(requested.time) - 1
 
     def solve(self) -> Answered | None:
-        """The best solution within the effort, or None."""
+        """Return the best solution within the effort, or None."""
         requested, model, began = self.requested, cp_model.CpModel(), time.monotonic()
         begin, end, active, stage = self._intervals(model)
         self._needs(model, begin, end, active)
@@ -63,7 +63,7 @@ class RetentionIntervals:
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = SEED
         solver.parameters.max_deterministic_time = requested.work
-        if requested.seconds is not None:  # with the time that the model took to write
+        if requested.seconds is not None:  # the time that building the model took counts
             solver.parameters.max_time_in_seconds = max(0.0, requested.seconds - (time.monotonic() - began))
         status = solver.solve(model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
@@ -75,7 +75,7 @@ class RetentionIntervals:
         return Answered(again, solver.value(over) if requested.phase == 1 else 0)
 
     def moment(self, t: int, n: int) -> int:
-        """Of operation n in stage t."""
+        """Return the moment of operation n in stage t."""
         return t * (t + 1) // 2 + n
 
     def _intervals(self, model: Any) -> tuple[dict, dict, dict, dict]:
@@ -103,7 +103,7 @@ class RetentionIntervals:
                     model.add(begin[n, c] > end[n, c - 1]).only_enforce_if(active[n, c])
                 else:
                     model.add(begin[n, c] > end[n, 0]).only_enforce_if(active[n, c])
-        for n, until in self.requested.until.items():  # what must stay has the end of its last interval fixed
+        for n, until in self.requested.until.items():  # results that must stay: the end of the last interval is fixed
             ends = [end[n, c] for c in range(self.copies) if (n, c) in end]
             model.add_max_equality(self.moment(until, until), ends)
         return begin, end, active, stage
@@ -133,11 +133,11 @@ class RetentionIntervals:
             length = model.new_int_var(1, most, f"length_{n}_{c}")
             after = model.new_int_var(1, most, f"after_{n}_{c}")
             model.add(after == end[n, c] + 1)
-            there = active[n, c] if c else True
-            intervals.append(model.new_optional_interval_var(first, length, after, there, f"interval_{n}_{c}"))
+            present = active[n, c] if c else True
+            intervals.append(model.new_optional_interval_var(first, length, after, present, f"interval_{n}_{c}"))
             demands.append(requested.written[n])
             if requested.workspace[n]:
-                intervals.append(model.new_optional_fixed_size_interval_var(first, 1, there, f"workspace_{n}_{c}"))
+                intervals.append(model.new_optional_fixed_size_interval_var(first, 1, present, f"workspace_{n}_{c}"))
                 demands.append(requested.workspace[n])
         for nbytes, first, last in requested.fixed:
             start, stop = self.moment(first, first), self.moment(last, last)

@@ -1,11 +1,11 @@
-"""A tree of parts by the values that cross between them: the H-Partition.
+"""The H-Partition: a tree of parts by the values that cross between them.
 
-J. Gusak et al., HiRemate, ICML 2025: parts are put together from the bottom, two at a time, as long as none gets too
-large; of all pairs, the one goes first whose whole has the fewest values crossing its border for its size. What results
-are the leaves; leaves are put together in the same way to nodes of a limited number of parts, and so on to the root.
-Differences: parts are ranges of the forward with their range of the backward, since the order of the step is kept, so
-only neighbours meet; and the score is one of those that their program offers: values that cross, times the square root
-of the number of operations.
+J. Gusak et al., HiRemate, ICML 2025: parts are merged from the bottom, two at a time, as long as none gets too large.
+The next pair is always the one whose union has the fewest values crossing its border for its size. The results are the
+leaves. Leaves are merged in the same way to nodes of a limited number of parts, and so on to the root. Differences:
+parts are ranges of the forward with their range of the backward, because the order of the step is kept, so only
+neighbours are merged; and the score is one of those that the authors' program offers, the number of crossing values
+times the square root of the number of operations.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ..instance import StepInstance
 from ..problem import Problem
 from .tree import Node, around
 
-LEAF = 32  # operations in the forward of a leaf
-ATOM = 4  # operations in what leaves are put together from, about
-PARTS = 8  # of one node
+LEAF = 32  # most operations in the forward of a leaf
+ATOM = 4  # operations in the smallest parts, about
+PARTS = 8  # most parts of one node
 Row = list[Node]
 
 
 def h_partition(instance: StepInstance) -> Node:
-    """The tree of a step."""
+    """Return the tree of a step."""
     problem = instance.problem
     most = min(LEAF, max(2, len(problem.forward) // PARTS))  # a small step has several parts, too
     atoms = [[Node(span)] for span in segment_blocks(problem, ATOM)]
@@ -42,7 +42,7 @@ def h_partition(instance: StepInstance) -> Node:
 
 
 def _merged(problem: Problem, rows: list[Row], fits: Callable[[Row], bool]) -> list[Row]:
-    """Neighbours put together as long as a pair fits, the pair of least score first."""
+    """Merge neighbours as long as a pair fits, always the pair of least score."""
     rows = list(rows)
     scores = [_score(problem, a + b) if fits(a + b) else None for a, b in pairwise(rows)]
     while any(score is not None for score in scores):
@@ -57,7 +57,7 @@ def _merged(problem: Problem, rows: list[Row], fits: Callable[[Row], bool]) -> l
 
 
 def _score(problem: Problem, row: Row) -> float:
-    """Values that cross the border of a range of the forward, for its size."""
+    """Return the number of values that cross the border of a range of the forward, weighted by its size."""
     begin, end = _whole(row).forward
     crossing = set[int]()
     for i in range(begin, end):

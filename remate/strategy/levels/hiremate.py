@@ -2,14 +2,9 @@
 node.
 
 J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML 2025. The
-tree is `tree` or `h_partition`, what a plan of a part means to the node above it `options`, the program of a node
-`level_model` (their H-ILP), and how a node is planned `node_solvers`. As in the paper, a level may have a different
-solver, which a user names: `hiremate[leaf=checkmate,inner=rotor,milp=scip,tree=graph]`. Differences to the paper: the
-leaves are solved by the retention model unless another solver is named (theirs: Checkmate's, as Rockmate's), equal
-nodes are solved once, prices of retained bytes take the place of a grid of budgets in these two models, the tree is
-that of the modules unless the H-Partition is named, the simulator corrects the root, and in a tree of more than two
-levels a choice of one plan for each leaf (`block_selection`) is tried, too: a node in between offers only a few of all
-the combinations of plans below it.
+tree is `tree` or `h_partition`. `options` describes plans of a part for the node above it, `level_model` is the program
+of a node (their H-ILP), and `node_solvers` plans a node. As in the paper, a level may have a different solver, which
+the user names: `hiremate[leaf=checkmate,inner=rotor,milp=scip,tree=graph]`.
 """
 
 from __future__ import annotations
@@ -50,8 +45,10 @@ from .tree import LARGEST, Node, tree
 
 
 class Levels:
-    """The tree of a step with the plans of all its nodes but the root, computed once. deadline: ends it early; then
-    some nodes have no plan but that without recomputation."""
+    """The tree of a step with the plans of all its nodes except the root, computed once.
+
+    If the deadline ends the computation, some nodes have only the plan without recomputation.
+    """
 
     def __init__(self, instance: StepInstance, deadline: Deadline, effort: Effort, solvers: Solvers = DEFAULT) -> None:
         self.instance, self.deadline, self.effort, self.solvers = instance, deadline, effort, solvers
@@ -61,8 +58,8 @@ class Levels:
         self.known: dict[Any, Offer] = {}
         if not self.tree.parts:
             raise NotApplicableError(
-                "the strategy 'hiremate' needs a step of several parts: this one is a single one\n"
-                "  hint: ask for another one, or for auto"
+                "the strategy 'hiremate' needs a step of several parts, and this step is a single part\n"
+                "  hint: use another strategy, or auto"
             )
         self.root = LevelModel(instance.problem, self._parts(self.tree, instance.problem), solvers.milp)
         self.leaves: BlockSelection | None = None
@@ -73,12 +70,12 @@ class Levels:
             )
 
     def _parts(self, node: Node, problem: Problem) -> list[LevelPart]:
-        """problem: of the node's operations alone."""
+        """Return the parts of a node. problem: the node's operations alone."""
         offered = [(_within(child.span, node.span), self.offer(child).plans) for child in node.parts]
         return [part(problem, span, plans) for span, plans in offered]
 
     def offer(self, node: Node) -> Offer:
-        """What a node offers, computed once for all that are equal."""
+        """Return the plans of a node, computed once for all equal nodes."""
         graph, span = self.instance.graph, node.span
         shape = form(graph, span)
         begin, end = span.forward
@@ -96,8 +93,10 @@ class Levels:
         return self.known[key]
 
     def solved(self, recomputes: Sequence[FlatRecompute]) -> tuple[SolvedPart, ...]:
-        """The tree with what solved each node, and the time of these recomputations in it. Neighbours that are equal
-        are one entry."""
+        """Return the tree with the solver of each node and the time of these recomputations in it.
+
+        Equal neighbours are one entry.
+        """
         program = f"level program, {self.solvers.milp_text(SOLVER)}"
         entries = [self._entry(self.tree, 0, "", Offer([], program), recomputes)]
         self._below(self.tree, 1, recomputes, entries)
@@ -122,15 +121,15 @@ class Levels:
 
 
 def _rows(nodes: Sequence[Node], key: Callable[[Node], int]) -> Iterator[list[Node]]:
-    """Neighbours that have the same key."""
+    """Yield runs of neighbours that have the same key."""
     for _, row in groupby(nodes, key):
         yield list(row)
 
 
 def _row_name(row: Sequence[Node]) -> str:
-    """What a row of neighbours spans: its first and its last module or segment."""
+    """Return the name of a run of neighbours: its first and its last module or segment."""
     first, last = row[0].span.id, row[-1]
-    while last.parts and last.parts[0].span.id == last.span.id:  # it has no name of its own
+    while last.parts and last.parts[0].span.id == last.span.id:  # this node has no name of its own
         last = last.parts[-1]
     return first if first == last.span.id else f"{first} to {last.span.id}"
 
@@ -143,7 +142,7 @@ def _leaves(node: Node) -> Iterator[Node]:
 
 
 def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
-    """A part's ranges over the operations of its node."""
+    """Return a part's ranges over the operations of its node."""
     forward = node.forward[0]
     backward = node.backward[0] - (node.forward[1] - forward)
     return msgspec.structs.replace(
@@ -154,8 +153,10 @@ def _within(span: BlockSpan, node: BlockSpan) -> BlockSpan:
 
 
 def levels(instance: StepInstance, effort: Effort, deadline: Deadline, solvers: Solvers = DEFAULT) -> Levels:
-    """The levels of an instance, computed once for each effort and choice of solvers; once more if the deadline cut
-    that short."""
+    """Return the levels of an instance, cached for each effort and choice of solvers.
+
+    They are not cached if the deadline ended their computation.
+    """
     key = ("levels", effort, solvers)
     if key in instance.kept:
         return instance.kept[key]
@@ -166,8 +167,11 @@ def levels(instance: StepInstance, effort: Effort, deadline: Deadline, solvers: 
 
 
 def hiremate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The root's program under the budget, corrected by the simulator; the best result is polished. A step that is no
-    larger than a leaf is solved as one, as in the paper by Checkmate's program, if it is small enough for that, too."""
+    """Solve the root's program under the budget, corrected by the simulator, and polish the best result.
+
+    A step that is no larger than a leaf is also solved whole by Checkmate's program, as in the paper, if it is small
+    enough.
+    """
     leaf = request.solvers.leaf in (DEFAULT.leaf, "checkmate") and len(instance.problem.forward) <= LARGEST
     if leaf and checkmate_fits(instance, request):
         yield from checkmate(instance, request, context)
@@ -182,10 +186,10 @@ def hiremate(instance: StepInstance, request: Request, context: Context) -> Prop
     best = (yield from feedback(request, context, ask)).best
     if leaves is not None:
         chosen = leaves
-        heard = yield from feedback(
+        outcome = yield from feedback(
             request, context, lambda budget: chosen.ask(deadline, budget, request.effort, gap=TIGHT)
         )
-        best = better(best, heard.best)
+        best = better(best, outcome.best)
     if best is None:
         best = yield from _least(root, request, context)
     if best is not None:
@@ -193,7 +197,7 @@ def hiremate(instance: StepInstance, request: Request, context: Context) -> Prop
 
 
 def _least(root: LevelModel, request: Request, context: Context) -> Proposals[Any]:
-    """The schedule of least peak. Returns the best that fits, if any."""
+    """Propose schedules of smaller and smaller peak. Returns the fastest that fits, if any."""
     best: Candidate | None = None
     for recomputes in smaller(root, context.deadline, request.effort):
         candidate = yield Proposal(recomputes)
@@ -204,7 +208,7 @@ def _least(root: LevelModel, request: Request, context: Context) -> Proposals[An
 
 HIREMATE = Strategy(
     "hiremate",
-    "integer programs over a tree of parts: plans of each, and which parts run again when",
+    "integer programs over a tree of parts: a plan of each part, and which parts run again when",
     hiremate,
     reference="J. Gusak et al., HiRemate, ICML 2025",
     solver=SOLVER,

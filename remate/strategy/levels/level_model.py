@@ -1,6 +1,6 @@
-"""The integer program of one node (H-ILP): which plans its parts use, which run again, and what is held meanwhile.
+"""The integer program of one node (H-ILP): plans of its parts, parts that run again, and storages held meanwhile.
 
-The backward has a stage for each part, the last part first; at the beginning of a stage, parts up to its own may run
+The backward has a stage for each part, the last part first. At the beginning of a stage, parts up to its own may run
 their forward again, in forward order.
 
     have[c, j, o]   part j holds by option o when the stage of part c begins; of the first stage: its first run does so
@@ -16,13 +16,13 @@ their forward again, in forward order.
               have[c', j, o] <= have[c, j, o] + again[c, j, o], where c' is the next stage
     flow      there[c, d, j+1] <= there[c, d, j], the first after its producer p: <= hold[c, d] + sum of again[c, p, o];
               hold[c', d] <= there[c, d, c+1]
-    need      there[c, d, j] >= again[c, j, o], and there[c, d, c+1] >= use[c, o] (or 1), for what these read
+    need      there[c, d, j] >= again[c, j, o], and there[c, d, c+1] >= use[c, o] (or 1), for storages that these read
     memory    bytes held in the first forward, when parts run again, and in each backward <= limit
 
-A part may hold by several options at a time: it may run again by an option other than before. J. Gusak et al.,
-"HiRemate", ICML 2025, section 4 (H-ILP), is this with a step for each run of a part. Differences: figures of options
-come from the simulator; bytes beside the parts (gradients on their way) are those of the step without recomputation;
-and a storage is freed between two parts that run again without a variable of its own (`there` falls).
+A part may hold by several options at a time, because it may run again by an option other than before. J. Gusak et al.,
+"HiRemate", ICML 2025, section 4 (H-ILP), has the same model with a step for each run of a part. Differences: figures of
+options come from the simulator; bytes beside the parts (gradients still to be read) are those of the step without
+recomputation; and a storage is freed between two parts that run again without a variable of its own (`there` falls).
 """
 
 from __future__ import annotations
@@ -47,8 +47,16 @@ from .options import LevelPart, mapped
 
 
 class LevelModel:
-    """The program of one node. problem: of the node's operations. parts: in forward order. solver: the name of what
-    solves it. baseline: bytes, the node's peak without recomputation."""
+    """The program of one node.
+
+    Args:
+        problem: The node's operations.
+        parts: Its parts, in forward order.
+        solver: Name of the solver of integer programs.
+
+    Attributes:
+        baseline: Bytes of the node's peak without recomputation.
+    """
 
     def __init__(self, problem: Problem, parts: Sequence[LevelPart], solver: str = HIGHS) -> None:
         self.problem, self.parts = problem, tuple(parts)
@@ -69,8 +77,8 @@ class LevelModel:
         self._columns = [self.engine.columns(v.values()) for v in (self.model.again, self.model.use)]
 
     def _reads(self) -> None:
-        """Of shared storages that are not pinned: the backward that must have them, whatever the options, and the last
-        forward."""
+        """Set, for shared storages that are not pinned, the backwards that always read them and the last forward
+        that does."""
         problem = self.problem
         self.must: list[set[int]] = []
         self.last: dict[int, int] = dict.fromkeys(self.maker, -1)
@@ -83,7 +91,7 @@ class LevelModel:
                     self.last[s] = c
 
     def _wanted(self, c: int, s: int) -> bool:
-        """Whether anything in the stage of part c, or in a later one, may read a storage."""
+        """Return whether the stage of part c, or a later one, may read a storage."""
         readers = (*self.problem.readers[s],)
         return any(
             any(i in range(*self.parts[k].backward) or i in range(*self.parts[k].forward) for i in readers)
@@ -91,8 +99,8 @@ class LevelModel:
         )
 
     def _bases(self) -> None:
-        """Bytes beside those that the parts hold, at the worst of each forward and backward, and when each backward
-        begins."""
+        """Set bytes beside those of the parts at the worst moments of each forward and backward, and when each
+        backward begins."""
         problem, parts = self.problem, self.parts
         linked = link(problem.graph)
         timeline = simulate(linked)
@@ -121,8 +129,13 @@ class LevelModel:
             self.base.append((forward, backward, worst[c][2] - below - late - own))
 
     def _kept(self, s: int, c: int, forward: int) -> bool:
-        """Whether a storage is in memory without recomputation while part c runs (forward: its number; -1: in its
-        backward)."""
+        """Return whether a storage is in memory without recomputation while part c runs.
+
+        Args:
+            s: The storage.
+            c: The part.
+            forward: The number of the part if its forward runs; -1 if its backward runs.
+        """
         if s in self.problem.pinned:
             return True
         return self._wanted(c if forward < 0 else len(self.parts) - 1, s) or 0 <= forward <= self.last[s]
@@ -179,13 +192,13 @@ class LevelModel:
         return m.have[c, j, o] + _known(m.again, (c, j, o))
 
     def _runs(self, m: Any, c: int, j: int) -> Any:
-        """Whether part j runs again in stage c."""
+        """Return whether part j runs again in stage c."""
         return sum(m.again[c, j, o] for o in range(len(self.parts[j].options)) if (c, j, o) in m.again)
 
     def _flow_rows(self, m: Any) -> Iterator[Any]:
         for c, s in m.hold:
             maker = self.maker[s]
-            if maker > c:  # a later part, whose forward runs no more
+            if maker > c:  # a later part, whose forward does not run again
                 continue
             yield m.there[c, s, maker + 1] <= m.hold[c, s] + self._runs(m, c, maker)
             for j in range(maker + 1, c + 1):
@@ -196,7 +209,7 @@ class LevelModel:
                     yield m.hold[later, s] <= self._there(m, c, s, c + 1)
 
     def _there(self, m: Any, c: int, s: int, at: int) -> Any:
-        """Whether a storage is there in stage c when part `at` runs."""
+        """Return whether a storage is in memory in stage c when part `at` runs."""
         return m.there[c, s, at] if (c, s, at) in m.there else m.hold[c, s]
 
     def _need_rows(self, m: Any) -> Iterator[Any]:
@@ -240,7 +253,7 @@ class LevelModel:
             yield held + (self.base[c][1] + kept) / unit + peak <= m.limit
 
     def _peak(self, m: Any, c: int, first: int) -> Any:
-        """Of the first forward of a part, by what it holds of it."""
+        """Return the peak of the first forward of a part, which depends on the option by which it holds."""
         options, unit = self.parts[c].options, self.unit
         least = min(option.plan.forward_peak for option in options) / unit
         if c > first:
@@ -248,11 +261,11 @@ class LevelModel:
         return least + sum((o.plan.forward_peak / unit - least) * m.have[first, c, n] for n, o in enumerate(options))
 
     def _inner(self, m: Any, which: Sequence[tuple[int, int]]) -> Any:
-        """Bytes that parts hold when stages begin."""
+        """Return bytes that parts hold when stages begin."""
         return sum(o.inner / self.unit * m.have[c, j, n] for c, j in which for n, o in enumerate(self.parts[j].options))
 
     def _fresh(self, m: Any, c: int, before: int) -> Any:
-        """Bytes that parts hold that have run again in stage c before part `before`."""
+        """Return bytes of parts that have run again in stage c before part `before`."""
         return sum(
             o.inner / self.unit * m.again[c, j, n]
             for j in range(before)
@@ -261,7 +274,7 @@ class LevelModel:
         )
 
     def _shared(self, m: Any, c: int, at: int, skip: int) -> Any:
-        """Bytes of shared storages in stage c when part `at` runs, but for those that part `skip` makes."""
+        """Return bytes of shared storages in stage c when part `at` runs, except those that part `skip` produces."""
         unit, size = self.unit, self.problem.size
         return sum(size[s] / unit * self._there(m, c, s, at) for k, s in m.hold if k == c and self.maker[s] != skip)
 
@@ -275,8 +288,16 @@ class LevelModel:
     def solve(
         self, deadline: Deadline, limit: float, effort: Effort, *, price: float = 0.0, gap: float = 0.0, stage: str = ""
     ) -> Result:
-        """limit: bytes. price: ns for each byte held at the forward/backward boundary. gap: share of the time of the
-        step."""
+        """Return the program's solution.
+
+        Args:
+            deadline: Ends the solve early.
+            limit: Bytes.
+            effort: How hard to search.
+            price: ns for each byte held at the forward/backward boundary.
+            gap: Share of the step's time at which the solve stops.
+            stage: Text for progress lines.
+        """
         cost = self._time.copy()
         cost[self._held[self._held >= 0]] = price * self.unit / self.percent
         self.engine.set_cost(cost)
@@ -286,7 +307,7 @@ class LevelModel:
         )
 
     def recomputes(self, result: Result) -> list[FlatRecompute]:
-        """Of a solution, over the node's operations, in step order."""
+        """Return the recomputations of a solution, over the node's operations, in step order."""
         assert result.x is not None
         again, used = (binaries(result.x, columns) for columns in self._columns)
         chosen: list[FlatRecompute] = []
@@ -301,5 +322,5 @@ class LevelModel:
 
 
 def _known(variables: Any, key: tuple[int, ...]) -> Any:
-    """A variable, or 0 where there is none."""
+    """Return a variable, or 0 if it does not exist."""
     return variables[key] if key in variables else 0  # noqa: SIM401 (Pyomo's have no `get`)

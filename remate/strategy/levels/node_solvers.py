@@ -1,4 +1,4 @@
-"""How the nodes of a tree of parts are planned: by the solvers of HiRemate, or by any strategy that a user names."""
+"""Solvers of the nodes of a tree of parts: those of HiRemate, or any strategy that the user names."""
 
 from __future__ import annotations
 
@@ -26,17 +26,25 @@ from ..solver_choice import DEFAULT, Solvers
 from .level_model import LevelModel
 from .options import LevelPart
 
-LIMITS = (1.0, 0.6, 0.3)  # on the own peak of a node between leaf and root, as shares of its peak without recomputation
-GRID = (0.7, 0.4, 0.15, 0.0)  # budgets of a node that a strategy plans, between its floor and its peak
-ROUNDS = 2  # of the feedback between a model and the simulator, for each of them
-FEWER = 4  # part of the solves that a leaf gets for each limit
-SHARED = 10  # solves of a node between leaf and root that together may take as long as one solve of the root
-LEAST = 0.01  # how near to the least peak of the root is near enough, as a share of it
+LIMITS = (
+    1.0,
+    0.6,
+    0.3,
+)  # limits on the peak of a node between leaf and root, as shares of its peak without recomputation
+GRID = (0.7, 0.4, 0.15, 0.0)  # budgets of a node that a strategy plans: 0 is its floor, 1 its peak
+ROUNDS = 2  # rounds of feedback between a model and the simulator for each of these budgets
+FEWER = 4  # an inner node gets this fraction of a leaf's solves
+SHARED = 10  # number of solves of an inner node that together may take as long as one solve of the root
+LEAST = 0.01  # accepted distance to the least peak of the root, as a share of it
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """What a node offers to the one above. plans: worth having, with that without recomputation. solver: what made
-    them, in words."""
+    """The plans that a node offers to the node above.
+
+    Attributes:
+        plans: Useful plans, with the plan without recomputation.
+        solver: The solver that computed them, as text.
+    """
 
     plans: list[BlockPlan]
     solver: str
@@ -46,22 +54,28 @@ Frontier = Callable[[LeafGraph, Collection[int], Sequence[LevelPart], Deadline, 
 
 
 class NodeSolvers(msgspec.Struct, frozen=True):
-    """How a leaf, and a node between the leaves and the root, are planned: the node's step, its operations that may not
-    run again, and its parts with what they offer -> what it offers."""
+    """How nodes are planned.
+
+    A solver maps the node's step, its operations that may not run again, and its parts to an offer.
+
+    Attributes:
+        leaf: Solves leaves.
+        inner: Solves nodes between the leaves and the root.
+    """
 
     leaf: Frontier
     inner: Frontier
 
 
 def node_solvers(solvers: Solvers) -> NodeSolvers:
-    """Those that a user has chosen."""
+    """Return the solvers that the user chose."""
     leaf = retained(solvers) if solvers.leaf == DEFAULT.leaf else by_strategy(solvers.leaf, solvers, retained(solvers))
     inner = levelled(solvers)
     return NodeSolvers(leaf, inner if solvers.inner == DEFAULT.inner else by_strategy(solvers.inner, solvers, inner))
 
 
 def retained(solvers: Solvers) -> Frontier:
-    """A leaf, by the retention model, and running all of it again."""
+    """Return a solver of leaves: the retention model, and the plan that runs everything again."""
 
     def solve(
         leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
@@ -73,7 +87,7 @@ def retained(solvers: Solvers) -> Frontier:
 
 
 def levelled(solvers: Solvers) -> Frontier:
-    """A node by the integer program over its parts, under several limits on its own peak."""
+    """Return a solver of inner nodes: the integer program over their parts, under several limits on the node's peak."""
 
     def solve(
         leaf: LeafGraph, once: Collection[int], parts: Sequence[LevelPart], deadline: Deadline, effort: Effort
@@ -98,8 +112,14 @@ def levelled(solvers: Solvers) -> Frontier:
 
 
 def by_strategy(name: str, solvers: Solvers, otherwise: Frontier) -> Frontier:
-    """A node by any strategy, alone, under budgets between the node's floor and its peak without recomputation: a grid
-    as in the paper. otherwise: plans the nodes that the strategy cannot work on."""
+    """Return a solver that runs any strategy alone, under budgets between the node's floor and its peak: a grid, as in
+    the paper.
+
+    Args:
+        name: The strategy.
+        solvers: Solvers that the user chose.
+        otherwise: Solves nodes to which the strategy does not apply.
+    """
     chosen = strategy(name)
 
     def solve(
@@ -131,7 +151,8 @@ def _text(chosen: Strategy, solvers: Solvers) -> str:
 
 
 def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
-    """Everything that backward reads is computed again at its beginning, where that is allowed."""
+    """Return the plan in which everything that backward reads is computed again at its beginning, if that is
+    allowed."""
     problem, backward_start = Problem(leaf.graph, once), leaf.graph.backward_start
     operations = [f for f in problem.forward if any(s not in problem.pinned for s in problem.writes[f])]
     if backward_start == len(leaf.graph.operations) or not operations or any(f in problem.once for f in operations):
@@ -140,7 +161,7 @@ def whole_again(leaf: LeafGraph, once: Collection[int]) -> list[BlockPlan]:
 
 
 def smaller(model: LevelModel, deadline: Deadline, effort: Effort) -> Iterator[tuple[FlatRecompute, ...]]:
-    """What the program of a node answers nearer and nearer to the least limit under which it has a solution."""
+    """Yield solutions of a node's program under limits that approach the least feasible one."""
     low, high = 0.0, float(model.baseline)
     while high - low > LEAST * high and not deadline.stopped():
         middle = (low + high) / 2

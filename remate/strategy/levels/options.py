@@ -1,5 +1,5 @@
-"""What a plan of a part means to the node above it: what it holds from forward to backward, and what that costs to
-compute again."""
+"""Plans of a part as options of the node above: bytes held from forward to backward, and the cost of computing them
+again."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ from ..problem import Problem
 class PartOption(msgspec.Struct, frozen=True):
     """One plan of a part, over the operations of the node above.
 
-    plan: with figures in bytes and ns. inner: bytes that it holds from forward to backward beside those that others
-    read, too. again: operations that compute all of this again, in order; empty if some may not run again. time: ns of
-    these. reads: storages of other parts that its backward reads; forward_reads: those that `again` reads.
+    Attributes:
+        plan: With figures in bytes and ns.
+        inner: Bytes that it holds from forward to backward, except storages that other parts read.
+        again: Operations that compute all of this again, ascending; empty if some may not run again.
+        time: ns of `again`.
+        reads: Storages of other parts that its backward reads.
+        forward_reads: Storages of other parts that `again` reads.
     """
 
     plan: BlockPlan
@@ -32,8 +36,15 @@ class PartOption(msgspec.Struct, frozen=True):
 
 
 class LevelPart(msgspec.Struct, frozen=True):
-    """A part of a node. forward, backward: ranges of the node's operations. shared: storages that it writes and others
-    read. options: by bytes that they hold, the least first; that without recomputation is among them, at `keep`."""
+    """A part of a node.
+
+    Attributes:
+        forward: Range of the node's operations.
+        backward: Range of the node's operations.
+        shared: Storages that it writes and others read.
+        options: Its plans, ordered by the bytes that they hold.
+        keep: Position of the plan without recomputation in `options`.
+    """
 
     forward: tuple[int, int]
     backward: tuple[int, int]
@@ -43,7 +54,13 @@ class LevelPart(msgspec.Struct, frozen=True):
 
 
 def part(problem: Problem, span: BlockSpan, plans: Sequence[BlockPlan]) -> LevelPart:
-    """A part of a node. problem: of the node; span: over its operations; plans: of the part, over its own."""
+    """Return a part of a node.
+
+    Args:
+        problem: The node.
+        span: The part's ranges over the node's operations.
+        plans: Plans of the part, over its own operations.
+    """
     (begin, end), (first, stop) = span.forward, span.backward
     shared = tuple(
         s
@@ -57,7 +74,7 @@ def part(problem: Problem, span: BlockSpan, plans: Sequence[BlockPlan]) -> Level
 
 
 def mapped(span: BlockSpan | LevelPart, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
-    """Recomputations over a part's own operations as recomputations over those of the node above."""
+    """Convert recomputations over a part's own operations to those of the node above."""
     (begin, end), first = span.forward, span.backward[0]
     backward_start = end - begin
     return [
@@ -89,8 +106,11 @@ def _option(problem: Problem, span: BlockSpan, shared: Sequence[int], plan: Bloc
 def _first_reads(
     problem: Problem, span: BlockSpan, recomputes: Sequence[FlatRecompute]
 ) -> tuple[frozenset[int], frozenset[int]]:
-    """Storages that the backward of a part, with these recomputations in it, reads before it computes them again: those
-    of its own forward, and those of the forward of other parts."""
+    """Return storages that the backward of a part reads before it computes them again.
+
+    Returns:
+        Storages of the part's own forward, and storages of other parts.
+    """
     backward_start, (begin, end) = problem.backward_start, span.forward
     before: dict[int, list[int]] = {}
     for recompute in recomputes:

@@ -1,8 +1,8 @@
-"""The tree of a step: leaves are parts of a limited number of operations; other nodes have a limited number of parts.
+"""The tree of a step. Leaves are parts of a limited number of operations; other nodes have a limited number of parts.
 
-Where a model has modules, they are the tree (a part that is small enough is a leaf as a whole, and rows of equal parts
-are put together in rows of equal length, so that what repeats is solved once). A part without modules, or a large leaf,
-is cut where few bytes cross (`segments`). HiRemate cuts by a score over the graph instead (its H-Partition).
+Where a model has modules, they are the tree. A part that is small enough is one leaf, and rows of equal parts are
+grouped into rows of equal length, so that repeated rows are solved once. A part without modules, or a large leaf, is
+cut where few bytes cross (`segments`). HiRemate cuts by a score over the graph instead (`h_partition`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,29 @@ from ..instance import StepInstance
 from ..problem import Problem
 from ..segments import segment_length
 
-LARGEST = 64  # operations in the forward of a leaf
-SHORT = 32  # of a segment, where a leaf is cut
-MOST = 16  # parts of one node
+LARGEST = 64  # most operations in the forward of a leaf
+SHORT = 32  # operations of a segment, where a leaf is cut
+MOST = 16  # most parts of one node
 
 
 class Node(msgspec.Struct, frozen=True):
-    """span: ranges of operations. parts: in forward order; none of a leaf."""
+    """A node of the tree.
+
+    Attributes:
+        span: Ranges of operations.
+        parts: In forward order; empty for a leaf.
+    """
 
     span: BlockSpan
     parts: tuple[Node, ...] = ()
 
     def levels(self) -> int:
-        """Levels of the tree from here."""
+        """Return the number of levels from here."""
         return 1 + max((part.levels() for part in self.parts), default=0)
 
 
 def tree(instance: StepInstance) -> Node:
-    """The tree of a step."""
+    """Return the tree of a step."""
     graph = instance.graph
     readers = readers_of(graph)
     blocks = instance.blocks or segment_blocks(instance.problem, segment_length(instance.problem, SHORT, MOST))
@@ -65,7 +70,7 @@ def _count(graph: Graph, block: BlockSpan) -> int:
 
 
 def _cut(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node | None:
-    """A leaf as a node of segments; None where it is one segment."""
+    """Return a leaf as a node of segments, or None if it is one segment."""
     alone = Problem(leaf_graph(graph, block, readers).graph)
     backward_start, (forward, backward) = alone.backward_start, (block.forward[0], block.backward[0])
     parts = [
@@ -82,7 +87,7 @@ def _cut(graph: Graph, block: BlockSpan, readers: list[list[int]]) -> Node | Non
 
 
 def _grouped(nodes: Sequence[Node]) -> list[Node]:
-    """At most MOST nodes: rows of equal ones are put together first, then all."""
+    """Return at most MOST nodes. Rows of equal nodes are grouped first, then all nodes."""
     groups = list(nodes)
     if len(groups) > MOST:
         rows = [list(row) for _, row in groupby(groups, key=_look)]
@@ -93,20 +98,20 @@ def _grouped(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _look(node: Node) -> tuple[str, int, int]:
-    """What equal parts have in common; segments are all different."""
+    """Return a key that is equal for equal parts. Segments are all different."""
     (a, b), (c, d) = node.span.forward, node.span.backward
     return (node.span.label, b - a, d - c) if node.span.prefix else ("", a, c)
 
 
 def _evenly(row: Sequence[Node], most: int) -> list[Node]:
-    """Neighbours put together: about `most` nodes, or more of MOST parts each."""
+    """Group neighbours into about `most` nodes, or into more nodes of MOST parts each."""
     width = min(MOST, -(-len(row) // most))
     chunks = [row[n : n + width] for n in range(0, len(row), width)]
     return [c[0] if len(c) == 1 else Node(around([node.span for node in c]), tuple(c)) for c in chunks]
 
 
 def around(spans: Sequence[BlockSpan]) -> BlockSpan:
-    """The span of neighbours."""
+    """Return the span of neighbours."""
     first, last = spans[0], spans[-1]
     forward, backward = (first.forward[0], last.forward[1]), (last.backward[0], first.backward[1])
     return msgspec.structs.replace(first, forward=forward, backward=backward, parts=())

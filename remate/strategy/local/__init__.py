@@ -1,1 +1,1 @@
-"""Local search over recomputes: no solver needed."""
+"""Local search over recomputations, without a solver."""

@@ -1,7 +1,7 @@
 """Simulated annealing over sequences of executions: `fastsa` in any order, and `anneal` in the given order.
 
-A sequence is judged by its time and by its bytes over the budget. The weight of the bytes follows the search: it rises
-after every stretch that ends over the budget, and falls after one within it, so that the search goes along the border
+A sequence is judged by its time and by its bytes over the budget. The weight of the bytes adapts: it rises after every
+stretch of changes that ends over the budget, and falls after one within it, so the search moves along the border
 between the two (strategic oscillation: F. Glover, Tabu search, part I, ORSA Journal on Computing 1, 1989).
 """
 
@@ -16,23 +16,28 @@ from remate_runtime.flat_step import FlatRecompute
 from ..problem import Problem
 from .sequence import GAP, Sequence
 
-HOT, COLD = (3.0, 1.0), (0.03, 0.003)  # temperatures, in % of the time of the step: of an order, with recomputation
-WEIGHT = 10.0  # first weight, in % of the time of the step, of exceeding the budget by its own size at one operation
-STRETCH, FACTOR = 50, 1.06  # changes after which the weight changes, and by how much
-NEARBY, NEAR = 0.5, 0.3  # share of the moves that stay near, and share of the sequence that is near
-MOVES = 0.7  # share of the changes of an order that may change
-ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # of the changes of recomputations, cumulated: the rest replaces one
-AIMED, PEAK, NEXT = 0.7, 0.5, 0.7  # of what is added: over some slot; the fullest slot; before its next reader
-TRIES = 8  # slots, or operations, that are looked at
+HOT, COLD = (3.0, 1.0), (0.03, 0.003)  # temperatures in % of the step's time: for orders, for recomputations
+WEIGHT = 10.0  # initial cost, in % of the step's time, of exceeding the budget by its own size at one operation
+STRETCH, FACTOR = 50, 1.06  # changes between updates of the weight, and the factor of an update
+NEARBY, NEAR = 0.5, 0.3  # share of the moves that stay near, and share of the sequence that counts as near
+MOVES = 0.7  # share of the changes that move an execution, if the order may change
+ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # cumulated shares of changes of recomputations; the rest replaces one
+# Shares of added recomputations: that free memory at some slot; of these, at the fullest slot; before the next reader.
+AIMED, PEAK, NEXT = 0.7, 0.5, 0.7
+TRIES = 8  # random slots or operations that are tried
 Undo = Callable[[], None]
-Result = tuple[
-    tuple[int, ...], tuple[FlatRecompute, ...]
-]  # order of first executions; recomputations, by positions in it
+# Order of first executions, and recomputations by positions in it.
+Result = tuple[tuple[int, ...], tuple[FlatRecompute, ...]]
 
 
 class Annealing:
-    """best: bytes over the budget, summed over slots, and time of the best sequence so far; result: that sequence.
-    reorders: first executions move."""
+    """One run of annealing.
+
+    Attributes:
+        best: Bytes over the budget, summed over slots, and time of the best sequence so far.
+        result: The best sequence.
+        reorders: Whether first executions may move.
+    """
 
     def __init__(
         self, problem: Problem, budget: int, rng: random.Random, sequence: Sequence, *, reorders: bool
@@ -44,7 +49,7 @@ class Annealing:
         self.best, self.result = (sequence.over(budget), sequence.time), sequence.result()
 
     def run(self, changes: int, stopped: Callable[[], bool], *, recomputes: bool) -> None:
-        """Try so many changes, colder and colder. recomputes: operations may run again."""
+        """Try a number of changes while the temperature falls. recomputes: whether operations may run again."""
         sequence, rng, (over, time) = self.sequence, self.rng, self.best
         hot, cold = HOT[recomputes], COLD[recomputes]
         weight = WEIGHT / (max(1, self.budget) * GAP)
@@ -67,7 +72,7 @@ class Annealing:
                 self.best, self.result = (over, time), sequence.result()
 
     def _change(self) -> Undo | None:
-        """Change the sequence by chance; what takes it back, or None where nothing was to be done."""
+        """Change the sequence at random. Returns a function that undoes the change, or None if nothing changed."""
         if self.reorders and (not self.again or self.rng.random() < MOVES):
             return self._move()
         if not self.again:
@@ -80,13 +85,13 @@ class Annealing:
         return self._shift() if kind < SHIFT else self._replace()
 
     def _move(self) -> Undo | None:
-        """One execution elsewhere, a first one within what reads allow."""
+        """Move one execution; a first one within the limits of its reads."""
         sequence, rng = self.sequence, self.rng
         i = rng.choice(sequence.operations)
         return self._moved(i, rng.randrange(len(sequence.slots[i])))
 
     def _shift(self) -> Undo | None:
-        """A recomputation elsewhere."""
+        """Move a recomputation."""
         i = self.rng.choice(self.extra)
         return self._moved(i, self.rng.randrange(1, len(self.sequence.slots[i])))
 
@@ -106,19 +111,19 @@ class Annealing:
         return lambda: sequence.move(i, to, old)
 
     def _add(self) -> Undo | None:
-        """Execute an operation again, a little before one of its readers, or so that its result need not be held over a
-        certain slot."""
+        """Execute an operation again: shortly before one of its readers, or so that its result need not be held over
+        some slot."""
         sequence, rng = self.sequence, self.rng
         if rng.random() < AIMED:
-            return self._add_behind(
+            return self._add_after(
                 int(sequence.live.argmax()) if rng.random() < PEAK else rng.randrange(len(sequence.at))
             )
         i = rng.choice(self.again)
         reader = rng.choice(sequence.slots[rng.choice(sequence.listed[i])])
         return self._inserted(i, max(sequence.slots[i][0] + 1, reader - GAP * GAP), reader - 1)
 
-    def _add_behind(self, full: int) -> Undo | None:
-        """Execute again after this slot an operation that ran before it and is read after it."""
+    def _add_after(self, full: int) -> Undo | None:
+        """Execute an operation that ran before a full slot and is read after it again, after that slot."""
         sequence, rng = self.sequence, self.rng
         for _ in range(TRIES):
             i = rng.choice(self.again)
@@ -170,7 +175,7 @@ class Annealing:
         return undo
 
     def _empty(self, low: int, high: int) -> int | None:
-        """An empty slot between the two, both included."""
+        """Return an empty slot from `low` to `high`, or None."""
         for _ in range(TRIES):
             if low > high:
                 return None

@@ -28,15 +28,15 @@ from .sequence import Sequence
 from .squeeze import MoveRanking, squeeze
 
 SEED = 20260101
-VISITS = 150  # of the effort, for each change that is tried
-SMALL = 100  # operations of a step that gets all of them
-ORDERING, STARTS = 0.5, 6  # share of the changes in which nothing runs again, from so many starts
-RECOMPUTES = 3  # starts where nothing but recomputations changes
+VISITS = 150  # visits of the effort for each change
+SMALL = 100  # operations from which a step gets all changes of the effort
+ORDERING, STARTS = 0.5, 6  # share of the changes without recomputation, and number of starts that share them
+RECOMPUTES = 3  # starts in which only recomputations change
 PAPER = "FastSA: simulated annealing for tensor rematerialization, NeurIPS 2023"
 
 
 def fastsa(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Anneal, then improve the result; if it does not fit, make it fit."""
+    """Anneal, then improve the result. If it does not fit, squeeze it."""
     order, recomputes = annealed(instance, request.budget, _changes(instance, request), context.deadline.stopped)
     ordered = instance.ordered(order)
     first = yield Proposal(recomputes, order=order)
@@ -51,7 +51,7 @@ def fastsa(instance: StepInstance, request: Request, context: Context) -> Propos
 
 
 def anneal(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Anneal from several starts; make what does not fit fit; polish what does."""
+    """Anneal from several starts. Squeeze results that do not fit, and polish those that do."""
     problem, rng = instance.problem, random.Random(SEED)
     for _ in range(RECOMPUTES):
         if context.deadline.stopped():
@@ -72,7 +72,7 @@ def _changes(instance: StepInstance, request: Request) -> int:
 
 
 def annealed(instance: StepInstance, budget: int, changes: int, stopped: Callable[[], bool]) -> Result:
-    """The best sequence that annealing meets."""
+    """Return the best sequence that annealing reaches."""
     problem, rng = instance.problem, random.Random(SEED)
     each = int(ORDERING * changes / STARTS)
     best: Annealing | None = None
@@ -99,7 +99,7 @@ FASTSA = Strategy(
 ANNEAL = replace(
     FASTSA,
     name="anneal",
-    summary="the same with first executions where they are",
+    summary="simulated annealing over recomputations, in the given order",
     propose=anneal,
     needs=frozenset({"forward"}),
     reorders=False,

@@ -1,4 +1,4 @@
-"""Greedy schedules from nothing: free what is cheapest to make again, until the rest fits."""
+"""Greedy schedules: free the storage that is cheapest to compute again, until the rest fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .squeeze import LOCALITIES, MoveRanking, squeeze
 
 
 def greedy(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """One schedule for each ranking; those that fit are polished, the others show how small a peak can be."""
+    """Propose one schedule for each ranking. Polish those that fit; the others show how small a peak can be."""
     for locality in LOCALITIES:
         ranking = MoveRanking(locality)
         candidate = yield Proposal(
@@ -21,4 +21,4 @@ def greedy(instance: StepInstance, request: Request, context: Context) -> Propos
             return
 
 
-GREEDY = Strategy("greedy", "at the worst moment, free what is cheapest to make again", greedy)
+GREEDY = Strategy("greedy", "at the worst moment, free the storage that is cheapest to compute again", greedy)

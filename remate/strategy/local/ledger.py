@@ -1,7 +1,7 @@
-"""A quick account of a schedule for local search: every live range of every storage, and the bytes live at each step.
+"""A fast account of a schedule for local search: live ranges of all storages, and bytes live at each step.
 
-Counts as the simulator does, to the byte, so the simulator agrees with the results of local search here. Works on whole
-arrays: search counts steps of thousands of executions thousands of times.
+It counts exactly as the simulator does, in whole arrays, because a search counts schedules of thousands of executions
+thousands of times.
 """
 
 from __future__ import annotations
@@ -16,17 +16,26 @@ from remate_runtime.flat_step import FlatRecompute
 
 from ..problem import Problem
 
-BACKWARD_START = -1  # among operations: buffers take their values, the outputs go to the caller
+BACKWARD_START = -1  # as an operation: buffers get their values, outputs go to the caller
 
 
 class Ledger:
-    """order: operation at each step, TURN at step `backward_start`, which reads the outputs of the model and the new
-    contents of buffers. again: index into `recomputes` at each step, -1 for others. live: bytes during each step, and
-    while gradients are delivered after it.
+    """The account of one schedule.
 
-    Lives (live ranges of storages) are numbered in the order in which they begin. storage, birth, death, held: of each
-    life, its storage, the step that computes it, the last step at which it counts, and whether something outside holds
-    it to the end. first, reads: the first step that reads it (-1: none does), and how many do."""
+    Lives (live ranges of storages) are numbered in the order in which they begin.
+
+    Attributes:
+        order: The operation at each step; BACKWARD_START at step `backward_start`, which reads the outputs of the model
+            and the new contents of buffers.
+        again: By step, index into `recomputes`, or -1 for a first execution.
+        live: By step, bytes during it, and during the delivery of gradients after it.
+        storage: By life, its storage.
+        birth: By life, the step that computes it.
+        death: By life, the last step at which it counts.
+        held: By life, whether it is held from outside until the end.
+        first: By life, the first step that reads it, or -1.
+        reads: By life, how many steps read it.
+    """
 
     def __init__(self, problem: Problem, recomputes: Sequence[FlatRecompute]) -> None:
         self.problem, self.recomputes, self.arrays = problem, recomputes, problem.arrays
@@ -66,7 +75,7 @@ class Ledger:
         self._keys = key[self._by_key]
 
     def _latest(self, storage: np.ndarray, step: np.ndarray) -> np.ndarray:
-        """The lives that storages have when a step begins, -1 where they have none."""
+        """Return the lives that storages have when a step begins, -1 for storages without one."""
         at = np.searchsorted(self._keys, storage * self._width + step) - 1
         life = self._by_key[np.maximum(at, 0)]
         return np.where((at >= 0) & (self.storage[life] == storage), life, -1)
@@ -75,7 +84,7 @@ class Ledger:
         step, storage = self.arrays.reads.of(self._order)
         life = self._latest(storage, step)
         if (life < 0).any():
-            raise KeyError(int(storage[life < 0][0]))  # read before anything makes it
+            raise KeyError(int(storage[life < 0][0]))  # read before it is computed
         self.held = np.zeros(len(self.birth), dtype=bool)
         self.held[life[(step == self.backward_start) & self.arrays.returned[storage]]] = True
         self.held[self._latest(self.arrays.gradients, np.full(len(self.arrays.gradients), self._steps))] = True
@@ -89,7 +98,7 @@ class Ledger:
         self._last[read] = self._read_steps[self._read_start[1:][read] - 1]
 
     def reads_of(self, life: int) -> list[int]:
-        """The steps that read a life, ascending."""
+        """Return the steps that read a life, ascending."""
         return self._read_steps[self._read_start[life] : self._read_start[life + 1]].tolist()
 
     def _deaths(self) -> None:
@@ -99,13 +108,15 @@ class Ledger:
         dies = (life >= 0) & (self.reads[life] > 0) & ~self.held[life] & (self.death[life] == step)
         _, first = np.unique(step[dies], return_index=True)
         self._overwritten = life[dies][first]
-        self.death[self._overwritten] -= 1  # the output takes the place of the first that it can overwrite
+        self.death[self._overwritten] -= 1  # the output overwrites the first possible argument
         if len(self.arrays.deliveries):
             self._deliveries()
 
     def _deliveries(self) -> None:
-        """Gradients that are freed when they are delivered: after an operation, or a later recomputation that reads
-        their parameters."""
+        """Set the death of gradients that are freed at their delivery.
+
+        A delivery follows an operation, or a later recomputation that reads the parameters.
+        """
         first = np.full(len(self.problem.real), self._steps - 1)
         first[self._order[self._first_runs & (self._order != BACKWARD_START)]] = np.flatnonzero(
             self._first_runs & (self._order != BACKWARD_START)
@@ -119,7 +130,7 @@ class Ledger:
         self.death[self._latest(storage, np.full(len(storage), self._steps))] = at[delivery]
 
     def _bytes(self) -> None:
-        """rise: by step, bytes that are there from then on; fall: that are not there any more."""
+        """Sum the bytes. rise: by step, bytes that count from then on; fall: bytes that no longer count."""
         steps, size = self._steps, self.arrays.size[self.storage]
         rise, fall = np.zeros(steps + 1, dtype=np.int64), np.zeros(steps + 1, dtype=np.int64)
         np.add.at(rise, self.birth, size)
@@ -142,14 +153,15 @@ class Ledger:
             self.live[step] = max(int(self.live[step]), self._after(step, rise, fall, size) + nbytes)
 
     def _after(self, step: int, rise: np.ndarray, fall: np.ndarray, size: np.ndarray) -> int:
-        """Bytes behind a step, what is delivered there still held."""
+        """Return bytes after a step, while the gradients that are delivered there are still held."""
         stays = self.held.copy()
         stays[self._overwritten] = True  # until the step after the last one at which it counts
-        there = int(rise[: step + 1].sum() - fall[: step + 2].sum() + size[stays & (self.death == step)].sum())
-        return there + (self.problem.lasting_tangents if step + 1 == self._steps else 0)
+        in_memory = int(rise[: step + 1].sum() - fall[: step + 2].sum() + size[stays & (self.death == step)].sum())
+        return in_memory + (self.problem.lasting_tangents if step + 1 == self._steps else 0)
 
     def _copies(self, rise: np.ndarray, fall: np.ndarray) -> None:
-        """Old contents of buffers that the step updates, from the forward/backward boundary to their last read."""
+        """Count old contents of buffers that the step updates, from the forward/backward boundary to their last
+        read."""
         step, buffer = self.arrays.buffers.of(self._order)
         late = step > self.backward_start
         last = np.full(len(self.arrays.copies), -1)
@@ -159,8 +171,8 @@ class Ledger:
         np.add.at(fall, last[read] + 1, self.arrays.copies[read])
 
     def _states(self, rise: np.ndarray, fall: np.ndarray) -> None:
-        """States of generators: each from the first run to the last recomputation, and the present state while it is
-        replayed."""
+        """Count states of generators: each from the first run to the last recomputation, and the current state
+        during a replay."""
         state = self.arrays.state[self._order]
         recompute = np.flatnonzero((state > 0) & ~self._first_runs)
         rise[recompute] += state[recompute]
@@ -173,40 +185,42 @@ class Ledger:
 
     @cached_property
     def _by_storage(self) -> tuple[list[int], list[tuple[int, int, int]]]:
-        """Keys of lives, ascending, with the storage, birth and death of each."""
+        """Return keys of lives, ascending, with the storage, birth and death of each."""
         at = self._by_key
         lives = zip(self.storage[at].tolist(), self.birth[at].tolist(), self.death[at].tolist(), strict=True)
         return self._keys.tolist(), list(lives)
 
     def latest(self, storage: int, step: int) -> tuple[int, int] | None:
-        """Birth and death of the life that a storage has when a step begins, if it has one."""
+        """Return birth and death of the life that a storage has when a step begins, or None."""
         keys, lives = self._by_storage
         at = bisect_left(keys, storage * self._width + step) - 1
         owner, birth, death = lives[at]
         return (birth, death) if at >= 0 and owner == storage else None
 
     def remade(self) -> list[tuple[int, int, int]]:
-        """(recompute, the life of a storage before it, the life that it begins) of all recomputations, in order of
-        execution."""
+        """Return (recomputation, life of a storage before it, life that it begins) of all recomputations, in
+        execution order."""
         new = np.flatnonzero(self._again[self.birth] >= 0)
         old = self._latest(self.storage[new], self.birth[new])
         return list(zip(self._again[self.birth[new]].tolist(), old.tolist(), new.tolist(), strict=True))
 
     @property
     def wanted(self) -> np.ndarray:
-        """By life: whether anything reads it or holds it."""
+        """Return by life whether it is read or held."""
         return (self.reads > 0) | self.held
 
     def first_need(self) -> np.ndarray:
-        """By step: the first that reads something that it makes, or -1."""
+        """Return by step the first step that reads one of its results, or -1."""
         read = np.flatnonzero(self.first >= 0)
         first = np.full(self._steps, self._steps)
         np.minimum.at(first, self.birth[read], self.first[read])
         return np.where(first < self._steps, first, -1)
 
     def only_reader(self) -> np.ndarray:
-        """By step: the only step that reads its results; -1 where none does or several do, or where something outside
-        holds them."""
+        """Return by step the only step that reads its results.
+
+        It is -1 if there are no readers or several, or if a result is held from outside.
+        """
         read = np.flatnonzero(self.reads > 0)
         first, last = np.full(self._steps, self._steps), np.full(self._steps, -1)
         np.minimum.at(first, self.birth[read], self.first[read])

@@ -1,6 +1,6 @@
-"""Local improvement of a schedule: drop recomputes that the slack permits, and run the others as late as they can.
+"""Local improvement of a schedule: drop recomputations that memory permits, and run the others as late as possible.
 
-Never worse than its input: everything is confirmed by the simulator.
+The result is never worse than the input, because the simulator confirms every change.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from .ledger import Ledger
 
 ROUNDS = 8
 
-# By recompute: the lives that storages had before it, and those that it makes.
-Made = Mapping[int, Sequence[tuple[int, int]]]
-# By recompute, what it is worth to let it go.
-Worth = Callable[[Problem, Ledger, Made], list[float]]
+# By recomputation: lives of storages before it, and the lives that it begins.
+Lives = Mapping[int, Sequence[tuple[int, int]]]
+# Returns the gain of dropping each recomputation.
+Worth = Callable[[Problem, Ledger, Lives], list[float]]
 
 
 def polish(
@@ -33,10 +33,15 @@ def polish(
     *,
     quick: bool = False,
 ) -> Proposals[Candidate]:
-    """The same schedule, or a faster or smaller one that still fits.
+    """Propose faster or smaller variants of a schedule that fit, and return the best.
 
-    start: the candidate that `given` improves on, if it is from a different strategy. quick: look only at the time of
-    each recomputation, not at what runs for it alone and at the bytes held instead.
+    Args:
+        problem: The step.
+        given: The schedule.
+        budget: Bytes.
+        deadline: Ends the search early.
+        start: The candidate that `given` improves on, if another strategy proposed that.
+        quick: Whether to rank recomputations by their time only, and not also by dependent recomputations and bytes.
     """
     best = given
     moved = as_late_as_possible(problem, best.recomputes)
@@ -56,7 +61,7 @@ def polish(
 def _fewer(
     problem: Problem, best: Candidate, budget: int, deadline: Deadline, start: Candidate | None, worth: Worth
 ) -> Proposals[Candidate]:
-    """The same schedule without recomputations that can be dropped, in order of their worth."""
+    """Drop recomputations in order of their worth."""
     most = len(best.recomputes)
     for _ in range(ROUNDS):
         if deadline.stopped():
@@ -66,7 +71,7 @@ def _fewer(
             break
         fewer = pruned(problem, [r for n, r in enumerate(best.recomputes) if n not in dropped])
         plans = (as_late_as_possible(problem, fewer), fewer)
-        # The ledger is quicker than the simulator, which has the last word.
+        # The ledger is faster than the simulator, which confirms the result.
         fits = next((plan for plan in plans if Ledger(problem, plan).peak <= budget), None)
         tried = None if fits is None else (yield Proposal(tuple(fits), start))
         if tried is not None and tried.peak <= budget and tried.time < best.time:
@@ -74,12 +79,12 @@ def _fewer(
         elif len(dropped) == 1:
             break
         else:
-            most = max(1, len(dropped) // 4)  # the ledger underestimated: take only the best few
+            most = max(1, len(dropped) // 4)  # the ledger underestimated: drop only the best few
     return best
 
 
 def polish_best(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The best schedule known, polished."""
+    """Polish the best known schedule."""
     if context.best is not None:
         order = context.best.order
         problem = instance.problem if order is None else instance.ordered(order).problem
@@ -87,8 +92,10 @@ def polish_best(instance: StepInstance, request: Request, context: Context) -> P
 
 
 def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: int) -> set[int]:
-    """Up to `most` recomputes that can be dropped together, those of most worth first: their results must fit in memory
-    meanwhile."""
+    """Return up to `most` recomputations that can be dropped together, the most valuable first.
+
+    Their results must fit in memory until they are read.
+    """
     ledger = Ledger(problem, given.recomputes)
     live, wanted = ledger.live.copy(), ledger.wanted
     lives: dict[int, list[tuple[int, int]]] = {}
@@ -126,13 +133,13 @@ def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: i
     return dropped
 
 
-def _longest(problem: Problem, ledger: Ledger, lives: Made) -> list[float]:
-    """ns of each recomputation."""
+def _longest(problem: Problem, ledger: Ledger, lives: Lives) -> list[float]:
+    """Return ns of each recomputation."""
     return [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
 
 
-def _densest(problem: Problem, ledger: Ledger, lives: Made) -> list[float]:
-    """ns of each recomputation, and of those that run for it alone, for each byte that must be held instead."""
+def _densest(problem: Problem, ledger: Ledger, lives: Lives) -> list[float]:
+    """Return ns of each recomputation, and of those that run only for it, per byte that must be held instead."""
     gone = [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
     for n, reader in zip(ledger.again, ledger.only_reader().tolist(), strict=True):
         if n >= 0 and reader >= 0 and ledger.again[reader] >= 0:
@@ -143,7 +150,7 @@ def _densest(problem: Problem, ledger: Ledger, lives: Made) -> list[float]:
 
 
 def pruned(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
-    """Without the recomputations whose outputs nothing reads any more."""
+    """Remove recomputations whose results are not read."""
     kept = list(recomputes)
     while True:
         ledger = Ledger(problem, kept)
@@ -155,7 +162,7 @@ def pruned(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRe
 
 
 def as_late_as_possible(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
-    """Every recomputation just before the first operation that reads what it makes."""
+    """Move every recomputation to just before the first operation that reads its results."""
     ledger = Ledger(problem, recomputes)
     needs = ledger.first_need().tolist()
     anchor: dict[int, int] = {}
@@ -168,9 +175,8 @@ def as_late_as_possible(problem: Problem, recomputes: Sequence[FlatRecompute]) -
             anchor[n] = recomputes[n].before
             continue
         reader = ledger.again[first]
-        if (
-            first == ledger.backward_start
-        ):  # nothing is recomputed between the last operation of the forward and the forward/backward boundary
+        if first == ledger.backward_start:
+            # No recomputation is possible between the last operation of the forward and the boundary.
             anchor[n] = problem.backward_start - 1
         else:
             anchor[n] = ledger.order[first] if reader < 0 else anchor[reader]

@@ -1,9 +1,9 @@
-"""A sequence of executions that can be changed one execution at a time, with the bytes that are live at every moment.
+"""A sequence of executions that changes one execution at a time, with the bytes live at every moment.
 
-Executions are in slots, most of which are empty, so that one can move without the others. First executions may have any
-order that the reads allow. A storage is live from an execution that computes it to the last one that reads it before it
-is computed again. A change touches only what the changed operation writes and reads, and the sum of live bytes over the
-budget, which annealing minimizes, follows from slices of one array.
+Executions are in slots, most of which are empty, so one can move without the others. First executions may have any
+order that the reads allow. A storage is live from an execution that computes it to the last execution that reads it
+before it is computed again. A change affects only storages that the changed operation writes and reads. The sum of live
+bytes over the budget, which annealing minimizes, follows from slices of one array.
 """
 
 from __future__ import annotations
@@ -20,9 +20,17 @@ GAP = 3  # slots for each execution
 
 
 class Sequence:
-    """slots[i]: where operation i executes, ascending. at: operation by slot, -1 for none. live: bytes by slot. time:
-    ns of all executions. before[i]: operations that i reads from; after[i], listed[i]: those that read from it. The
-    step has no backward of its own."""
+    """A sequence of executions of a step without a backward of its own.
+
+    Attributes:
+        slots: By operation, its slots, ascending.
+        at: By slot, its operation, or -1.
+        live: Bytes by slot.
+        time: ns of all executions.
+        before: By operation, operations that it reads from.
+        after: By operation, operations that read from it.
+        listed: `after` as sorted lists.
+    """
 
     def __init__(self, problem: Problem, order: tuple[int, ...] = ()) -> None:
         self.problem = problem
@@ -46,36 +54,36 @@ class Sequence:
             self._count(s, lives, 1)
 
     def free(self, slot: int) -> bool:
-        """Whether a slot is empty."""
+        """Return whether a slot is empty."""
         return self.at[slot] < 0
 
     def earliest(self, i: int) -> int:
-        """The first slot in which operation i may execute."""
+        """Return the first slot in which operation i may first execute."""
         if i == self.problem.end:
             return self.slots[i][0]
         return max((self.slots[f][0] for f in self.before[i]), default=0) + 1
 
     def latest(self, i: int) -> int:
-        """The last slot in which operation i may first execute."""
+        """Return the last slot in which operation i may first execute."""
         end = len(self.at) if self.problem.end is None else self.slots[self.problem.end][0]
         return min((self.slots[j][0] for j in self.after[i]), default=end) - 1
 
     def insert(self, i: int, slot: int) -> None:
-        """Execute operation i in an empty slot, too."""
+        """Execute operation i once more, in an empty slot."""
         insort(self.slots[i], slot)
         self._occupy(i, slot)
         self.time += self.problem.time[i]
         self._recount(i)
 
     def remove(self, i: int, slot: int) -> None:
-        """Do not execute operation i in this slot."""
+        """Remove the execution of operation i from a slot."""
         self.slots[i].remove(slot)
         self._vacate(i, slot)
         self.time -= self.problem.time[i]
         self._recount(i)
 
     def move(self, i: int, slot: int, to: int) -> None:
-        """Execute operation i in a different slot, which is empty."""
+        """Move an execution of operation i to an empty slot."""
         slots = self.slots[i]
         slots.remove(slot)
         insort(slots, to)
@@ -102,7 +110,7 @@ class Sequence:
             if new == old:
                 continue
             self.lives[s] = new
-            if len(old) == len(new) == 1 and old[0][0] == new[0][0]:  # by far the most frequent: it ends elsewhere
+            if len(old) == len(new) == 1 and old[0][0] == new[0][0]:  # the most frequent case: only its end moves
                 (_, end), (_, to), nbytes = old[0], new[0], self.problem.size[s]
                 self.live[end + 1 : to + 1] += nbytes
                 self.live[to + 1 : end + 1] -= nbytes
@@ -127,11 +135,11 @@ class Sequence:
         return [*lives, (runs[-1], last)]
 
     def over(self, budget: int) -> int:
-        """Bytes over the budget, summed over slots."""
+        """Return the bytes over the budget, summed over slots."""
         return int(np.maximum(self.live - budget, 0).sum())
 
     def result(self) -> tuple[tuple[int, ...], tuple[FlatRecompute, ...]]:
-        """The order of first executions, and recomputations by positions in it."""
+        """Return the order of first executions, and recomputations by positions in it."""
         firsts = sorted(self.operations, key=lambda i: self.slots[i][0])
         position = {i: n for n, i in enumerate(firsts)}
         starts = [self.slots[i][0] for i in firsts]
@@ -139,6 +147,6 @@ class Sequence:
         for i in self.operations:
             for slot in self.slots[i][1:]:
                 n = bisect_right(starts, slot)
-                if n < len(firsts):  # after the last first execution nothing reads it
+                if n < len(firsts):  # results after the last first execution are not read
                     recomputes.append((slot, FlatRecompute(position[i], n)))
         return tuple(firsts), tuple(recompute for _, recompute in sorted(recomputes, key=lambda placed: placed[0]))

@@ -1,8 +1,7 @@
-"""Make a schedule smaller, one recomputation at a time: at its worst moment, free what is cheapest to compute again
-later.
+"""Greedy reduction of a schedule's peak: at the worst moment, free the storage that is cheapest to compute again.
 
-Greedy: not fast schedules, but feasible ones where a formulation has none. A recomputation may take place anywhere
-here, even in the forward, and an operation may run again as often as memory requires.
+The results are not fast, but feasible where a formulation has no solution. A recomputation may take place anywhere,
+even in the forward, and an operation may run again as often as memory requires.
 """
 
 from __future__ import annotations
@@ -22,13 +21,19 @@ from ..problem import Problem
 from .ledger import Ledger
 from .polish import as_late_as_possible, pruned
 
-LOCALITIES = (0.0, 0.5, 1.0)  # of rankings that are worth trying
-DEEP = 200  # operations that may run again for the sake of one storage, if fewer do not help
+LOCALITIES = (0.0, 0.5, 1.0)  # localities of useful rankings
+DEEP = 200  # most operations that run again for one storage, unless no smaller move helps
 
 
 class MoveRanking:
-    """How moves are ranked: by time over bytes at the worst step (locality 0), over bytes and steps above the budget
-    that they relieve (locality 1), or between. spread: weight of a random generator in it (0: none)."""
+    """How moves are ranked: time over bytes.
+
+    Args:
+        locality: Which bytes count: 0 for bytes at the worst step, 1 for bytes and steps above the budget that the move
+            relieves, or between.
+        spread: Standard deviation of random noise; 0 for none.
+        rng: Source of the noise.
+    """
 
     def __init__(self, locality: float = 0.0, spread: float = 0.0, rng: random.Random | None = None) -> None:
         self.locality, self.spread, self.rng = locality, spread, rng
@@ -58,7 +63,16 @@ def squeeze(
     *,
     ranking: MoveRanking = PLAIN,
 ) -> tuple[FlatRecompute, ...]:
-    """Recomputations whose peak (by the ledger) is at most `budget` bytes, or the smallest peak on the way there."""
+    """Return recomputations whose peak is at most `budget` bytes, or the smallest peak that was reached.
+
+    Args:
+        problem: The step.
+        recomputes: The schedule to reduce.
+        budget: Bytes.
+        effort: How hard to search.
+        deadline: Ends the search early.
+        ranking: How moves are ranked.
+    """
     current = list(recomputes)
     ledger = Ledger(problem, current)
     best, refused = tuple(recomputes), set[tuple[int, int]]()
@@ -90,15 +104,15 @@ def squeeze(
 
 
 def _worst(ledger: Ledger) -> tuple[int, int]:
-    """The peak, and at how many steps it is reached."""
+    """Return the peak, and the number of steps that reach it."""
     return ledger.peak, int((ledger.live == ledger.peak).sum())
 
 
 def _moves(
     problem: Problem, ledger: Ledger, worst: int, budget: int, ranking: MoveRanking, deepest: int
 ) -> list[_Move]:
-    """Storages live at the worst step that can be freed there, each with the operations that would have to run again
-    before its next read, at most `deepest`."""
+    """Return storages that can be freed at the worst step, each with at most `deepest` operations to run again
+    before its next read."""
     moves: list[_Move] = []
     excess = np.maximum(ledger.live - budget, 0)
     goes = (ledger.birth < worst) & (worst <= ledger.death) & problem.arrays.goes[ledger.storage]
@@ -121,8 +135,10 @@ def _moves(
 
 
 def _can_go(problem: Problem, ledger: Ledger, life: int, reads: list[int], worst: int) -> bool:
-    """Whether a storage need not outlive the worst step, if it is computed again later: nothing outside holds it there,
-    and the operation that runs there does not read it, or may overwrite it."""
+    """Return whether a storage can be freed before the end of the worst step, if it is computed again later.
+
+    It must not be held from outside there, and the operation of that step must not read it, unless it may overwrite it.
+    """
     if ledger.held[life] and not (worst < ledger.backward_start and ledger.backward_start in reads):
         return False
     if worst not in reads:
@@ -131,21 +147,26 @@ def _can_go(problem: Problem, ledger: Ledger, life: int, reads: list[int], worst
 
 
 def _point(problem: Problem, ledger: Ledger, step: int) -> int:
-    """The operation before which recomputations for a first run, or for the forward/backward boundary, take place. None
-    can take place between the last operation of the forward and the boundary."""
+    """Return the operation before which recomputations for a first run, or for the forward/backward boundary, take
+    place.
+
+    No recomputation is possible between the last operation of the forward and the boundary.
+    """
     return ledger.order[step] if step != ledger.backward_start else problem.backward_start - 1
 
 
 def _in_time(problem: Problem, ledger: Ledger, operations: tuple[int, ...], step: int) -> bool:
-    """Whether all of them have run once where they would run again."""
+    """Return whether all of these operations have run once before they would run again."""
     return ledger.again[step] >= 0 or operations[-1] < _point(problem, ledger, step)
 
 
 def _needed(
     problem: Problem, ledger: Ledger, storage: int, worst: int, step: int, deepest: int
 ) -> tuple[int, ...] | None:
-    """Operations to run again, in order, to have `storage` at `step` without further memory at `worst`; None if more
-    than `deepest`."""
+    """Return operations to run again, ascending, to have `storage` at `step` without more memory at `worst`.
+
+    The result is None if there are more than `deepest`.
+    """
     wanted, needed = [problem.producer[storage]], set[int]()
     while wanted:
         f = wanted.pop()
@@ -161,15 +182,15 @@ def _needed(
 
 
 def _there(ledger: Ledger, storage: int, worst: int, step: int) -> bool:
-    """Whether a storage is live at `step`, or was last so after `worst`: then it can simply stay."""
+    """Return whether a storage is live at `step`, or was last live after `worst`, so that it can stay."""
     last = ledger.latest(storage, step)
     return last is not None and (last[1] >= step or last[0] > worst or last[1] > worst)
 
 
 def _insert(problem: Problem, ledger: Ledger, recomputes: list[FlatRecompute], move: _Move) -> list[FlatRecompute]:
-    """The recomputations with those of the move just before its step."""
+    """Insert the recomputations of a move just before its step."""
     again = ledger.again[move.step]
-    if again >= 0:  # the reader is itself a recomputation: stand before it in the list
+    if again >= 0:  # the reader is itself a recomputation: insert before it
         at, before = again, recomputes[again].before
     else:
         before = _point(problem, ledger, move.step)

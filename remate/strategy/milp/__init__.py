@@ -1,1 +1,1 @@
-"""Integer programs in Pyomo, solved by HiGHS, and what they share."""
+"""Integer programs in Pyomo, solved by HiGHS."""

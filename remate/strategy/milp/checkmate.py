@@ -27,19 +27,19 @@ from ..local.polish import pruned
 from .every_stage import EveryStage, Horizon, horizon
 from .highs import SOLVER
 
-LARGEST = 150  # variables of a model that is tried, times the nodes of the effort
+LARGEST = 150  # most variables of a model, per node of the effort
 GROWTH = 1.1  # variables of a model, over the square of the operations of its step
-MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2)  # shares of the budget that rounding is left
+MARGINS = (0.0, 0.02, 0.05, 0.1, 0.2)  # shares of the budget that are reserved for rounding
 THRESHOLDS = (0.5, 0.25, 0.75)
-NODES = 40  # times those of the effort: only one model is solved
-WORK = 10  # times that of the effort, for a relaxation
-GAP = 1e-4  # % of the time of the step: closer than any published figure
+NODES = 40  # nodes as a multiple of the effort's, because only one model is solved
+WORK = 10  # work of a relaxation as a multiple of the effort's
+GAP = 1e-4  # % of the step's time, smaller than any published figure
 TOLERANCE = 0.005
 PAPER = "P. Jain et al., Checkmate, MLSys 2020"
 
 
 def checkmate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The optimum of the model, corrected by what the simulator says of it; where it has none, its smallest peak."""
+    """Solve the model, corrected by the simulator's figures. If nothing fits, propose its smallest peak."""
     model = _model(instance, request)
 
     gap = max(GAP, 50.0 * request.gap)  # half of what is requested, in %
@@ -53,16 +53,16 @@ def checkmate(instance: StepInstance, request: Request, context: Context) -> Pro
         )
         if result.x is None:
             return None
-        # It counts as the simulator does, or less.
+        # The model counts exactly as the simulator does, or less.
         return Answer(_needed(instance, model.recomputes(result.x)), 0.0, None)
 
-    heard = yield from feedback(request, context, ask)
-    if heard.best is None:
+    outcome = yield from feedback(request, context, ask)
+    if outcome.best is None:
         yield from _smallest(instance, request, context, model)
 
 
 def rounded(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Relaxations for a little less than the budget, rounded; the fastest schedule that fits is among the proposals."""
+    """Round relaxations for a little less than the budget. The proposals include the fastest schedule that fits."""
     model, fits = _model(instance, request), False
     model.engine.set_cost(model.time_cost)
     for margin in MARGINS:
@@ -84,7 +84,7 @@ def rounded(instance: StepInstance, request: Request, context: Context) -> Propo
 
 
 def checkmate_fits(instance: StepInstance, request: Request) -> bool:
-    """Whether the model of a step is small enough for the effort."""
+    """Return whether the model of a step is small enough for the effort."""
     return instance.view(horizon).variables <= LARGEST * request.effort.nodes
 
 
@@ -92,15 +92,15 @@ def _model(instance: StepInstance, request: Request) -> EveryStage:
     if not checkmate_fits(instance, request):
         size, most = instance.view(horizon).variables, LARGEST * request.effort.nodes
         raise NotApplicableError(
-            f"checkmate: its model of this step has about {size:,} variables, and {request.effort.name} effort goes up "
-            f"to {most:,}, about {math.isqrt(int(most / GROWTH))} operations\n  hint: ask for more effort, for another "
-            "strategy, or for auto"
+            f"the strategy 'checkmate' solves models of up to {most:,} variables with {request.effort.name} effort, "
+            f"which is about {math.isqrt(int(most / GROWTH))} operations, and its model of this step has about "
+            f"{size:,}\n  hint: use more effort, another strategy, or auto"
         )
     return instance.view(EveryStage, request.solvers.milp)
 
 
 def _smallest(instance: StepInstance, request: Request, context: Context, model: EveryStage) -> Proposals[None]:
-    """The smallest peak of the model. It does not depend on the budget."""
+    """Propose the smallest peak of the model. It does not depend on the budget."""
     model.limit(float(instance.baseline.peak))
     model.engine.set_cost(_peak_cost(model))
     result = model.engine.solve(
@@ -125,7 +125,7 @@ def _needed(instance: StepInstance, recomputes: tuple[FlatRecompute, ...]) -> tu
 
 
 def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold: float) -> tuple[FlatRecompute, ...]:
-    """Runs that compute what is held, and what each stage needs, from what is held before it."""
+    """Return runs that compute the held storages, and the needs of each stage, from storages held before it."""
     problem, about = model.problem, model.about
     resident: set[int] = set()  # storages resident when the stage begins
     recomputes: list[FlatRecompute] = []
@@ -139,7 +139,7 @@ def _rounded(model: EveryStage, held: Mapping[tuple[int, int], float], threshold
             if s in resident or model.maker[s] in again:
                 continue
             if not about.again[model.maker[s]]:
-                resident.add(s)  # it can only have been held: the simulator counts the memory of that
+                resident.add(s)  # it must have been held; the simulator counts its memory
                 continue
             again.add(model.maker[s])
             wanted += problem.reads[about.operations[model.maker[s]]]

@@ -1,7 +1,7 @@
 """Checkmate's model: a stage for every operation, in which any earlier operation may run again once.
 
 P. Jain et al., "Checkmate: Breaking the memory wall with optimal tensor rematerialization", MLSys 2020. Operation t
-first runs at the end of stage t (the frontier advances by one operation a stage); before it, operations run again in
+first runs at the end of stage t (the frontier advances by one operation a stage). Before that, operations run again in
 step order.
 
     run[t, i]     operation i runs again in stage t < its last possible need
@@ -12,14 +12,13 @@ step order.
     need      run[t, k] <= run[t, p(s)] + hold[t, s]               for every s that k reads; first runs have run = 1
     chain     hold[t + 1, s] <= hold[t, s] + run[t, p(s)]
     memory    bytes resident at every operation of every stage <= budget: counted from operation to
-              operation: plus results, less what is freed
+              operation: plus results, less freed storages
 
-Checkmate defines `free` by big-M rows. These are as tight as they can be without more variables: free <= run of k; free
-+ hold[t + 1, s] <= 1; free + run of any later reader <= 1; sum over k of free + hold[t + 1, s] <= run[t, p(s)] +
+Checkmate defines `free` by big-M rows. These rows are as tight as possible without more variables: free <= run of k;
+free + hold[t + 1, s] <= 1; free + run of any later reader <= 1; sum over k of free + hold[t + 1, s] <= run[t, p(s)] +
 hold[t, s] (a storage in memory is freed once); and run[t, p(s)] + hold[t, s] <= 1 (a run replaces the earlier result,
-which can as well be freed before). Storages and runs that no operation can need any more have no variable. Three things
-are not in the paper: several outputs of an operation, workspace, and outputs that take the bytes of an input freed
-there.
+which can as well be freed before). Storages and runs that no operation can need any more have no variable. The paper
+lacks three things: several outputs of an operation, workspace, and outputs that take the bytes of an input freed there.
 """
 
 from __future__ import annotations
@@ -41,9 +40,15 @@ from .solver_model import HIGHS, solver_model
 
 
 class Horizon(msgspec.Struct, frozen=True):
-    """Over the executed operations, numbered in step order. operations: their indices in the graph. last[i]: number of
-    the last stage that may need the results of operation i; until[s]: the same of storage s. again[i]: i may run again.
-    pinned[s]: stage from whose beginning on storage s must be held, if it must."""
+    """The last uses of operations and storages. Executed operations are numbered in step order.
+
+    Attributes:
+        operations: Indices of the operations in the graph.
+        last: By operation, the last stage that may need its results.
+        until: By storage, the last stage that may need it.
+        again: By operation, whether it may run again.
+        pinned: By storage, the stage from whose beginning it must be held.
+    """
 
     operations: tuple[int, ...]
     last: tuple[int, ...]
@@ -53,12 +58,12 @@ class Horizon(msgspec.Struct, frozen=True):
 
     @property
     def variables(self) -> int:
-        """About how many the model has."""
+        """Return about how many variables the model has."""
         return sum(3 * (last - i) for i, last in enumerate(self.last) if last > i)
 
 
 def horizon(instance: StepInstance) -> Horizon:
-    """What each operation and storage may still be wanted for."""
+    """Return the last possible uses of each operation and storage."""
     problem = instance.problem
     operations = tuple(i for i, real in enumerate(problem.real) if real)
     number = {i: n for n, i in enumerate(operations)}
@@ -82,7 +87,7 @@ def horizon(instance: StepInstance) -> Horizon:
 
 
 class _Variables(NamedTuple):
-    """Those of the model by their keys; where there is no key there is no variable."""
+    """Variables of the model by their keys. Keys without a variable are absent."""
 
     run: dict[tuple[int, int], Any]
     hold: dict[tuple[int, int], Any]
@@ -93,8 +98,14 @@ class _Variables(NamedTuple):
 
 
 class EveryStage:
-    """The model, solved for many budgets. Memory is counted in thousandths of the baseline's peak, time in % of its.
-    solver: the name of what solves it."""
+    """The model, solved for many budgets.
+
+    Memory is counted in thousandths of the baseline's peak, time in % of the baseline's time.
+
+    Args:
+        instance: The step.
+        solver: Name of the solver of integer programs.
+    """
 
     def __init__(self, instance: StepInstance, solver: str = HIGHS) -> None:
         self.problem, self.about = instance.problem, instance.view(horizon)
@@ -113,7 +124,7 @@ class EveryStage:
         self.time_cost = self.engine.cost.copy()
 
     def _stages(self, s: int) -> range:
-        """Stages at whose beginning storage s may be resident."""
+        """Return the stages at whose beginning storage s may be resident."""
         return range(self.maker[s] + 1, min(self.about.until[s], len(self.about.operations)) + 1)
 
     def _build(self) -> pyo.ConcreteModel:
@@ -154,7 +165,7 @@ class EveryStage:
         return m
 
     def _alive(self, m: _Variables) -> None:
-        """Pinned storages are held from their stage on."""
+        """Hold pinned storages from their stage on."""
         for s, first in self.about.pinned.items():
             last = self.about.until[s] if s in self.problem.pinned else first
             for t in range(max(first, self.maker[s] + 1), last + 1):
@@ -182,11 +193,11 @@ class EveryStage:
                     )
 
     def _run(self, m: _Variables, t: int, n: int) -> Any:
-        """Whether operation n runs in stage t: 1, a variable, or None for never."""
+        """Return whether operation n runs in stage t: 1, a variable, or None for never."""
         return 1 if t == n else m.run.get((t, n))
 
     def _available(self, m: _Variables, t: int, s: int) -> list[Any]:
-        """What makes storage s available in stage t, after its producer's turn."""
+        """Return terms that make storage s available in stage t, after its producer's turn."""
         run = self._run(m, t, self.maker[s])
         return [term for term in (run, m.hold.get((t, s))) if term is not None]
 
@@ -195,16 +206,16 @@ class EveryStage:
             yield sum(self._available(m, t, s)) >= self._run(m, t, n)
 
     def _deaths(self, m: _Variables, t: int, s: int, uses: list[int]) -> Iterator[Any]:
-        there = self._available(m, t, s)
+        available = self._available(m, t, s)
         later = m.hold.get((t + 1, s), 0)
         if not isinstance(later, int) and self.maker[s] != t:
-            yield later <= sum(there)
-        if len(there) == 2:
-            yield sum(there) <= 1
+            yield later <= sum(available)
+        if len(available) == 2:
+            yield sum(available) <= 1
         frees = [m.free[t, s, k] for k in uses]
         if not frees:
             return
-        yield sum(frees) + later <= sum(there)
+        yield sum(frees) + later <= sum(available)
         for at, k in enumerate(uses):
             run = self._run(m, t, k)
             if not isinstance(run, int):
@@ -237,16 +248,16 @@ class EveryStage:
         return self.problem.time[self.about.operations[n]] / self.percent
 
     def limit(self, budget: float) -> None:
-        """Bound the peak by a budget in bytes."""
+        """Limit the peak to a budget in bytes."""
         self.engine.set_bounds(self.peak_column, np.array([0.0]), np.array([budget / self.unit]))
 
     def recomputes(self, x: np.ndarray) -> tuple[FlatRecompute, ...]:
-        """The runs of an integral solution."""
+        """Return the runs of an integral solution."""
         chosen = binaries(x, self.run_columns)
         operations = self.about.operations
         runs = [(t, n) for (t, n), taken in zip(self.runs, chosen, strict=True) if taken]
         return tuple(FlatRecompute(operations[n], operations[t]) for t, n in sorted(runs))
 
     def held(self, x: np.ndarray) -> dict[tuple[int, int], float]:
-        """By stage and storage, how much of it is resident when the stage begins."""
+        """Return, by stage and storage, the share of it that is resident when the stage begins."""
         return {key: float(x[c]) if c >= 0 else 0.0 for key, c in zip(self.holds, self.hold_columns, strict=True)}

@@ -1,8 +1,8 @@
-"""The flat strategy: every forward storage is kept from forward to backward, or its operation runs again there.
+"""The flat strategy: every forward storage is kept from forward to backward, or its operation runs again in backward.
 
-Values that cross the boundary of a segment are kept, so that each recomputation's window stays inside the backward of
-its segment: nearly free where boundaries are small (transformers), costly where they are large and cheap to recompute
-(convolutional nets, see `staged`).
+Values that cross the boundary of a segment are kept, so each recomputation's window is inside the backward of its
+segment. This costs nearly nothing where boundaries are small (transformers), and much where they are large and cheap to
+recompute (convolutional nets, see `staged`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from .solver_model import HIGHS
 from .windows import RecomputeWindows, recompute_windows
 
 LENGTHS = (24, 12, 40)  # operations in a segment: about one attention or feed-forward layer with its norms
-WHOLE = (
-    1 << 20
-)  # a segment of all: of a part that is called several times, what crosses a boundary is held by all calls
+# One segment of everything, for parts with several calls: every call would hold the values that cross boundaries.
+WHOLE = 1 << 20
 
 
 def flat(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Models with segments of several lengths."""
+    """Solve models with segments of several lengths."""
     for length in lengths(instance):
         if not context.deadline.stopped():
             model = instance.view(flat_model, length, request.solvers.milp)
@@ -37,17 +36,17 @@ def flat(instance: StepInstance, request: Request, context: Context) -> Proposal
 
 
 def lengths(instance: StepInstance) -> tuple[int, ...]:
-    """Lengths of segments that are tried, in this order."""
+    """Return the lengths of segments that are tried, in this order."""
     return LENGTHS if instance.graph.calls == 1 else (WHOLE, *LENGTHS)
 
 
 def flat_model(instance: StepInstance, length: int, solver: str = HIGHS) -> Formulation:
-    """The model with segments of about `length` operations. solver: the name of what solves it."""
+    """Return the model with segments of about `length` operations. solver: name of the solver of integer programs."""
     return formulation(instance, flat_windows(instance.problem, length), solver)
 
 
 def flat_windows(problem: Problem, length: int) -> RecomputeWindows:
-    """Windows of the flat model."""
+    """Return the windows of the flat model."""
     split = segments(problem, length)
     return recompute_windows(problem, split.stage, allowed_stages(problem, split, 0, split.boundary))
 
@@ -55,9 +54,17 @@ def flat_windows(problem: Problem, length: int) -> RecomputeWindows:
 def allowed_stages(
     problem: Problem, split: Segments, above: int, kept: frozenset[int] = frozenset()
 ) -> Mapping[int, set[int]]:
-    """Stages in which each forward operation may be recomputed: where backward, or an operation that is recomputed
-    there, reads its results, and up to `above` stages earlier. Operations that write only `kept` storages, or may run
-    but once, never recompute."""
+    """Return the stages in which each forward operation may be recomputed.
+
+    These are the stages in which backward, or an operation that is recomputed there, reads its results, and up to
+    `above` stages before them.
+
+    Args:
+        problem: The step.
+        split: Its segments.
+        above: Number of earlier stages.
+        kept: Storages that are always kept. Operations that write only these are never recomputed.
+    """
     natural: dict[int, set[int]] = {}
     for f in reversed(problem.forward):
         outputs = [s for s in problem.writes[f] if s not in kept and s not in problem.pinned and f not in problem.once]
@@ -79,7 +86,7 @@ def allowed_stages(
 
 FLAT = Strategy(
     "flat",
-    "integer program: keep a value from forward to backward, or make it again there",
+    "integer program: keep a value from forward to backward, or compute it again in backward",
     flat,
     solver=SOLVER,
     options=frozenset({"milp"}),

@@ -1,16 +1,16 @@
 """The flat model for steps whose values are read far away: recurrences unrolled over time, a head over all their
 states.
 
-The flat model keeps what crosses the boundary of a segment, and has what an operation makes again there from its first
-possible need in a stage on. Two things that costs too much here:
+The flat model keeps values that cross the boundary of a segment, and has the results of a recomputation from its first
+possible need in a stage on. Both are too expensive here, so this model differs in two ways:
 
-* a storage that many segments read, computed from the step's inputs alone (an embedding of all times), may run again in
-  any of the stages that read it;
-* a stage ends where much memory is freed, for example after the head's gradient: what is read only after that need not
-  be in memory before.
+* a storage that many segments read, computed from the step's inputs alone (an embedding of all times), may be
+recomputed in any of the stages that read it;
+* a stage ends where much memory is freed, for example after the head's gradient: values that are read only after that
+need not be in memory before.
 
 If the values that cross do not all fit, the value that gathers them from many segments (the stack of all states) is
-kept instead, and its arguments may be freed, if nothing else that may run again reads them from a different segment.
+kept instead. Its arguments may be freed, if no other recomputable operation of a different segment reads them.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ from .retention import corrected, formulation, smallest
 from .windows import RecomputeWindows, recompute_windows
 
 LENGTHS = (40, 160)  # operations in a segment
-MANY = 3  # other segments that make what is gathered, or read what is spread
-DROP = 0.05  # share of the peak that is given back where a stage ends
+MANY = 3  # least number of other segments that a gathered value comes from, or that read a spread value
+DROP = 0.05  # share of the peak that is freed where a stage ends
 
 
 class Far(msgspec.Struct, frozen=True):
-    """How this model differs from the flat one. spread: storages that may be computed again in any stage. gathered:
-    those that are kept in place of the storages `loose`, which cross a boundary."""
+    """The differences between this model and the flat one.
+
+    Attributes:
+        spread: Storages that may be computed again in any stage.
+        gathered: Storages that are kept in place of `loose`.
+        loose: Storages that cross a boundary and may be freed.
+    """
 
     spread: frozenset[int]
     gathered: frozenset[int]
@@ -47,8 +52,11 @@ class Far(msgspec.Struct, frozen=True):
 
 
 def flat_far(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Models of long segments; with what is gathered kept, where nothing fits without. Not their neighbourhoods, which
-    take longest and gain least here: cells have the same form, and the relaxation is nearly integral."""
+    """Solve models of long segments. If nothing fits, keep gathering values.
+
+    Neighbourhoods of solutions are skipped. They take longest and gain least here, because cells have the same form and
+    the relaxation is nearly integral.
+    """
     for gather in (False, True):
         for length, model in _models(instance, context, gather):
             yield from corrected(request, context, model, None, f"far {length}")
@@ -59,7 +67,7 @@ def flat_far(instance: StepInstance, request: Request, context: Context) -> Prop
 
 
 def _models(instance: StepInstance, context: Context, gather: bool) -> Iterator[tuple[int, Formulation]]:
-    """The models that differ from the flat one, until the deadline, by length of their segments."""
+    """Yield the models that differ from the flat one, with the length of their segments, until the deadline."""
     for length in LENGTHS:
         model = None if context.deadline.stopped() else instance.view(_model, length, gather)
         if model is not None:
@@ -67,13 +75,19 @@ def _models(instance: StepInstance, context: Context, gather: bool) -> Iterator[
 
 
 def _model(instance: StepInstance, length: int, gather: bool) -> Formulation | None:
-    """None where it would equal the flat model."""
+    """Return the model, or None if it would equal the flat model."""
     windows = far_windows(instance, length, gather)
     return None if windows is None else formulation(instance, windows)
 
 
 def far_windows(instance: StepInstance, length: int, gather: bool) -> RecomputeWindows | None:
-    """length: operations in a segment. gather: keep what gathers. None where nothing of the step is far."""
+    """Return the windows of the model, or None if the step has no far values.
+
+    Args:
+        instance: The step.
+        length: Operations in a segment.
+        gather: Whether to keep gathering values.
+    """
     problem = instance.problem
     split = segments(problem, length)
     far = far_storages(problem, split, gather)
@@ -85,7 +99,7 @@ def far_windows(instance: StepInstance, length: int, gather: bool) -> RecomputeW
 
 
 def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
-    """gather: whether storages may be kept in place of those that they are computed from."""
+    """Return the storages that are treated differently. gather: whether gathering storages may be kept."""
     of, backward_start = split.of, problem.backward_start
 
     def elsewhere(f: int) -> set[int]:
@@ -106,7 +120,7 @@ def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
 
 
 def held(instance: StepInstance) -> tuple[int, ...]:
-    """Bytes at each operation of the backward, without recomputation; -1 at views."""
+    """Return bytes at each operation of the backward, without recomputation; -1 at views."""
     linked = link(instance.graph)
     at = dict.fromkeys(range(instance.graph.backward_start, len(instance.graph.operations)), -1)
     for event, nbytes in zip(linked.events, simulate(linked).during, strict=True):
@@ -116,8 +130,12 @@ def held(instance: StepInstance) -> tuple[int, ...]:
 
 
 def divided(stage: tuple[int, ...], held: tuple[int, ...]) -> tuple[int, ...]:
-    """Stages that also end where much memory is freed. stage, held: by index of backward operation, from the
-    boundary."""
+    """Return stages that also end where much memory is freed.
+
+    Args:
+        stage: By index of backward operation, from the boundary.
+        held: Bytes, in the same way.
+    """
     least, stages_ = DROP * max(held, default=0), list[int]()
     before, new, last = -1, -1, -1  # the stage and its new number, what was held
     for k, nbytes in zip(stage, held, strict=True):

@@ -1,4 +1,4 @@
-"""Where no formulation fits the budget: from the smallest peak that the flat models reach, on greedily."""
+"""A start where no formulation fits the budget: the smallest peak of the flat models, reduced greedily."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .retention import smallest
 
 
 def flat_squeeze(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The smallest schedule of each flat model, squeezed into the budget."""
+    """Squeeze the smallest schedule of each flat model into the budget."""
     for length in lengths(instance):
         candidate = yield from smallest(
             instance, request, context, instance.view(flat_model, length, request.solvers.milp)

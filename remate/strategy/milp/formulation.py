@@ -1,7 +1,7 @@
 """The retention model in Pyomo, for any segments, stages and allowed recomputations.
 
-Binary `hold[s, k]`: storage s is there when stage k begins (and since its last run). Binary `recompute[f, k]`: f runs
-again in stage k. `peak`: bytes, bounded by the budget.
+Binary `hold[s, k]`: storage s is in memory when stage k begins (and since its last run). Binary `recompute[f, k]`: f
+runs again in stage k. `peak`: bytes, bounded by the budget.
 
     minimise  sum of time[f] * recompute[f, k]                             or the peak
     need      hold[s, k] + recompute[producer(s), k] >= 1                  for every s that backward reads in stage k
@@ -44,13 +44,19 @@ TINY = 1e-7  # storages below this many parts of memory are left out: they only 
 
 
 def linear(variables: list[Any], coefficients: Sequence[float] | None = None) -> Any:
-    """A linear expression, built without the overhead of adding term by term."""
+    """Return a linear expression, built without the overhead of adding term by term."""
     return LinearExpression(linear_coefs=coefficients or [1] * len(variables), linear_vars=variables)
 
 
 class Formulation:
-    """The model of one choice of windows, solved for many budgets. reference: bytes that scale memory (any peak).
-    solver: the name of what solves it."""
+    """The model of one choice of windows, solved for many budgets.
+
+    Args:
+        problem: The step.
+        windows: Where operations may run again.
+        reference: Bytes that scale memory (any peak).
+        solver: Name of the solver of integer programs.
+    """
 
     def __init__(self, problem: Problem, windows: RecomputeWindows, reference: int, solver: str = HIGHS) -> None:
         self.problem, self.windows = problem, windows
@@ -76,8 +82,8 @@ class Formulation:
         m.peak = pyo.Var(bounds=(0, None))
 
         def available(s: int, k: int) -> list[Any]:
-            made = problem.producer[s], k
-            return [m.hold[s, k], m.recompute[made]] if made in windows.position else [m.hold[s, k]]
+            key = problem.producer[s], k
+            return [m.hold[s, k], m.recompute[key]] if key in windows.position else [m.hold[s, k]]
 
         def need(m: Any, s: int, k: int) -> Any:
             return linear(available(s, k)) >= 1
@@ -119,7 +125,7 @@ class Formulation:
         )
 
     def _kept(self, m: Any) -> None:
-        """What is there behind what reads it for sure."""
+        """Add variables for storages that stay in memory after their last certain reader."""
         windows, pairs = self.windows, list[tuple[Key, Key]]()  # (kept, one that asks for it)
         for s, stages in windows.stages.items():
             for n, k in enumerate(stages):
@@ -140,7 +146,7 @@ class Formulation:
         m.requested = pyo.Constraint(range(len(pairs)), rule=requested)
 
     def _over(self, m: Any) -> None:
-        """What takes the place of an argument that dies there."""
+        """Add variables for results that take the place of an argument that is freed there."""
         over = list(overwritten_again(self.problem, self.windows))
         m.over = pyo.Var([key[1:] for _, _, key, _, _ in over], bounds=(0, 1))
         variables = {"hold": m.hold, "kept": m.kept}
@@ -159,7 +165,7 @@ class Formulation:
         m.dies = pyo.Constraint(range(len(wanted)), rule=dies)
 
     def _beside(self, m: Any) -> Any:
-        """What the other calls of a part hold. They hold what is held when the first stage that may need it begins."""
+        """Return bytes of the other calls of a part: those held when the first stage that may need them begins."""
         problem, graph = self.problem, self.problem.graph
         sizes = {s: problem.size[s] for s in self.windows.stages if s not in problem.pinned and problem.size[s]}
         least = max(0, problem.held.kept - sum(sizes.values()))
@@ -188,8 +194,17 @@ class Formulation:
         start: Mapping[Key, bool] | None = None,
         stage: str = "",
     ) -> Result:
-        """Least extra time under `budget` bytes, up to `gap` (share of the step's time); any time of the step that is
-        not above `enough` ns will do. Both searches together take the work of the effort."""
+        """Return the least additional time under a budget. Both searches together take the work of the effort.
+
+        Args:
+            deadline: Ends the solve early.
+            budget: Bytes.
+            effort: How hard to search.
+            gap: Share of the step's time at which the solve stops.
+            enough: ns of the step that end the solve.
+            start: A first solution.
+            stage: Text for progress lines.
+        """
         gap, goal = 100.0 * gap, enough / self.percent - 100.0
         options: dict[str, Any] = {"stage": stage, "work": effort.work}
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
@@ -209,12 +224,12 @@ class Formulation:
         else:
             first = self._start(start)
         options["work"] = left if near.x is not None else effort.work
-        found = self.engine.solve(deadline, absolute_gap=gap, start=first, **options)
-        return structs.replace(found, work=found.work + near.work)
+        result = self.engine.solve(deadline, absolute_gap=gap, start=first, **options)
+        return structs.replace(result, work=result.work + near.work)
 
     def _near(self, deadline: Deadline, relaxed: Result, **options: Any) -> Result:
-        """The best solution that agrees with the relaxation wherever that is integral: mostly good, and found at
-        once."""
+        """Return the best solution that agrees with the relaxation where that is integral. It is mostly good, and
+        fast to find."""
         assert relaxed.x is not None
         columns = self.columns[self.columns >= 0]
         value = relaxed.x[columns]
@@ -222,9 +237,9 @@ class Formulation:
         settled, whole = columns[fixed], np.round(value[fixed])
         lower, upper = self.engine.lower[settled].copy(), self.engine.upper[settled].copy()
         self.engine.set_bounds(settled, whole, whole)
-        found = self.engine.solve(deadline, **options)
+        result = self.engine.solve(deadline, **options)
         self.engine.set_bounds(settled, lower, upper)
-        return found
+        return result
 
     def around(
         self,
@@ -236,7 +251,8 @@ class Formulation:
         nodes: int,
         work: float,
     ) -> Result:
-        """Least extra time under `budget` bytes where the recomputations `sure` stay as they are. start: a solution."""
+        """Return the least additional time under `budget` bytes with the recomputations `sure` unchanged. start: a
+        solution."""
         recompute = self.model.recompute
         settled = self.engine.columns([recompute[at] for at in sorted(sure) if at in recompute])
         settled = settled[settled >= 0]
@@ -245,13 +261,13 @@ class Formulation:
         return self.engine.solve(deadline, stage="neighbourhood", nodes=nodes, work=work, start=self._start(start))
 
     def priced(self, deadline: Deadline, cost: np.ndarray, budget: float, effort: Effort) -> Result:
-        """Least `cost` (by column) under `budget` bytes."""
+        """Return the least `cost` (by column) under `budget` bytes."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(cost)
         return self.engine.solve(deadline, stage="block", relative_gap=1e-4, nodes=effort.nodes, work=effort.work)
 
     def smallest(self, deadline: Deadline, effort: Effort, *, tolerance: float) -> Result:
-        """Least peak (in `unit` bytes), up to a share `tolerance` of it."""
+        """Return the least peak (in units), up to a share `tolerance` of it."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([np.inf]))
         cost = np.zeros_like(self.time_cost)
         cost[self._peak] = 1.0
@@ -270,13 +286,13 @@ class Formulation:
         return x
 
     def peak(self, result: Result) -> float:
-        """Bytes that the formulation counts for a solution."""
+        """Return bytes that the formulation counts for a solution."""
         assert result.x is not None
         base = np.array([row.base for row in self.rows])
         beside = float(np.sum(result.x[self._others])) * self.unit
         return float(np.max(result.x[self._levels] * self.unit + base, initial=0.0)) + beside
 
     def chosen(self, result: Result) -> dict[Key, bool]:
-        """The values of all hold and recomputed variables."""
+        """Return the values of all hold and recompute variables."""
         assert result.x is not None
         return dict(zip(self.keys, binaries(result.x, self.columns).tolist(), strict=True))

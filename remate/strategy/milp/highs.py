@@ -1,7 +1,7 @@
-"""The thin bridge from Pyomo to HiGHS: formulations are ordinary Pyomo models, solved again and again in one instance.
+"""The interface from Pyomo to HiGHS: formulations are ordinary Pyomo models, solved repeatedly in one HiGHS instance.
 
-Pyomo compiles the model once; bounds, right-hand sides and objectives may then change and the model be solved again.
-One thread and a fixed seed: the same model gives the same solution, unless a time limit stopped the solver.
+Pyomo compiles the model once. Then bounds, right-hand sides and objectives may change between solves. One thread and a
+fixed seed give the same solution every time, unless a time limit stops the solver.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 from ..deadline import Deadline
 
 SEED = 20260101
-# iterations of a relaxation that a check of a search counts as: between two of them whole relaxations are solved
-CHECK = 300
+CHECK = 300  # simplex iterations that one check of a search counts as; whole relaxations are solved between checks
 EVERY = 0.5  # seconds between progress messages of one solve
 SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
@@ -28,9 +27,15 @@ SOLVER = "highs " + ".".join(
 
 
 class Result(msgspec.Struct, frozen=True):
-    """status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed. x:
-    values by column (None without a solution). objective: of x, infinite without; bound: proven, whatever the status.
-    work: as `solve` counts it."""
+    """The result of a solve.
+
+    Attributes:
+        status: optimal | gap | time | iterations (a limit of nodes or work) | infeasible | interrupted | failed.
+        x: Values by column; None without a solution.
+        objective: Objective of x; infinite without a solution.
+        bound: Proven bound, whatever the status.
+        work: As `solve` counts it.
+    """
 
     status: str
     x: np.ndarray | None
@@ -52,8 +57,7 @@ _STATUS = {
 
 
 class HighsModel:
-    """A Pyomo model inside HiGHS. The model must be linear with one objective to minimise; columns are its
-    variables."""
+    """A linear Pyomo model with one objective to minimise, inside HiGHS. Columns are its variables."""
 
     def __init__(self, model: pyo.ConcreteModel) -> None:
         form = LinearStandardFormCompiler().write(model, mixed_form=True)
@@ -91,27 +95,31 @@ class HighsModel:
         self.highs.cbSimplexInterrupt += self._check
 
     def column(self, variable: Any) -> int:
-        """Column of a variable, -1 if no objective or row names it."""
+        """Return the column of a variable, or -1 if no objective or row names it."""
         return self._column.get(id(variable), -1)
 
     def columns(self, variables: Iterable[Any]) -> np.ndarray:
+        """Return the columns of variables."""
         return np.array([self.column(v) for v in variables], dtype=np.int64)
 
     def set_bounds(self, columns: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> None:
+        """Bound columns."""
         self.lower[columns], self.upper[columns] = lower, upper
         self.highs.changeColsBounds(
             len(columns), columns.astype(np.int32), np.asarray(lower, float), np.asarray(upper, float)
         )
 
     def set_cost(self, cost: np.ndarray) -> None:
+        """Replace the objective, by column."""
         self.cost = np.asarray(cost, dtype=float)
         self.highs.changeColsCost(len(cost), np.arange(len(cost), dtype=np.int32), self.cost)
 
     def set_rhs(self, constraint: Any, lower: float, upper: float) -> None:
+        """Replace the sides of a constraint."""
         self.highs.changeRowBounds(self._row[id(constraint)], lower, upper)
 
     def update(self, constraints: Iterable[Any]) -> None:
-        """Take the sides of constraints anew, after mutable parameters in them have changed."""
+        """Read the sides of constraints again, after mutable parameters in them have changed."""
         for constraint in constraints:
             lower, upper = constraint.lb, constraint.ub
             self.set_rhs(constraint, -np.inf if lower is None else lower, np.inf if upper is None else upper)
@@ -129,10 +137,22 @@ class HighsModel:
         start: np.ndarray | None = None,
         relax: bool = False,
     ) -> Result:
-        """Minimise. target: objective that is good enough. nodes: of this solve at most. work: at most, in rows of the
-        model times simplex iterations of a relaxation, or times `CHECK` for each check (of a node, a round of cuts, a
-        dive) of a search. Nodes and work, unlike seconds, give the same result every time. start: a first solution by
-        column (NaN: left open). relax: the linear relaxation."""
+        """Minimise the objective.
+
+        Nodes and work, unlike seconds, give the same result every time.
+
+        Args:
+            deadline: Ends the solve early.
+            stage: Text for progress lines.
+            absolute_gap: Gap at which the solve stops.
+            relative_gap: Relative gap at which the solve stops.
+            target: Objective at which the solve stops.
+            nodes: Most nodes of this solve.
+            work: Most rows of the model times simplex iterations of a relaxation, or times `CHECK` for each check (of a
+                node, a round of cuts, a dive) of a search.
+            start: A first solution by column; NaN for unknown values.
+            relax: Whether to solve the linear relaxation only.
+        """
         highs = self.highs
         self._deadline, self._stage = deadline, stage
         most = int(min(work / max(1, self.rows), 2**31 - 1))
@@ -158,18 +178,18 @@ class HighsModel:
     def _result(self, most: int, relax: bool) -> Result:
         status = self.highs.getModelStatus()
         info = self.highs.getInfo()
-        found = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        feasible = info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
         name = _STATUS.get(status, "failed")
         if name == "interrupted" and self._deadline is not None and not self._deadline.stopped():
             name = "iterations"
-        x = np.array(self.highs.getSolution().col_value) if found else None
-        objective = info.objective_function_value if found else float("inf")
+        x = np.array(self.highs.getSolution().col_value) if feasible else None
+        objective = info.objective_function_value if feasible else float("inf")
         if relax or not self._integer.any():
             proven = objective if name == "optimal" else -float("inf")
             return Result(name, x, objective, proven, float(self.rows * info.simplex_iteration_count))
         bound = info.mip_dual_bound if name != "infeasible" else float("inf")
         if name == "optimal" and objective - bound > 1e-6 * max(1.0, abs(objective)):
-            name = "gap"  # closed to the gap requested, not to zero
+            name = "gap"  # the gap is within the requested one, but not zero
         return Result(name, x, objective, bound, float(self.rows * CHECK * (most // CHECK - self._checks)))
 
     def _check(self, event: Any) -> None:
@@ -178,7 +198,7 @@ class HighsModel:
             return
         in_search = event.data_out.simplex_iteration_count < 0
         self._checks -= in_search
-        # Said each time: HiGHS remembers an interrupt, and would end every later solve of this model, too.
+        # Set it each time: HiGHS remembers an interrupt, and would end every later solve of this model, too.
         event.interrupt(deadline.stopped() or (self._checks < 0 and in_search))
         now = time.monotonic()
         if deadline.progress is not None and now - self._said >= EVERY:
@@ -189,5 +209,5 @@ class HighsModel:
 
 
 def binaries(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Rounded values of the columns; False for variables that the solver never saw."""
+    """Return rounded values of the columns; False for variables that are not in the solver's model."""
     return np.where(columns >= 0, x[np.maximum(columns, 0)] > 0.5, False)

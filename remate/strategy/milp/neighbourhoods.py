@@ -1,12 +1,12 @@
-"""Large-neighbourhood search: an integer program decides again where some operations recompute; the rest stays.
+"""Large-neighbourhood search: an integer program decides again where some operations recompute; the rest is unchanged.
 
 P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998. The program
-is that of `formulation` with a stage for every operation of the backward, as Checkmate has them. The reads of settled
-recomputations are known in it, so memory is counted to the byte; it stays small since a settled operation has variables
-only where it runs again already. (The program of a whole step would have a hundred thousand.)
+is that of `formulation` with a stage for every operation of the backward, as in Checkmate. It knows the reads of
+settled recomputations, so it counts memory to the byte. It is small, because a settled operation has variables only
+where it already runs again. (The program of a whole step would have a hundred thousand variables.)
 
-Free are rows of neighbours in the forward: one around an operation whose recomputations take long, or two, between
-which memory is then traded. Rows grow where programs are solved to the end and shrink where they are not.
+Free operations are runs of neighbours in the forward: one run around an operation whose recomputations take long, or
+two, between which memory is then traded. Runs grow where programs are solved to the end, and shrink where they are not.
 """
 
 from __future__ import annotations
@@ -30,20 +30,22 @@ from .warm_start import warm_start
 from .windows import RecomputeWindows, recompute_windows
 
 SEED = 20260101
-NODES = 2  # times those of the effort, in one program
-WORK = 3 / 10  # of that of the effort: programs are many, and most are solved at once
+NODES = 2  # nodes of one program, as a multiple of the effort's
+WORK = 3 / 10  # work of one program, as a share of the effort's: there are many programs, and most are easy
 USUAL = 500  # forward operations of a step that gets all the neighbourhoods of the effort
-FIRST, FEWEST, MOST = 150, 40, 300  # recomputes that a program may choose among
-GROW, SHRINK = 1.15, 0.7  # their number, where programs are solved, or are not
-ANYWHERE, TWO = 0.25, 0.5  # share of the rows that lie anywhere, and of the neighbourhoods of two rows
-PATIENCE = 3  # part of the neighbourhoods in a row that bring nothing before it ends
-NARROW = 4  # operations of the shortest row
-WORTH = 1e-4  # % of the time of the step that an improvement takes off
+FIRST, FEWEST, MOST = 150, 40, 300  # recomputations that a program may choose among: at first, least, most
+GROW, SHRINK = 1.15, 0.7  # factors of that number after a program that was solved, or was not
+ANYWHERE, TWO = 0.25, 0.5  # share of runs at random places, and share of neighbourhoods of two runs
+PATIENCE = 3  # the search ends after this fraction of the neighbourhoods in a row without improvement
+NARROW = 4  # operations of the shortest run
+WORTH = 1e-4  # least improvement, in % of the step's time
 
 
 def neighbourhoods(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Improve on the best known schedule, or on a greedy one, neighbourhood by neighbourhood. A schedule that
-    recomputes in the forward is left alone: the program has no variables for that."""
+    """Improve the best known schedule, or a greedy one, neighbourhood by neighbourhood.
+
+    A schedule that recomputes in the forward is skipped, because the program has no variables for that.
+    """
     if context.best is None:
         yield from greedy(instance, request, context)
     best = context.best
@@ -76,13 +78,12 @@ def neighbourhoods(instance: StepInstance, request: Request, context: Context) -
 
 
 def expressible(problem: Problem, given: Candidate) -> bool:
-    """Whether the program can express a schedule: it recomputes something, and nothing before the forward/backward
-    boundary."""
+    """Return whether the program can express a schedule: it recomputes something, and nothing before the boundary."""
     return bool(given.recomputes) and all(recompute.before >= problem.backward_start for recompute in given.recomputes)
 
 
 def stages(problem: Problem) -> tuple[int, ...]:
-    """A stage for every executed operation of the backward, by index minus turn."""
+    """Return a stage for every executed operation of the backward, by index from the boundary."""
     executed = accumulate(int(real) for real in problem.real[problem.backward_start :])
     return tuple(max(0, n - 1) for n in executed)
 
@@ -90,8 +91,11 @@ def stages(problem: Problem) -> tuple[int, ...]:
 def windows_around(
     problem: Problem, stage: tuple[int, ...], given: Candidate, free: Collection[int]
 ) -> RecomputeWindows:
-    """Windows in which operations outside `free` run again where they do in a schedule, and those of `free` wherever an
-    operation that runs there reads their results."""
+    """Return windows around a schedule.
+
+    Operations outside `free` run again where they do in the schedule. Operations of `free` may run again wherever an
+    operation that runs there reads their results.
+    """
     allowed, sure = _allowed(problem, stage, given, free)
     return recompute_windows(problem, stage, allowed, frozenset(sure))
 
@@ -115,7 +119,7 @@ def _allowed(
 
 
 def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: random.Random, most: int) -> frozenset[int]:
-    """Operations to decide on again, so many that a program has about `most` recomputations to choose among."""
+    """Return operations to decide on again. A program over them has about `most` recomputations to choose among."""
     weight = [0] * len(problem.real)
     for recompute in given.recomputes:
         weight[recompute.op] += problem.time[recompute.op] + 1
@@ -147,7 +151,8 @@ def _solved(
     best: Candidate,
     free: Collection[int],
 ) -> tuple[tuple[FlatRecompute, ...] | None, bool]:
-    """Recomputations that a program finds better than those of `best`, if any; and whether it was solved to the end."""
+    """Return recomputations that a program finds better than those of `best`, if any, and whether it was solved to
+    the end."""
     problem, effort = instance.problem, request.effort
     windows = windows_around(problem, stage, best, free)
     model = Formulation(problem, windows, instance.baseline.peak)
@@ -168,14 +173,14 @@ def _solved(
 
 
 def _count(instance: StepInstance, request: Request) -> int:
-    """Building a program costs as much as the step is long."""
+    """Return the number of neighbourhoods. Building a program takes time in proportion to the step."""
     size = max(1, len(instance.problem.forward))
     return max(1, int(request.effort.neighbourhoods * min(1.0, USUAL / size)))
 
 
 NEIGHBOURHOODS = Strategy(
     "neighbourhoods",
-    "integer programs for some operations of the best schedule, all other recomputations where they are",
+    "integer programs for some operations of the best schedule, all other recomputations stay",
     neighbourhoods,
     reference="P. Shaw, Using constraint programming and local search methods to solve vehicle routing problems, "
     "CP 1998",

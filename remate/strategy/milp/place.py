@@ -1,4 +1,4 @@
-"""From the variables of a formulation to recomputes: each just before its first actual need."""
+"""Converts variables of a formulation to recomputations, each just before its first actual need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .windows import Key, RecomputeWindows
 
 
 def place(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool]) -> list[FlatRecompute]:
-    """Recomputations of a solution, in step order. Recomputations that nothing needs are dropped."""
+    """Return recomputations of a solution, in step order, without those that are not needed."""
     by_stage: dict[int, list[tuple[int, int]]] = {}
     for f, k, anchor in windows.slots:
         if chosen["recompute", f, k]:
@@ -43,7 +43,7 @@ def _first_need(
 
 
 def _held_later(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool], f: int, k: int) -> bool:
-    """Whether a later stage counts on what this recomputation makes."""
+    """Return whether a later stage holds results of this recomputation."""
     for s in problem.writes[f]:
         later = [n for n in windows.stages.get(s, ()) if n > k]
         if later and chosen["hold", s, later[0]] and not chosen.get(("hold", s, k), True):

@@ -1,8 +1,8 @@
-"""A Pyomo model that Pyomo itself hands to a solver, by the name of the solver in Pyomo's `SolverFactory`.
+"""A Pyomo model that Pyomo itself gives to a solver, by the solver's name in Pyomo's `SolverFactory`.
 
-It takes the place of `HighsModel` for solvers such as CBC, SCIP or Gurobi. Limits of nodes and gaps reach those solvers
-whose options are in `OPTIONS`. Solvers share no count of work, so a limit of it becomes one of seconds: unlike with
-HiGHS, another machine may get another result. A first solution and a target are left out.
+It has the methods of `HighsModel`, for solvers such as CBC, SCIP or Gurobi. Limits of nodes and gaps apply to the
+solvers in `OPTIONS`. Solvers have no common count of work, so a limit of work becomes one of seconds. Unlike with
+HiGHS, another machine may then get another result. First solutions and targets are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...errors import UnknownNameError
 from ..deadline import Deadline
 from .highs import Result
 
-# What solvers call their limits: seconds, nodes, absolute gap, relative gap. By a part of the solver's name.
+# Names of the options for seconds, nodes, absolute gap and relative gap, by a part of the solver's name.
 OPTIONS: dict[str, tuple[str, str, str, str]] = {
     "highs": ("time_limit", "mip_max_nodes", "mip_abs_gap", "mip_rel_gap"),
     "cbc": ("seconds", "maxNodes", "allowableGap", "ratioGap"),
@@ -30,8 +30,8 @@ OPTIONS: dict[str, tuple[str, str, str, str]] = {
     "gurobi": ("TimeLimit", "NodeLimit", "MIPGapAbs", "MIPGap"),
     "glpk": ("tmlim", "", "", "mipgap"),
 }
-WORK_PER_SECOND = 5e7  # what a limit of work counts as
-LEAST = 0.5  # seconds of a solve
+WORK_PER_SECOND = 5e7  # converts a limit of work to seconds
+LEAST = 0.5  # least limit of a solve in seconds
 _STATUS = {
     TerminationCondition.optimal: "optimal",
     TerminationCondition.globallyOptimal: "optimal",
@@ -43,8 +43,11 @@ _STATUS = {
 
 
 class PyomoModel:
-    """A linear Pyomo model with one objective to minimise, and a solver. Columns are its variables. Raises
-    UnknownNameError where Pyomo knows no such solver, or it is not installed."""
+    """A linear Pyomo model with one objective to minimise, and a solver. Columns are its variables.
+
+    Raises:
+        UnknownNameError: Pyomo has no such solver, or it is not installed.
+    """
 
     def __init__(self, model: pyo.ConcreteModel, solver: str) -> None:
         self.model, self.solver, self.name = model, available(solver), solver
@@ -57,15 +60,15 @@ class PyomoModel:
         self._objective: Any = next(model.component_data_objects(pyo.Objective, active=True))
 
     def column(self, variable: Any) -> int:
-        """Column of a variable, -1 if no objective or row names it."""
+        """Return the column of a variable, or -1 if no objective or row names it."""
         return self._column.get(id(variable), -1)
 
     def columns(self, variables: Iterable[Any]) -> np.ndarray:
-        """Columns of variables."""
+        """Return the columns of variables."""
         return np.array([self.column(v) for v in variables], dtype=np.int64)
 
     def set_bounds(self, columns: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> None:
-        """Bound variables."""
+        """Bound columns."""
         self.lower[columns], self.upper[columns] = lower, upper
         for column in columns:
             low, high = float(self.lower[column]), float(self.upper[column])
@@ -84,7 +87,7 @@ class PyomoModel:
         self._objective.set_value(expression)
 
     def update(self, constraints: Iterable[Any]) -> None:
-        """Pyomo takes the sides of constraints from the model at every solve."""
+        """Do nothing: Pyomo reads the sides of constraints from the model at every solve."""
 
     def solve(
         self,
@@ -99,7 +102,7 @@ class PyomoModel:
         start: np.ndarray | None = None,
         relax: bool = False,
     ) -> Result:
-        """Minimise, as `HighsModel.solve` says; target and start are left out. relax: the linear relaxation."""
+        """Minimise the objective as `HighsModel.solve` does; `target` and `start` are ignored."""
         if deadline.stopped():
             return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
         deadline.say(f"{self.name} is solving ({stage})")
@@ -108,12 +111,12 @@ class PyomoModel:
         known = next((names for part, names in OPTIONS.items() if part in self.name), ("", "", "", ""))
         wanted = {name: value for name, value in zip(known, limits, strict=True) if name and 0 < value < float("inf")}
         with self._relaxed(relax), _quiet():
-            found: Any = self.solver.solve(self.model, load_solutions=False, options=wanted)
-        return self._result(found)
+            results: Any = self.solver.solve(self.model, load_solutions=False, options=wanted)
+        return self._result(results)
 
     @contextmanager
     def _relaxed(self, relax: bool) -> Iterator[None]:
-        """Variables that may be fractional, for a while."""
+        """Let integer variables be fractional for a while."""
         integer = [v for v in self.variables if relax and not v.is_continuous()]
         domains, bounds = [v.domain for v in integer], [(v.lb, v.ub) for v in integer]
         for v, (low, high) in zip(integer, bounds, strict=True):
@@ -126,54 +129,54 @@ class PyomoModel:
             for v, domain in zip(integer, domains, strict=True):
                 v.domain = domain
 
-    def _result(self, found: Any) -> Result:
-        condition = found.solver.termination_condition
-        status = _STATUS.get(condition, "failed" if found.solver.status == SolverStatus.error else "iterations")
-        if status == "infeasible" or not len(found.solution):
+    def _result(self, results: Any) -> Result:
+        condition = results.solver.termination_condition
+        status = _STATUS.get(condition, "failed" if results.solver.status == SolverStatus.error else "iterations")
+        if status == "infeasible" or not len(results.solution):
             proven = float("inf") if status == "infeasible" else -float("inf")
             return Result(status, None, float("inf"), proven)
         for v in self.variables:
             v.set_value(None, skip_validation=True)
-        self.model.solutions.load_from(found)
+        self.model.solutions.load_from(results)
         x = np.array([_value(v) for v in self.variables])
         objective = float(self.cost @ x) + self._offset
-        return Result(status, x, objective, _bound(found))
+        return Result(status, x, objective, _bound(results))
 
 
 def available(solver: str) -> Any:
-    """Pyomo's solver of this name. Raises UnknownNameError where there is none, or it is not installed."""
+    """Return Pyomo's solver of this name. Raises UnknownNameError if it does not exist or is not installed."""
     with _quiet():
         try:
-            made: Any = pyo.SolverFactory(solver)
-            there = bool(made.available(exception_flag=False))
-        except Exception:  # Pyomo takes any other name for that of a program, and raises what it likes
-            there, made = False, None
-    if not there:
+            known: Any = pyo.SolverFactory(solver)
+            installed = bool(known.available(exception_flag=False))
+        except Exception:  # Pyomo takes any unknown name for that of a program, and raises errors of many kinds
+            installed, known = False, None
+    if not installed:
         raise UnknownNameError(
-            f"Pyomo finds no solver {solver[:80]!r} here\n  hint: install it (`pyomo help --solvers` lists what Pyomo "
-            "knows), or leave milp= out for HiGHS"
+            f"Pyomo finds no solver {solver[:80]!r} here\n  hint: install it (`pyomo help --solvers` lists the solvers "
+            "of Pyomo), or leave milp= out for HiGHS"
         )
-    return made
+    return known
 
 
 def _value(variable: Any) -> float:
-    """Its value; solvers leave out what is at its lower bound, or in no row."""
+    """Return the value of a variable. Solvers omit variables at their lower bound, or in no row."""
     if variable.value is not None:
         return float(variable.value)
     low, high = variable.lb, variable.ub
     return min(max(0.0, -np.inf if low is None else low), np.inf if high is None else high)
 
 
-def _bound(found: Any) -> float:
+def _bound(results: Any) -> float:
     try:
-        return float(found.problem.lower_bound)
+        return float(results.problem.lower_bound)
     except (TypeError, ValueError):
         return -float("inf")
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without Pyomo's warnings: a limit that ended a solve, a solver that is not there."""
+    """Silence Pyomo's warnings about limits and missing solvers."""
     logger = logging.getLogger("pyomo")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -9,11 +9,12 @@ from .windows import Key, RecomputeWindows, recompute_windows
 
 
 def refined(problem: Problem, windows: RecomputeWindows, chosen: Mapping[Key, bool]) -> RecomputeWindows:
-    """Windows for the neighbourhood of a solution: its recomputations, and others that move none of these earlier.
+    """Return windows for the neighbourhood of a solution: its recomputations, and others that move none of these
+    earlier.
 
     The windows of a model reach over all needs that *may* arise. Once a solution is known, needs that did not arise can
-    be left out: what the solution holds is then counted exactly, and memory that the first model set aside is free to
-    use.
+    be left out. Then storages that the solution holds are counted exactly, and memory that the first model reserved is
+    free.
     """
     keep = {(f, k) for f, k in windows.position if chosen["recompute", f, k]}
     tight = recompute_windows(problem, windows.stage, _allowed(keep))

@@ -1,5 +1,5 @@
-"""A strategy out of a retention model: solve it under the budget, place its recomputations, hear the simulator,
-correct."""
+"""A strategy from a retention model: solve it under the budget, place its recomputations, and correct by the
+simulator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from ..base import Candidate, Context, Proposal, Proposals, Request
-from ..feedback import Answer, Heard, feedback
+from ..feedback import Answer, FeedbackResult, feedback
 from ..instance import StepInstance
 from .formulation import Formulation
 from .place import place
@@ -17,34 +17,41 @@ from .solver_model import HIGHS
 from .warm_start import warm_start
 from .windows import Key, RecomputeWindows
 
-TIGHT = 0.0005  # gap that one solve aims at: finer than what is asked of the whole
+TIGHT = 0.0005  # gap of one solve, smaller than that of the whole search
 
 Chosen = Mapping[Key, bool]
 
 
 def formulation(instance: StepInstance, windows: RecomputeWindows, solver: str = HIGHS) -> Formulation:
-    """The retention model of a step over these windows. solver: the name of what solves it."""
+    """Return the retention model of a step over these windows. solver: name of the solver of integer programs."""
     return Formulation(instance.problem, windows, instance.baseline.peak, solver)
 
 
 def retention(
     instance: StepInstance, request: Request, context: Context, model: Formulation, stage: str
 ) -> Proposals[None]:
-    """What the model proposes; where that is the best so far, also what is found in its neighbourhood, where memory is
-    counted exactly."""
+    """Propose the model's schedules, and, if these are the best so far, those of a neighbourhood with exact memory."""
     known = None if context.best is None else warm_start(instance.problem, model.windows, context.best.recomputes)
-    heard = yield from corrected(request, context, model, known, stage)
-    if heard.about is not None and heard.best is context.best:
-        windows = refined(instance.problem, model.windows, heard.about)
+    outcome = yield from corrected(request, context, model, known, stage)
+    if outcome.about is not None and outcome.best is context.best:
+        windows = refined(instance.problem, model.windows, outcome.about)
         around = formulation(instance, windows, request.solvers.milp)
-        yield from corrected(request, context, around, heard.about, stage)
+        yield from corrected(request, context, around, outcome.about, stage)
 
 
 def corrected(
     request: Request, context: Context, model: Formulation, start: Chosen | None, stage: str
-) -> Proposals[Heard[Chosen]]:
-    """What the model proposes for this budget, and for those that the simulator's answers ask for. start: a first
-    solution. All solves together take the work of the effort: the first brings most."""
+) -> Proposals[FeedbackResult[Chosen]]:
+    """Propose the model's schedules for this budget, and for the corrected budgets. All solves share the work of the
+    effort.
+
+    Args:
+        request: The budget and the effort.
+        context: The deadline, and the time that is good enough.
+        model: The model.
+        start: A first solution.
+        stage: Text for progress lines.
+    """
     latest, left = start, request.effort.work
 
     def ask(budget: float) -> Answer[Chosen] | None:
@@ -65,7 +72,7 @@ def corrected(
 def smallest(
     instance: StepInstance, request: Request, context: Context, model: Formulation
 ) -> Proposals[Candidate | None]:
-    """The smallest peak that the model finds, solved for once. It does not depend on the budget."""
+    """Propose the smallest peak of the model, which is cached because it does not depend on the budget."""
     key = ("smallest", model, request.effort)
     if key not in instance.kept:
         result = model.smallest(context.deadline, request.effort, tolerance=0.005)

@@ -1,7 +1,7 @@
-"""Which solver an integer program goes to: HiGHS by the fast path of `highs`, any other through Pyomo's own interface.
+"""Chooses how an integer program is solved: by HiGHS directly (`highs`), or by any other solver through Pyomo.
 
-Names are those of Pyomo's `SolverFactory`: cbc, scip, gurobi, glpk, appsi_highs. Each must be installed, as Pyomo
-wants it.
+Names are those of Pyomo's `SolverFactory`: cbc, scip, gurobi, glpk, appsi_highs. The solver must be installed for
+Pyomo.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ SolverModel = HighsModel | PyomoModel  # PyomoModel takes the place of HighsMode
 
 
 def solver_model(model: pyo.ConcreteModel, solver: str = HIGHS) -> SolverModel:
-    """A model for a solver of this name."""
+    """Return a model for the solver of this name."""
     return HighsModel(model) if solver == HIGHS else PyomoModel(model, solver)

@@ -1,8 +1,8 @@
-"""The staged strategy: a forward operation may run again in several stages, and what it makes be held between them.
+"""The staged strategy: a forward operation may run again in several stages, and its results may be held between them.
 
-Needed where boundaries are large, cheap to make again, or too many to keep: convolutional nets, U-Nets, low budgets.
-The model grows with the number of stages above its own in which an operation may be recomputed, so it suits hundreds of
-operations.
+It is needed where boundaries are large, cheap to compute again, or too many to keep: convolutional nets, U-Nets, low
+budgets. The model grows with the number of stages above its own in which an operation may be recomputed, so it suits
+hundreds of operations.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from .highs import SOLVER
 from .retention import formulation, retention, smallest
 from .windows import RecomputeWindows, recompute_windows
 
-# Operations in a segment, with the stages above its own where an operation may be recomputed.
+# Operations in a segment, and stages above its own in which an operation may be recomputed.
 SHAPES = ((8, 3), (5, 6))
 LARGEST = 900  # variables of a model that still solves in seconds
 
 
 def staged_windows(problem: Problem, length: int, above: int) -> RecomputeWindows:
-    """Windows in which every operation may be recomputed up to `above` stages before the first that needs it."""
+    """Return windows in which operations may be recomputed up to `above` stages before the first that needs them."""
     split = segments(problem, length)
     return recompute_windows(problem, split.stage, allowed_stages(problem, split, above))
 
 
 def staged(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Models with short segments first, as long as they stay solvable. Raises NotApplicableError where none is."""
+    """Solve models with short segments first, as long as they are small enough.
+
+    Raises:
+        NotApplicableError: All models of the step are too large.
+    """
     sizes = [_variables(instance.view(_windows, length, above)) for length, above in SHAPES]
     if min(sizes) > LARGEST:
         raise NotApplicableError(
-            f"staged: its smallest model of this step has about {min(sizes):,} variables, and it solves those of up to "
-            f"{LARGEST:,}\n  hint: ask for another strategy (flat), or for auto"
+            f"the strategy 'staged' solves models of up to {LARGEST:,} variables, and its smallest model of this step "
+            f"has about {min(sizes):,}\n  hint: use another strategy (flat), or auto"
         )
     for (length, above), size in zip(SHAPES, sizes, strict=True):
         if size <= LARGEST and not context.deadline.stopped():

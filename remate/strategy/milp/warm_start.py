@@ -1,4 +1,4 @@
-"""Known recomputations as a first solution of any formulation."""
+"""Known recomputations as a first solution of a formulation."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from .windows import Key, RecomputeWindows
 
 
 def warm_start(problem: Problem, windows: RecomputeWindows, recomputes: Iterable[FlatRecompute]) -> dict[Key, bool]:
-    """Values of all variables for these recomputations: where they run, in the stages that the formulation allows, and
-    what must then be held. Memory may not fit: the solver then drops or repairs it."""
+    """Return values of all variables for these recomputations: runs in allowed stages, and storages that must be held
+    for them.
+
+    The solution may exceed the memory limit. Then the solver drops or repairs it.
+    """
     wanted = {
         (r.op, windows.stage[r.before - problem.backward_start])
         for r in recomputes

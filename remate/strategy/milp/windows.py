@@ -1,6 +1,6 @@
-"""Where a recomputation may stand, when its outputs may be needed, and the memory rows that follow.
+"""Where recomputations may take place, when their outputs may be needed, and the memory rows that follow.
 
-Backward is split into stages. A forward operation f may run again in its allowed stages, at most once in each, at a
+Backward is divided into stages. A forward operation f may run again in its allowed stages, at most once in each, at a
 *slot*: just before its first possible need there. Slots and executed operations are *positions*, in step order. A
 storage that an operation of stage k may need is either *held* when that stage begins or computed again in it.
 """
@@ -22,13 +22,20 @@ Key = tuple[str, int, int]  # ("hold", storage, stage), ("recompute", operation,
 class RecomputeWindows(msgspec.Struct, frozen=True):
     """Where operations may run again.
 
-    slots: (operation, stage, anchor) of possible recomputations in step order; it takes place before the backward
-    operation `anchor`. position: of each slot, by (operation, stage). at: position of every executed operation. need:
-    by (storage, stage), last position where it may be needed. stages: by storage, the stages in which it may be needed,
-    ascending. read: (storage, stage) pairs that a backward operation reads. stage: by index of backward operation, from
-    the boundary. sure: recomputations, as (operation, stage), that are settled; if it is not None, storages that only
-    others read count only if these run (`kept_after`). readers: by (storage, stage), positions where it may be read,
-    with the operation that may be recomputed there or -1.
+    Attributes:
+        slots: (operation, stage, anchor) of possible recomputations in step order. A recomputation takes place before
+            the backward operation `anchor`.
+        position: Position of each slot, by (operation, stage).
+        at: Position of every executed operation.
+        count: Number of positions.
+        need: By (storage, stage), the last position where the storage may be needed.
+        stages: By storage, the stages in which it may be needed, ascending.
+        read: (storage, stage) pairs that a backward operation reads.
+        stage: By index of backward operation, from the boundary.
+        readers: By (storage, stage), positions where the storage may be read, with the operation that may be recomputed
+            there, or -1.
+        sure: Settled recomputations, as (operation, stage). If given, storages that only other recomputations read
+            count only if these run (`kept_after`).
     """
 
     slots: tuple[tuple[int, int, int], ...]
@@ -49,10 +56,13 @@ def recompute_windows(
     allowed: Mapping[int, Set[int]],
     sure: frozenset[tuple[int, int]] | None = None,
 ) -> RecomputeWindows:
-    """Windows from allowed recomputations.
+    """Return windows from allowed recomputations.
 
-    stage: by index of backward operation, from the boundary. allowed: by forward operation, stages in which it may be
-    recomputed. sure: as in the windows.
+    Args:
+        problem: The step.
+        stage: By index of backward operation, from the boundary.
+        allowed: By forward operation, stages in which it may be recomputed.
+        sure: As in the windows.
     """
     backward_start = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
@@ -104,8 +114,10 @@ def _made_besides(
     position: Mapping[tuple[int, int], int],
     readers: dict[tuple[int, int], list[tuple[int, int]]],
 ) -> None:
-    """A storage that a recomputation writes and its stage does not read can be held from there for a later stage, as if
-    this stage read it."""
+    """Add readers for storages that a recomputation writes and that its stage does not read.
+
+    Such a storage can be held for a later stage, as if this stage read it.
+    """
     last: dict[int, int] = {}
     for s, k in readers:
         last[s] = max(last.get(s, -1), k)
@@ -118,8 +130,10 @@ def _made_besides(
 def _anchors(
     problem: Problem, k: int, backward: list[int], candidates: list[int], *, needed_only: bool
 ) -> dict[int, int]:
-    """For each candidate that the stage may need: the operation before which that need first arises; for others the
-    first operation of the stage, unless only needed ones are wanted."""
+    """Return the operation before which each candidate is first needed in the stage.
+
+    Candidates that are not needed get the first operation of the stage, unless `needed_only`.
+    """
     inside = set(backward)
     first: dict[int, int] = {}
     for f in reversed(candidates):
@@ -136,7 +150,13 @@ def _anchors(
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A memory row: base bytes plus the change of the coefficients since the previous row."""
+    """A memory row.
+
+    Attributes:
+        position: Its position.
+        base: Bytes that do not depend on variables.
+        change: Changes of coefficients since the previous row.
+    """
 
     position: int
     base: int
@@ -144,7 +164,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def rows(problem: Problem, windows: RecomputeWindows) -> list[Row]:
-    """Memory at every position, as changes; rows that other rows imply are left out."""
+    """Return memory at every position, as changes, without rows that other rows imply."""
     base, change = _pieces(problem, windows)
     kept: list[tuple[int, int, list[tuple[Key, int, int]]]] = []  # position, base, atoms since the previous row
     pending: list[tuple[Key, int, int]] = []
@@ -170,8 +190,10 @@ def _sum(atoms: list[tuple[Key, int, int]]) -> tuple[tuple[Key, int], ...]:
 
 
 def _pieces(problem: Problem, windows: RecomputeWindows) -> tuple[list[int], list[list[tuple[Key, int, int]]]]:
-    """Changes of the fixed bytes, and of the coefficients as (variable, bytes, sign of the change of memory): where a
-    storage goes over from `held or made again` to `held for a later stage`, memory cannot rise."""
+    """Return changes of the fixed bytes, and of coefficients as (variable, bytes, sign of the change of memory).
+
+    Memory cannot rise where a storage changes from `held or computed again` to `held for a later stage`.
+    """
     end = windows.count
     base = [0] * (end + 1)
     change: list[list[tuple[Key, int, int]]] = [[] for _ in range(end + 1)]
@@ -202,8 +224,10 @@ def _pieces(problem: Problem, windows: RecomputeWindows) -> tuple[list[int], lis
 
 
 def _fixed_end(problem: Problem, windows: RecomputeWindows, s: int) -> int:
-    """Last position at which forward storage s is live from its first run in every plan; for an output of the model, in
-    the forward."""
+    """Return the last position at which forward storage s is live from its first run in every plan.
+
+    For an output of the model, return the last position of the forward.
+    """
     if s in problem.returned:
         return len(problem.forward) - 1
     if s in problem.gradients:
@@ -247,9 +271,12 @@ def _retained(
 def kept_after(
     problem: Problem, windows: RecomputeWindows, s: int, k: int
 ) -> tuple[int, list[tuple[int, Key, Key]]] | None:
-    """For a storage in a stage where recomputations that are not settled are its last readers: the last position at
-    which it is in memory in any case, and for each of these reads its position, the variable for its being in memory
-    until then, and the recomputation that needs it."""
+    """Return how long a storage stays in memory in a stage whose last readers are unsettled recomputations.
+
+    Returns:
+        The last position at which it is in memory in any case; and, for each later reader, its position, the variable
+        for being in memory until then, and the recomputation that needs it.
+    """
     if windows.sure is None:
         return None
     readers = windows.readers[s, k]
@@ -262,9 +289,12 @@ def kept_after(
 def overwritten_again(
     problem: Problem, windows: RecomputeWindows
 ) -> Iterator[tuple[int, int, Key, tuple[int, int] | None, Key | None]]:
-    """Operations that may overwrite an argument, if nothing needs it any more: settled recomputations, and operations
-    of the backward. The storage, the position, the variable that says so, the recomputation, if it is one, and the
-    variable for its being needed, if that is possible."""
+    """Yield operations that may overwrite an argument that is not needed later: settled recomputations, and backward
+    operations.
+
+    Each entry has the storage, the position, the variable for overwriting, the recomputation if it is one, and the
+    variable for a later need if one is possible.
+    """
     if windows.sure is None:
         return
     backward_start = problem.backward_start

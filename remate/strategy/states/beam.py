@@ -1,11 +1,11 @@
-"""Recomputations for a step of any size: beam search over the states of `space`, from the first operation to the last.
+"""Beam search over the states of `space`, from the first operation to the last: recomputations for a step of any size.
 
-A layer holds the states, `width` at most, in which the next operation is the same: those that promise the least time.
-An operation whose arguments are there runs; otherwise what they are made from runs again first, earliest or latest
-operation first. Where something does not fit, items go in the order of what they cost to make again, over their bytes
-and, to a power, the distance of their next use: the rule of DTR (M. Kirisame et al., Dynamic tensor rematerialization,
-2021) with the future known, as L. Belady's rule (1966) knows it. One state per layer is a greedy pass over the step;
-wider layers keep what it would have to guess.
+A layer has at most `width` states with the same next operation: those with the least estimated time. An operation whose
+arguments are in memory runs. Otherwise the operations that compute the missing arguments run again first, earliest or
+latest operation first. If something does not fit, items are freed in the order of their cost of recomputation, over
+their bytes and, to a power, the distance of their next use: the rule of DTR (M. Kirisame et al., Dynamic tensor
+rematerialization, 2021) with the future known, as in L. Belady's rule (1966). One state per layer is a greedy pass over
+the step; wider layers keep alternatives that a greedy pass would have to guess.
 """
 
 from __future__ import annotations
@@ -25,23 +25,27 @@ from .downward import downward
 from .space import UPDATE, Space, State, StateMove, bits, space_of
 
 REACHES = (0.5, 1.0, 0.25)  # powers of the distance
-SHORT = 32  # items whose real cost is looked at
-FIRST = 4  # width after the greedy passes; it grows by as much
-OF_A_STEP = (
-    100  # operations of a step up to which it gets all states of the effort: each takes as much longer as the step is
-)
-FAR = 1 << 60  # ns: what cannot be made again goes last
+SHORT = 32  # items whose exact cost is computed
+FIRST = 4  # width after the greedy passes; it grows by this factor
+OF_A_STEP = 100  # operations up to which a step gets all states of the effort; a state's time grows with the step
+FAR = 1 << 60  # ns: items that cannot be recomputed are freed last
 GREEDY = 2  # executions that a greedy pass may take, per operation of the step
-# times as many states as the layers before that wider ones visit, at least: where fewer are left they would not end
-GROWS = 2.5
+GROWS = 2.5  # least ratio of states that wider layers visit; with fewer states left they would not end
 
 
 DTR = "Kirisame et al. 2021, Dynamic tensor rematerialization"
 
 
 class _Node(NamedTuple):
-    """A state on a walk. held: bytes resident. time: ns of recomputations so far. estimate: ns of recomputations in the
-    end, at least. above: the node before, and what ran again on the way."""
+    """A state on a walk.
+
+    Attributes:
+        state: The state.
+        held: Bytes resident.
+        time: ns of recomputations so far.
+        estimate: Least ns of recomputations in the end.
+        above: The previous node, and the recomputation on the way.
+    """
 
     state: State
     held: int
@@ -51,7 +55,8 @@ class _Node(NamedTuple):
 
 
 def beam(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Greedy passes, then ever wider layers, what fits polished; where nothing fits, what fits a greater budget."""
+    """Run greedy passes, then wider and wider layers, and polish what fits. If nothing fits, search under larger
+    budgets."""
 
     def search(budget: int) -> Proposals[int | None]:
         peaks: list[int] = []
@@ -68,8 +73,11 @@ def beam(instance: StepInstance, request: Request, context: Context) -> Proposal
 
 
 def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterator[tuple[FlatRecompute, ...]]:
-    """Recomputations within `budget` bytes. Greedy passes come first, one for each of REACHES, long enough for the
-    step; then wider and wider layers, until `states` states have been visited or no state was left out."""
+    """Yield recomputations within `budget` bytes.
+
+    Greedy passes come first, one for each of REACHES, long enough for the step. Then layers get wider and wider, until
+    `states` states have been visited or no state was left out.
+    """
     search = _Beam(space, budget, deadline)
     width, left, passes = FIRST, states, max(states, GREEDY * len(space.points))
     for reach in REACHES:
@@ -83,8 +91,8 @@ def walks(space: Space, budget: int, states: int, deadline: Deadline) -> Iterato
 class _Beam:
     def __init__(self, space: Space, budget: int, deadline: Deadline) -> None:
         self.space, self.budget, self.deadline = space, budget, deadline
-        self.left = 0  # states that the present run may still visit
-        self.whole = False  # no state was left out in the last run: a wider one would do the same
+        self.left = 0  # states that the current run may still visit
+        self.whole = False  # whether no state was left out in the last run, so that a wider run would be equal
         self.dearer: dict[tuple[int, bool], tuple[int, int, float]] = {}  # see `_dearer`
         self.uses: list[list[int]] = [[] for _ in space.size]
         for p in range(len(space.points)):
@@ -102,7 +110,7 @@ class _Beam:
         yield _walk(layer[0])
 
     def _layer(self, layer: list[_Node], width: int, reaches: tuple[float, ...]) -> list[_Node]:
-        """The best states after the operation that all states of a layer are about to run."""
+        """Return the best states after the operation that all states of a layer are about to run."""
         queue = [(node.estimate, 0, n, node) for n, node in enumerate(layer)]
         seen, best_of_state = {node.state for node in layer}, dict[State, _Node]()
         serial, depth = len(layer), 0
@@ -126,19 +134,19 @@ class _Beam:
         return best[:width]
 
     def _steps(self, node: _Node, width: int, reaches: tuple[float, ...]) -> Iterator[tuple[_Node, int]]:
-        """Nodes one execution further, with the operation that ran again in it, or -1."""
+        """Yield nodes one execution further, with the operation that ran again in it, or -1."""
         space, state = self.space, node.state
-        there = state.resident | state.returned
+        available = state.resident | state.returned
         moves = list(space.first(state.point))
-        lacking = moves[0].need & ~there
+        lacking = moves[0].need & ~available
         pending, again = 0, -1
         if lacking:
-            if space.points[state.point] < 0:  # the forward/backward boundary: nothing runs again there
+            if space.points[state.point] < 0:  # the forward/backward boundary, where no recomputation is possible
                 return
             operations, pending = self._sources(state, lacking)
             if not operations:
                 return
-            ready = [f for f in operations if not space.needs(state.point, f) & ~there]
+            ready = [f for f in operations if not space.needs(state.point, f) & ~available]
             chosen = dict.fromkeys((ready[0], ready[-1]) if width > 1 else ready[:1])
             moves = [move for f in chosen for move in space.again(state.point, f)]
         for move in moves:
@@ -151,9 +159,12 @@ class _Beam:
                     yield following, again
 
     def _sources(self, state: State, lacking: int) -> tuple[list[int], int]:
-        """Operations to run again so that the lacking items are there, in order; and the items that they will read.
-        None if a generator's state or the copy of a buffer was freed."""
-        space, there = self.space, state.resident | state.returned
+        """Return operations to run again so that the missing items are in memory, ascending, and the items that they
+        read.
+
+        The result is empty if a generator's state or the copy of a buffer was freed.
+        """
+        space, available = self.space, state.resident | state.returned
         operations, read, seen = set[int](), 0, 0
         while lacking:
             k = (lacking & -lacking).bit_length() - 1
@@ -164,11 +175,11 @@ class _Beam:
             seen |= space.writes[f]
             need = space.needs(state.point, f)
             read |= need
-            lacking = (lacking | need & ~there) & ~seen
+            lacking = (lacking | need & ~available) & ~seen
         return sorted(operations), read
 
     def _room(self, node: _Node, move: StateMove, pending: int, reaches: tuple[float, ...]) -> list[int]:
-        """Sets of items to free so that the move fits, one per way of ranking."""
+        """Return sets of items to free so that the move fits, one per ranking."""
         state, space = node.state, self.space
         excess = space.during(state, move, node.held) - self.budget
         if excess <= 0:
@@ -182,7 +193,7 @@ class _Beam:
         return list(dict.fromkeys(self._enough(order, excess) for order in ranked))
 
     def _enough(self, order: list[int], excess: int) -> int:
-        """The first items whose bytes suffice, without those that the later ones made superfluous."""
+        """Return the first items whose bytes suffice, without those that later items made superfluous."""
         size, taken, freed = self.space.size, list[int](), 0
         for k in order:
             if freed >= excess:
@@ -198,7 +209,7 @@ class _Beam:
         return dropped
 
     def _ranked(self, state: State, free: int, pending: int, reach: float) -> list[int]:
-        """Items in the order in which they are freed: what the recomputations in hand will read comes last."""
+        """Return items in the order in which they are freed. Items that pending recomputations read come last."""
         space, p = self.space, state.point
         rough: list[tuple[bool, float, int]] = []
         for k in bits(free):
@@ -216,22 +227,24 @@ class _Beam:
         return (uses[at] if at < len(uses) else len(self.space.points)) - p + 1
 
     def _dearer(self, state: State, k: int) -> float:
-        """How many times the time of its own operation it takes to make an item again. Known until one of the items
-        that were requested comes or goes."""
+        """Return the time to recompute an item over the time of its own operation.
+
+        It is cached until one of the needed items enters or leaves memory.
+        """
         space, f = self.space, self.space.makers[k]
         if f < 0:
             return 1.0
-        there, key = (state.resident | state.returned) & ~(1 << k), (k, state.point >= space.update)
+        available, key = (state.resident | state.returned) & ~(1 << k), (k, state.point >= space.update)
         requested, was, ratio = self.dearer.get(key, (0, -1, 0.0))
-        if there & requested != was:
-            produced, requested = self._makers(state.point, 1 << k, there)
+        if available & requested != was:
+            produced, requested = self._makers(state.point, 1 << k, available)
             time = sum(space.problem.time[g] for g in produced)
             ratio = (time + 1) / (space.problem.time[f] + 1)
-            self.dearer[key] = requested, there & requested, ratio
+            self.dearer[key] = requested, available & requested, ratio
         return ratio
 
-    def _makers(self, p: int, items: int, there: int) -> tuple[set[int], int]:
-        """Operations that make items again, and the items that they were requested."""
+    def _makers(self, p: int, items: int, available: int) -> tuple[set[int], int]:
+        """Return operations that recompute items, and the items that they need."""
         space, makers, seen, requested = self.space, set[int](), 0, 0
         while items:
             f = space.makers[(items & -items).bit_length() - 1]
@@ -241,7 +254,7 @@ class _Beam:
             seen |= space.writes[f]
             need = space.needs(p, f)
             requested |= need
-            items = (items | need & ~there) & ~seen
+            items = (items | need & ~available) & ~seen
         return makers, requested
 
     def _after(self, node: _Node, move: StateMove, dropped: int, again: int, width: int) -> _Node | None:
@@ -264,4 +277,6 @@ def _walk(node: _Node) -> tuple[FlatRecompute, ...]:
     return tuple(reversed(recomputes))
 
 
-BEAM = Strategy("beam", "walk through the step, free what costs least to make again per byte and distance", beam, DTR)
+BEAM = Strategy(
+    "beam", "walk through the step, free values that cost least to compute again, by bytes and distance", beam, DTR
+)

@@ -1,4 +1,4 @@
-"""A search over states under the budget; where it finds nothing, how far down it gets."""
+"""A search over states under the budget, and under larger budgets if it fails."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable
 from ..base import Context, Proposals, Request
 from ..instance import StepInstance
 
-HALVINGS = 12  # at most; a step of many operations gets fewer
-SHARE = 4  # of them, times the states of one search over the operations of the step
+HALVINGS = 12  # most halvings; a step of many operations gets fewer
+SHARE = 4  # halvings per (states of one search / operations of the step)
 
 
 def downward(
     instance: StepInstance, request: Request, context: Context, search: Callable[[int], Proposals[int | None]]
 ) -> Proposals[None]:
-    """Let `search` look for schedules under the budget. It reports the least peak that it reached, or None.
+    """Search under the budget with `search`, which returns the least peak that it reached, or None.
 
-    Without success it looks under greater budgets, halfway between the greatest that failed and the least peak that was
-    reached: the smallest peak of a search is one that an earlier search reached.
+    If it fails, search under larger budgets, halfway between the largest that failed and the least peak that was
+    reached. So the smallest peak of a search is one that an earlier search reached.
     """
     failed = max(request.budget, instance.floor)
     if (yield from search(failed)) is not None:

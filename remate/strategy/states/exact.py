@@ -1,10 +1,10 @@
-"""The fastest recomputations of a small step, proven, and what is proven when a limit of states ends the search.
+"""The fastest recomputations of a small step, proven, or a bound if a limit of states ends the search.
 
 A* (P. E. Hart, N. J. Nilsson, B. Raphael, A formal basis for the heuristic determination of minimum cost paths, 1968)
-over the states of `space`. The estimate of a state is the time of all operations that must still run again, each once;
-it never falls by more than a move costs, so the first walk that arrives is the fastest, and the least estimate that
-waits is a bound on every walk. Two rules lose nothing: more items are never worse than fewer at the same time, so an
-item is freed only where something else would not fit; and what nothing can need any more is gone at once.
+over the states of `space`. The estimate of a state is the time of all operations that must still run again, each once.
+It never falls by more than the cost of a move, so the first walk that arrives is the fastest, and the least estimate in
+the queue is a bound on every walk. Two rules lose nothing: more items are never worse than fewer at the same time, so
+an item is freed only if something else would not fit; and items that cannot be needed any more are freed at once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ _Step = tuple[State, int]  # the state before a move, and the operation that ran
 
 
 def exact(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """The fastest schedule; where nothing fits, or the search is too long, ever smaller ones over the budget, for which
-    all searches together visit as many states as the first search may."""
+    """Search for the fastest schedule.
+
+    If nothing fits, or the search is too long, search under larger budgets. All these searches together visit as many
+    states as the first search may.
+    """
     left = 2 * request.effort.states
 
     def search(budget: int) -> Proposals[int | None]:
@@ -43,15 +46,20 @@ def exact(instance: StepInstance, request: Request, context: Context) -> Proposa
 
 
 def estimate(instance: StepInstance, request: Request, context: Context) -> int:
-    """The least extra time of every walk, when the search ends: the optimum, if it is known."""
+    """Return the least time of every walk when the search ends; the optimum if the search is complete."""
     result = _once(instance, request.budget, request.effort.states, context.deadline)
     return instance.baseline.time + (result.bound if result.recomputes is not None or not result.complete else 0)
 
 
 class ExactResult(msgspec.Struct, frozen=True):
-    """recomputations: the fastest within the budget, or None. bound: ns that any schedule within the budget takes
-    beyond running each operation once. complete: the search reached no limit; then, if recomputations is None, no
-    schedule fits. states: visited."""
+    """The result of a search.
+
+    Attributes:
+        recomputes: The fastest within the budget, or None.
+        bound: ns that any schedule within the budget takes beyond running each operation once.
+        complete: Whether the search reached no limit. If it is complete and `recomputes` is None, no schedule fits.
+        states: Number of visited states.
+    """
 
     recomputes: tuple[FlatRecompute, ...] | None
     bound: int
@@ -60,7 +68,7 @@ class ExactResult(msgspec.Struct, frozen=True):
 
 
 def _once(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
-    """The result of `fastest`, cached unless the deadline ended the search."""
+    """Return the result of `fastest`, cached unless the deadline ended the search."""
     at = (fastest, budget, states)
     if at in instance.kept:
         return instance.kept[at]
@@ -71,7 +79,7 @@ def _once(instance: StepInstance, budget: int, states: int, deadline: Deadline) 
 
 
 def fastest(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
-    """Search for the fastest recomputations whose peak is at most `budget` bytes, visiting at most `states` states."""
+    """Search for the fastest recomputations whose peak is at most `budget` bytes, in at most `states` states."""
     return _StateSearch(instance.view(space_of), budget).run(states, deadline)
 
 
@@ -112,9 +120,9 @@ class _StateSearch:
 
     def _expand(self, state: State, held: int, time: int) -> None:
         space, tight = self.space, False
-        there = state.resident | state.returned
+        available = state.resident | state.returned
         for move in self._moves(state):
-            if move.need & ~there or (move.victim and not move.victim & state.resident):
+            if move.need & ~available or (move.victim and not move.victim & state.resident):
                 continue
             if space.during(state, move, held) > self.budget:
                 tight = True
@@ -146,4 +154,4 @@ class _StateSearch:
 
 
 EXACT = Strategy("exact", "the fastest schedule of a small step, by A* over its states", exact, REFERENCE)
-STATES = Bound("states", "what A* over the states of a step has proven when it ends", estimate, REFERENCE)
+STATES = Bound("states", "the least estimate of A* over the states of a step when it ends", estimate, REFERENCE)

@@ -1,13 +1,13 @@
-"""A step under recomputations as a walk: a state is the next operation and the set of forward storages in memory.
+"""A step with recomputations as a walk: a state is the next operation and the set of forward storages in memory.
 
-From a state one may run the next operation, run a forward operation again, or free a storage. Every legal list of
-recomputations is such a walk, and every walk is a list of recomputations: recomputations in the forward, several
-recomputations of an operation, and operations that overwrite their arguments in place need no special case. It is the
-pebble game of register allocation with recomputation (R. Sethi, Complete register allocation problems, SIAM J. Comput.
-4, 1975), in which the order of first runs is given, weights are bytes and moves cost time.
+From a state, one may run the next operation, run a forward operation again, or free a storage. Every legal list of
+recomputations is such a walk, and every walk is a list of recomputations. Recomputations in the forward, several
+recomputations of an operation, and operations that overwrite their arguments need no special case. It is the pebble
+game of register allocation with recomputation (R. Sethi, Complete register allocation problems, SIAM J. Comput. 4,
+1975) with a given order of first runs. Weights are bytes, and moves cost time.
 
 Sets are bit masks of *items*: forward storages, saved states of generators, copies of buffers that the step updates.
-The last two cannot be computed again: they are promised from the start, and their bytes count from the run, or the
+The last two cannot be computed again. They are promised from the start, and their bytes count from the run, or the
 forward/backward boundary, that creates them. Backward values live equally long in every walk, so they are a number of
 bytes per operation.
 """
@@ -21,13 +21,19 @@ from ..account import backward_holdings, levels
 from ..instance import StepInstance
 from ..problem import Problem
 
-UPDATE = -1  # among operations: forward has ended, buffers take their values
-BACKWARD_START = -2  # the outputs are the caller's, tangents arrive
+UPDATE = -1  # as an operation: forward has ended, buffers get their values
+BACKWARD_START = -2  # as an operation: outputs go to the caller, tangents arrive
 
 
 class State(NamedTuple):
-    """point: index in `Space.points` of what runs next. resident: items that are there. returned: outputs of the model
-    whose value from the forward/backward boundary, held by the caller, is still what a read of them sees."""
+    """A state of a walk.
+
+    Attributes:
+        point: Index in `Space.points` of the next operation.
+        resident: Items in memory.
+        returned: Outputs of the model whose value from the forward/backward boundary, held by the caller, a read still
+            sees.
+    """
 
     point: int
     resident: int
@@ -35,8 +41,16 @@ class State(NamedTuple):
 
 
 class StateMove(NamedTuple):
-    """One execution. need: items that it reads. written: items that it writes. victim: the item that it overwrites, or
-    0. fixed: bytes held meanwhile beside the items that are resident. time: ns."""
+    """One execution.
+
+    Attributes:
+        op: The operation.
+        need: Items that it reads.
+        written: Items that it writes.
+        victim: The item that it overwrites, or 0.
+        fixed: Bytes held meanwhile beside resident items.
+        time: ns.
+    """
 
     op: int
     need: int
@@ -47,7 +61,7 @@ class StateMove(NamedTuple):
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Positions of the ones, ascending."""
+    """Yield positions of set bits, ascending."""
     while mask:
         low = mask & -mask
         yield low.bit_length() - 1
@@ -55,17 +69,22 @@ def bits(mask: int) -> Iterator[int]:
 
 
 def space_of(instance: StepInstance) -> Space:
-    """The state space of a step."""
+    """Return the state space of a step."""
     return Space(instance.problem)
 
 
 class Space:
-    """Everything about a step that the search asks for, as masks.
+    """A step for the search, as masks.
 
-    points: operations that a walk runs in turn, with UPDATE and BACKWARD_START between forward and backward. size:
-    bytes by item; makers: the operation that computes an item again, or -1. wanted[p]: items, computed before point p,
-    that some later first run reads, or that must be in memory at the boundary or at the end. useful[p]: those, and what
-    they can be computed from again. counted[p]: items whose bytes count at p.
+    Attributes:
+        points: Operations that a walk runs in turn, with UPDATE and BACKWARD_START between forward and backward.
+        size: Bytes by item.
+        makers: By item, the operation that computes it again, or -1.
+        wanted: By point, items computed before it that some later first run reads, or that must be in memory at the
+            boundary or at the end.
+        useful: By point, wanted items and items that they can be computed from.
+        counted: By point, items whose bytes count there.
+        beside: By operation, bytes held beside items, without its own results.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -73,7 +92,7 @@ class Space:
         self._items()
         self._masks()
         held = [(h.nbytes, h.first + (not h.given), h.last) for h in backward_holdings(problem)]
-        self.beside = levels(len(problem.real), held)  # by operation: bytes held beside items, without what it makes
+        self.beside = levels(len(problem.real), held)
         self._horizon()
 
     def _items(self) -> None:
@@ -115,11 +134,11 @@ class Space:
         self.last = max((p for p, op in enumerate(self.points) if op >= 0), default=0)  # of the last operation
 
     def mask(self, storages: frozenset[int] | tuple[int, ...]) -> int:
-        """Those of them that forward makes, as items."""
+        """Return storages of the forward as items."""
         return sum(self.bit[s] for s in storages if s in self.bit)
 
     def first(self, p: int) -> Iterator[StateMove]:
-        """Ways to run the operation at point p: into new memory, or over one of its arguments."""
+        """Yield ways to run the operation at point p: into new memory, or over one of its arguments."""
         problem, op = self.problem, self.points[p]
         if op == UPDATE:
             yield StateMove(UPDATE, self.reads_first(p), 0, 0, 0, 0)
@@ -140,9 +159,11 @@ class Space:
         yield StateMove(op, need, self.writes[op], 0, fixed, 0)
 
     def reads_first(self, p: int) -> int:
-        """Items that must be in memory for the operation at point p; from the last operation on, also those needed at
-        the end, and from the last operation of forward on, those needed at the forward/backward boundary: nothing runs
-        again later."""
+        """Return items that must be in memory for the operation at point p.
+
+        From the last operation on, these include items needed at the end. From the last operation of forward on, they
+        include items needed at the forward/backward boundary. Nothing runs again later.
+        """
         op = self.points[p]
         kept = self.at_end & self.born[p] if p >= self.last else 0
         if p == self.update - 1:
@@ -152,7 +173,7 @@ class Space:
         return kept | self.reads[op] | (self.old[op] if p > self.update else 0)
 
     def again(self, p: int, f: int) -> Iterator[StateMove]:
-        """Ways to run forward operation f again at point p."""
+        """Yield ways to run forward operation f again at point p."""
         problem, written = self.problem, self.writes[f]
         fixed = self.beside[self.points[p]] + problem.workspace[f] + problem.state[f]
         for s in problem.may_overwrite[f]:
@@ -161,11 +182,11 @@ class Space:
         yield StateMove(f, self.needs(p, f), written, 0, fixed, problem.time[f])
 
     def needs(self, p: int, f: int) -> int:
-        """Items that operation f reads when it runs again at point p."""
+        """Return items that operation f reads when it runs again at point p."""
         return (self.needs_late if p >= self.update else self.needs_early)[f]
 
     def _horizon(self) -> None:
-        """Masks by point, from the last to the first."""
+        """Set masks by point, from the last to the first."""
         points = self.points
         self.counted = [0] * (len(points) + 1)
         self.born = [0] * (len(points) + 1)
@@ -187,7 +208,7 @@ class Space:
             self.wanted[p], self.useful[p] = wanted & self.born[p], useful
 
     def _sources(self, items: int, known: int) -> int:
-        """These items and all that they can be computed from, where not known yet."""
+        """Return these items and all items that they can be computed from, without known ones."""
         items_known = items
         while items:
             low = items & -items
@@ -204,15 +225,19 @@ class Space:
         return sum(size[k] for k in bits(mask))
 
     def start(self) -> State:
-        """Before the first operation: nothing is there, but all that could be kept for recomputations is promised."""
+        """Return the state before the first operation: nothing is in memory, but everything that could be kept is
+        promised."""
         promised = sum(self.states.values()) + sum(self.copies.values())
         return State(0, promised & self.useful[0], 0)
 
     def missing(self, state: State) -> tuple[int, int] | None:
-        """Forward operations that must still run again, whatever is done from here, as items that they make, and
-        their time in ns: no walk from here takes less. None if something is lost for good."""
-        there, p = state.resident | state.returned, state.point
-        left, seen, time = self.wanted[p] & ~there, 0, 0
+        """Return forward operations that must still run again in every walk from here, as items that they write, and
+        their ns.
+
+        The result is None if a needed item cannot be computed again.
+        """
+        available, p = state.resident | state.returned, state.point
+        left, seen, time = self.wanted[p] & ~available, 0, 0
         while left:
             k = (left & -left).bit_length() - 1
             f = self.makers[k]
@@ -220,11 +245,11 @@ class Space:
                 return None
             seen |= self.writes[f]
             time += self.problem.time[f]
-            left = (left | self.needs(p, f) & ~there) & ~seen
+            left = (left | self.needs(p, f) & ~available) & ~seen
         return seen, time
 
     def after(self, state: State, move: StateMove, dropped: int = 0) -> State:
-        """The state that follows when the items in `dropped` are freed and the move is made."""
+        """Return the state that follows when the items in `dropped` are freed and the move is made."""
         p, held = state.point, (state.resident & ~dropped | move.written) & ~move.victim
         if move.op == BACKWARD_START:
             return State(p + 1, held & ~self.returned & self.useful[p + 1], self.returned & self.useful[p + 1])
@@ -233,13 +258,16 @@ class Space:
         return State(p, held & self.useful[p], state.returned & ~move.written)
 
     def during(self, state: State, move: StateMove, held: int) -> int:
-        """Bytes held during a move. held: those of the items that are resident in the state (`held`)."""
+        """Return bytes held during a move. held: bytes of the items that are resident in the state."""
         p = state.point
         before = state.resident & self.counted[p]
-        there = (state.resident | move.written) & ~move.victim & self.counted[p + (move.op == self.points[p])]
-        return held + self.bytes_of(there & ~before) - self.bytes_of(before & ~there) + move.fixed
+        available = (state.resident | move.written) & ~move.victim & self.counted[p + (move.op == self.points[p])]
+        return held + self.bytes_of(available & ~before) - self.bytes_of(before & ~available) + move.fixed
 
     def held_after(self, state: State, held: int, following: State) -> int:
-        """Bytes of the items that are resident in the following state."""
-        before, there = state.resident & self.counted[state.point], following.resident & self.counted[following.point]
-        return held + self.bytes_of(there & ~before) - self.bytes_of(before & ~there)
+        """Return bytes of the items that are resident in the following state."""
+        before, available = (
+            state.resident & self.counted[state.point],
+            following.resident & self.counted[following.point],
+        )
+        return held + self.bytes_of(available & ~before) - self.bytes_of(before & ~available)
