@@ -57,7 +57,5 @@ def script_call(path: str, arguments: Sequence[str], name: str = "") -> Recorded
             if others
             else ("it must call a module in train mode, with a gradient to its output, twice; or write FILE.py:build")
         )
-        raise CaptureError(
-            f"{path} makes no second training call{f' of a {name}' if name else ''}{ended}", hint=hint
-        )
+        raise CaptureError(f"{path} makes no second training call{f' of a {name}' if name else ''}{ended}", hint=hint)
     return call

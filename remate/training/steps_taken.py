@@ -109,7 +109,9 @@ class StepsTaken:
             for (scheduled, sizes), taken in self._taken.items()
             if scheduled and (eager := self._taken.get((False, sizes))) is not None
         ]
-        eager_only = [Beside(eager_peak=step.peak, eager_time=step.time) for (by, _), step in self._taken.items() if not by]
+        eager_only = [
+            Beside(eager_peak=step.peak, eager_time=step.time) for (by, _), step in self._taken.items() if not by
+        ]
         return max(
             [*complete, *eager_only, Beside()],
             key=lambda pair: sum(value is not None for value in msgspec.structs.astuple(pair)),

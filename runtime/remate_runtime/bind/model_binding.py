@@ -164,7 +164,9 @@ class ModelBinding:
             tensors.append(tensor)
         for other, name in self._tied:
             if other.get() is not name.get():
-                faults.append(f"{other.kind} {other.name!r}: the same tensor as {name.name!r} when planned, now another tensor")
+                faults.append(
+                    f"{other.kind} {other.name!r}: the same tensor as {name.name!r} when planned, now another tensor"
+                )
         return tensors, faults
 
     def check_modules(self) -> None:
@@ -305,9 +307,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     elif slot.distributed is not None:
         _compare_distributed(slot, tensor, want, faults, any_float)
     elif is_distributed(tensor):
-        faults.append(
-            f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor"
-        )
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor")
     elif not is_dense(tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     elif tensor.device != want:

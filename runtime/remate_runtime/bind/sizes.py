@@ -111,7 +111,7 @@ class CallSizes:
         )
 
     def _first(self, dim: str) -> _SizeRead:
-        """Return the first input axis with exactly this size; the reader has checked that one exists."""
+        """Return the first input axis whose length is exactly this size."""
         return next(
             _SizeRead(dim, at, axis, self._inputs.names[at])
             for at, type_ in enumerate(self._types)
