@@ -229,7 +229,7 @@ def test_mappings_are_walked_in_the_planned_order():
     assert torch.equal(planned({"x": x, "y": y}), model({"x": x, "y": y}))
     for _ in range(2):
         with pytest.raises(
-            BindError, match=r"keys of the input 'batch' come in another order.*\n  give them as planned: x, y"
+            BindError, match=r"keys of the input 'batch' have another order.*\n  pass them in the planned order: x, y"
         ):
             planned({"y": y, "x": x})
 

@@ -179,7 +179,7 @@ def test_a_forward_that_goes_round_the_parts_is_told(planned: Schedule) -> None:
     kind = type("Round", (Stack,), {"forward": lambda self, ids: self.head(self.hidden[0](self.embed(ids))[0]).mean()})
     model.__class__ = kind
     view = apply(model, planned)
-    with pytest.warns(SteppedAsideWarning, match="no part that has one was called"):
+    with pytest.warns(SteppedAsideWarning, match="forward called no part with a schedule"):
         view(IDS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -103,7 +103,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
         "and then the model itself",
         lambda m, s: fully_sharded(apply(m, s), True).forward(data(4, 8)),
     ),
-    "blocks that cast": ("casts what it is given", lambda m, s: called(with_policy(apply(m, s)))),
+    "blocks that cast": ("casts its inputs or outputs", lambda m, s: called(with_policy(apply(m, s)))),
     "several files": ("one of several steps", lambda m, s: called(fully_sharded(apply(m, [s, s]), True))),
     "other shapes": (
         "one of several steps",

@@ -57,6 +57,7 @@ class Identity:
         names = f"{self._inputs.names[other]!r} and {self._inputs.names[at]!r}"
         remedy = "pass a copy for one of them (x.clone())" if now == "one tensor" else "pass one tensor for both"
         return (
-            f"the inputs {names} are {now}, and were {was} when planning; forward computes something else with that, or its "
-            f"control flow depends on values, so this cannot be checked\n  {remedy}, or plan again with a call like this one"
+            f"the inputs {names} are {now}, and were {was} when planning; forward computes something else "
+            "with that, or its control flow depends on values, so this cannot be checked"
+            f"\n  {remedy}, or plan again with a call like this one"
         )

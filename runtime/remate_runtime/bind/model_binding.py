@@ -249,7 +249,8 @@ def check_default_dtype(applied: torch.dtype) -> None:
     if now is not applied:
         raise BindError(
             f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that "
-            f"forward creates have it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply under the new one"
+            f"forward creates have it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply "
+            "under the new one"
         )
 
 
@@ -280,7 +281,7 @@ def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> Tenso
 def _children(
     modules: dict[str, nn.Module], training: bool, mode_overrides: set[str]
 ) -> list[tuple[dict[str, Any], str, nn.Module, bool, str]]:
-    """Return for each submodule: the dict that contains it, its key, the module, the recorded training flag, its path."""
+    """Return for each submodule: the dict that contains it, its key, the module, its training flag, its path."""
     overridden = {id(modules[name]) for name in mode_overrides & modules.keys()}
     submodules = []
     for name, module in modules.items():

@@ -71,8 +71,8 @@ def _fsdp1(model: nn.Module) -> str | None:
         if fsdp1 is not None and isinstance(module, fsdp1):
             return (
                 f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when it is called, and "
-                "a schedule of the whole model does not call its parts\n  plan one block, and wrap the result of apply for "
-                "each: FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, "
+                "a schedule of the whole model does not call its parts\n  plan one block, and wrap the result of apply "
+                "for each: FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, "
                 "FullyShardedDataParallel(apply(model, file)); or use fully_shard (FSDP2), which may shard the blocks "
                 "of a model with a schedule"
             )
@@ -91,8 +91,8 @@ def _tensors(model: nn.Module) -> str | None:
         if is_distributed(tensor):
             return (
                 f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} "
-                "ranks), as parallelize_module creates them: its operations communicate, and the schedule is for a model "
-                "with plain tensors only\n  plan the model after parallelize_module, and apply that file; or apply "
+                "ranks), as parallelize_module creates them: its operations communicate, and the schedule is for a "
+                "model with plain tensors only\n  plan the model after parallelize_module, and apply that file; or apply "
                 "this one to parts whose parameters are plain"
             )
     return None
