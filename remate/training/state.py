@@ -207,7 +207,7 @@ class Auto:
         return Scheduled(model, schedules, False)
 
     def _kind_of(self, call: RecordedCall) -> str:
-        """Return a key that is equal on ranks that can share a plan. Input sizes differ between ranks and do not count."""
+        """Return a key that is equal on ranks that can share a plan. Input sizes may differ, so they do not count."""
         leaves = [
             (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             for leaf in pytree.tree_leaves((call.args, call.kwargs))

@@ -92,7 +92,7 @@ def _tensors(model: nn.Module) -> str | None:
             return (
                 f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} "
                 "ranks), as parallelize_module creates them: its operations communicate, and the schedule is for a "
-                "model with plain tensors only\n  plan the model after parallelize_module, and apply that file; or apply "
-                "this one to parts whose parameters are plain"
+                "model with plain tensors only\n  plan the model after parallelize_module, and apply that file; or "
+                "apply this one to parts whose parameters are plain"
             )
     return None
