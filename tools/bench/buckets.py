@@ -99,7 +99,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    told: list[tuple[str, ...]] = [("", "budget", "at", "plan of the largest", "own plan", "difference, points")]
+    table_rows: list[tuple[str, ...]] = [("", "budget", "at", "plan of the largest", "own plan", "difference, points")]
     for name in chosen.models:
         start = time.process_time()
         budget, measured_rows = rows(name, chosen.budget or _SHARES[name])
@@ -110,10 +110,10 @@ def main() -> None:
                 if row_of_budget.plan is None or row_of_budget.own is None
                 else f"{row_of_budget.plan - row_of_budget.own:.2f}"
             )
-            told.append((name, size(budget), spelled(row_of_budget.at), plan or "none", own or "none", points))
+            table_rows.append((name, size(budget), spelled(row_of_budget.at), plan or "none", own or "none", points))
         print(f"{name}: {time.process_time() - start:.0f} CPU s", flush=True)
-        print(table([told[0], *told[-len(measured_rows) :]]), flush=True)
-    text = f"python -m tools.bench.buckets --models {' '.join(chosen.models)}; {environment()}\n\n{table(told)}\n"
+        print(table([table_rows[0], *table_rows[-len(measured_rows) :]]), flush=True)
+    text = f"python -m tools.bench.buckets --models {' '.join(chosen.models)}; {environment()}\n\n{table(table_rows)}\n"
     if chosen.output:
         chosen.output.write_text(text, encoding="utf-8")
 

@@ -100,7 +100,7 @@ def stored() -> list[Row]:
     return list({row.key: row for row in rows}.values())
 
 
-def told(rows: Sequence[Row]) -> str:
+def as_text(rows: Sequence[Row]) -> str:
     """The table."""
     order = {(name, budget): n for n, (name, budget) in enumerate((m, b) for m in MODELS for b in BUDGETS)}
     lines = [("model", "budget", "", "plan", "bound", "gap", "aim", "again", "CPU", "found by")]
@@ -123,7 +123,7 @@ def write() -> None:
     STORE.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in sorted(rows, key=lambda row: row.key)))
     torch.set_num_threads(1)  # as HiGHS runs; the head says so
     models = "\n".join(f"{name}: {MODELS[name][0]}" for name in MODELS if any(row.model == name for row in rows))
-    parts = [f"python -m tools.bench.low_budgets; {environment()}\n{HEAD}", models, told(rows)]
+    parts = [f"python -m tools.bench.low_budgets; {environment()}\n{HEAD}", models, as_text(rows)]
     notes = [NOTES.read_text(encoding="utf-8")] if NOTES.exists() else []
     (RESULTS / "low_budgets.txt").write_text("\n\n".join([*parts, *notes]).rstrip() + "\n", encoding="utf-8")
 
@@ -146,7 +146,7 @@ def main() -> None:
             row = measured(name, b, strategy, about)
             with STORE.open("ab") as store:
                 store.write(msgspec.json.encode(row) + b"\n")
-            print(told([row]).splitlines()[-1], flush=True)
+            print(as_text([row]).splitlines()[-1], flush=True)
     write()
 
 

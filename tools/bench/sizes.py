@@ -174,7 +174,7 @@ HEAD = ("", "range", "planned at", "sizes", "bitwise", "as "
 "predicted", "at most over", "check says within", "within", "recomputes", "file longer by")  # fmt: skip
 
 
-def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _rows_and_notes(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
             start = time.process_time()
@@ -196,9 +196,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows, notes = zip(*_told(chosen.models), strict=True)
-    told = "\n".join(itertools.chain.from_iterable(notes))
-    text = f"python -m tools.bench.sizes; {environment()}\n\n{table([HEAD, *rows])}\n\n{told}\n"
+    rows, notes = zip(*_rows_and_notes(chosen.models), strict=True)
+    note_lines = "\n".join(itertools.chain.from_iterable(notes))
+    text = f"python -m tools.bench.sizes; {environment()}\n\n{table([HEAD, *rows])}\n\n{note_lines}\n"
     print(text)
     if chosen.output:
         chosen.output.write_text(text, encoding="utf-8")

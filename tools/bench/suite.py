@@ -86,7 +86,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     rows: list[Row] = []
     for label, limit in limits:
         rows.append(_row(step, label, limit, time_limit, seen))
-        print(f"{model.name} {label}: {_told(rows[-1], about.baseline)}", file=sys.stderr, flush=True)
+        print(f"{model.name} {label}: {_summary(rows[-1], about.baseline)}", file=sys.stderr, flush=True)
     tried = _row(step, "floor", about.floor, time_limit, {})
     smallest = {"ours": min(row.smallest for row in (*rows, tried)), **smallest}
     operations = sum(not op.view for op in step.captured.graph.operations)
@@ -123,7 +123,7 @@ def _row(step: Hierarchy, label: str, limit: int, time_limit: float, seen: dict[
     return Row(label, limit, seconds, ours, ours.peak, kilobytes, theirs)
 
 
-def _told(row: Row, base: Candidate) -> str:
+def _summary(row: Row, base: Candidate) -> str:
     if row.ours is None:
         return f"none found, smallest {row.smallest / base.peak:.1%}"
     return f"{row.ours.time / base.time - 1:+.2%}, gap {row.ours.gap:.2%}, {row.ours.strategy}, {row.seconds:.1f} s"
