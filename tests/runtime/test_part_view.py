@@ -169,7 +169,7 @@ def test_what_cannot_have_a_schedule_is_told(planned: Schedule) -> None:
         apply(stack(), nested)
     wrapped = stack()
     wrapped.forward = wrapped.forward
-    with pytest.raises(BindError, match=r"module '': its forward was replaced"):
+    with pytest.raises(BindError, match=r"module '': a library that wraps models has replaced its forward"):
         apply(wrapped, planned)
 
 

@@ -132,7 +132,7 @@ def test_names_of_one_buffer_stay_names_of_one() -> None:
     planned = apply(model, schedule)
     planned(X)
     model.second = model.first.clone()
-    with pytest.raises(BindError, match="buffer 'second': one tensor with 'first'"):
+    with pytest.raises(BindError, match="buffer 'second': the same tensor as 'first'"):
         planned(X)
 
 
