@@ -284,7 +284,7 @@ def test_whatever_goes_by_the_order_of_keys_is_refused(looks):
 
     model, x, y = seeded(Looking()), data(*SHAPE), data(*SHAPE, seed=4)
     planned = apply(model, schedule_of(model, (), {"a": x, "b": y}))
-    with pytest.raises(BindError, match=r"keyword arguments that forward takes as .* in another order"):
+    with pytest.raises(BindError, match=r"keyword arguments that forward takes as .* have another order"):
         planned(b=y, a=x)
 
 
