@@ -1,7 +1,6 @@
-"""One line on any training script: a model whose first training call is planned, and whose other calls run the
-schedule.
+"""One line in a training script: remate plans a model's first training call and runs the schedule from then on.
 
-It sits on `record`, `plan` and `apply`: what they refuse is refused here, with the same words.
+It uses `record`, `plan` and `apply`, and raises their errors unchanged.
 """
 
 from __future__ import annotations

@@ -29,22 +29,22 @@ def auto(
     progress: Told = "auto",
     **options: Any,
 ) -> Model:
-    """Plan the first training call of a model when it comes, and train by the schedule from that call on.
+    """Plan a model at its first training call, and train it with the schedule from that call on.
 
-    Returns the model itself, as an instance of a subclass of its class. Optimizers, wrappers and hooks that exist
-    already still work, and what is saved loads without remate. Calls in evaluation mode, without gradients, of other
-    sizes, or that export or transform the model run its own forward.
+    Returns the model itself, as an instance of a subclass of its class. Existing optimizers, wrappers and hooks still
+    work, and saved models load without remate. Some calls run the model's own forward: those in evaluation mode or
+    without gradients, those of other sizes, and those that export or transform the model.
 
     Args:
         model: The model, or a wrapper such as DistributedDataParallel around it.
         budget: As for `remate.plan`.
-        file: Path of the schedule. A file that fits this model, this call and this budget is used without planning. A
-            new schedule is written there (into a folder, for several parts).
-        on_stale: What to do with a file for another model, call or budget, and with a model that changes while it
-            trains. `"replan"` plans again, three times at most. `"refuse"` raises StaleModelError.
-        on_refused: What to do with a model that cannot be planned. `"error"` raises what `remate.plan` raises.
-            `"original"` warns, and trains by the model's own forward.
-        timeout: Seconds that other ranks of torch.distributed wait for the one that plans.
+        file: Path of the schedule. A file that fits this model, call and budget is used without planning. Otherwise the
+            new schedule is written there (to a folder, for several parts).
+        on_stale: What to do if the file is for another model, call or budget, or if the model changes during training.
+            `"replan"` plans again, three times at most. `"refuse"` raises StaleModelError.
+        on_refused: What to do if the model cannot be planned. `"error"` raises the error of `remate.plan`.
+            `"original"` warns and trains with the model's own forward.
+        timeout: Seconds that ranks of torch.distributed wait for the rank that plans.
         progress: As for `remate.plan`.
         options: Arguments of `remate.plan` and of `remate_runtime.apply`.
 
@@ -53,7 +53,7 @@ def auto(
 
     Raises:
         BudgetError: The budget cannot be read.
-        UnknownNameError: An option has a word that does not exist.
+        UnknownNameError: An option or its value does not exist.
         OSError: The file cannot be written.
         ScheduleError: The file is not a schedule.
         CaptureError: The model is not a Python module, or a library has replaced its forward.
@@ -68,7 +68,7 @@ def auto(
         inner = inner.module
     if not isinstance(inner, nn.Module):
         raise CaptureError(
-            f"the model is {type(inner).__name__}, not a torch.nn.Module", hint="give the module that trains"
+            f"the model is {type(inner).__name__}, not a torch.nn.Module", hint="pass the module that is trained"
         )
     settings = settings_for(budget, file, on_stale, on_refused, timeout, progress, options)
     if settings.file is not None:

@@ -1,4 +1,4 @@
-"""The schedule file between runs: reads it, checks whether it is for this model and call, and writes it."""
+"""Reads and writes the schedule file between runs, and checks whether it fits a model and a call."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from .settings import AutoSettings
 
 
 def check_file(path: Path) -> None:
-    """Check before any work that schedules can be written there. Raises OSError; ScheduleError for a different kind
-    of file."""
+    """Check that schedules can be written to a path, before any work starts.
+
+    Raises:
+        OSError: The path is not writable.
+        ScheduleError: The path is a file of another kind.
+    """
     if path.is_dir():
         return
     if path.exists() and path.stat().st_size:
@@ -27,7 +31,7 @@ def check_file(path: Path) -> None:
 
 
 def schedules_at(path: Path | None) -> list[Schedule]:
-    """Return the schedules of a file or folder; none if nothing was written yet. Raises ScheduleError."""
+    """Return the schedules of a file or folder; none if it does not exist yet. Raises ScheduleError."""
     if path is None or not path.exists():
         return []
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -45,30 +49,30 @@ def save(path: Path, schedules: Sequence[Schedule]) -> None:
 
 
 def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
-    """Return the model with its schedules. Raises what `apply` raises."""
+    """Return the model with its schedules. Raises the errors of `apply`."""
     return apply(model, list(schedules), **settings.apply)
 
 
 def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """Return why the schedules of a model are not for a call; "" if one of them is, or if they are for parts of it."""
+    """Return why no schedule of a model fits a call; "" if one fits, or if the schedules are for parts of the model."""
     step = getattr(planned, "_remate_step", None)
     if step is None:
         return ""
-    told = "it was planned in another mode than the model is in"
+    reason = "it was planned in another mode than the model is in"
     for bound in step.steps:
         if bound.schedule.model.training == original_of(planned).training:
             try:
                 bound.call(args, kwargs)
             except BindError as error:
-                told = str(error)
+                reason = str(error)
             else:
                 return ""
-    return told
+    return reason
 
 
 def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str:
-    """Return the differing budget that schedules were planned for, as text; "" if it is the requested one."""
-    if budget in (None, "min"):  # it followed from a goal
+    """Return a text about the planned budget if it is not the requested one; otherwise ""."""
+    if budget in (None, "min"):  # the budget follows from a goal
         return ""
     for schedule in schedules:
         planned = schedule.solve.settings
@@ -78,7 +82,7 @@ def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str
 
 
 def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
-    """Return a line about the schedules of a model."""
+    """Return one line with the predicted peak and time of a model's schedules."""
     peak, base = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("peak", "baseline_peak"))
     time, without = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("time", "baseline_time"))
     slower = f"{overhead(time, without)} time" if without else "no cost"

@@ -1,4 +1,4 @@
-"""Planning a recorded call inside a training step."""
+"""Plans a recorded call within a training step."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..capture.recorded import RecordedCall
 from .settings import AutoSettings
 from .surroundings import undisturbed
 
-_ABOUT_SIZES = "the schedule is for"  # how warnings begin that say why a size stays fixed
+_ABOUT_SIZES = "the schedule is for"  # start of the warnings that explain why a size is fixed
 
 
 def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule]) -> list[Schedule]:
-    """Return schedules for a call, with the notes of those that they replace. Raises what `remate.plan` raises."""
+    """Plan a call, and carry over the notes of the replaced schedules. Raises the errors of `remate.plan`."""
     require("remate.auto", "torch", "plan")
     from ..api.plan import plan
     from ..schedule_tools.notes import carry_notes
 
-    with undisturbed(), warnings.catch_warnings(record=True) as told:
+    with undisturbed(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         planned = plan(call, budget=settings.budget, progress=settings.progress, **settings.plan)
-    for warning in told:
+    for warning in caught:
         if str(warning.message).startswith(_ABOUT_SIZES):
             settings.say(str(warning.message).splitlines()[0])
         else:

@@ -1,7 +1,8 @@
-"""Several ranks of torch.distributed: one of them plans a model, the others wait for its result.
+"""One rank of torch.distributed plans a model, and the other ranks wait for its result.
 
-Ranks use the key-value store of the process group and no collective: a waiting rank keeps no other rank from
-communicating, and ranks with different models (stages of a pipeline) do not wait for each other.
+Ranks exchange results through the key-value store of the process group, not through a collective. So a waiting rank
+does not block the communication of others, and ranks with different models (pipeline stages) do not wait for each
+other.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from remate_runtime.torch_private.distributed import group_store
 
 
 class PlannedElsewhere(msgspec.Struct, frozen=True):
-    """The result of one rank for all ranks of its kind.
+    """The planning result that one rank shares with the ranks of its kind.
 
     Attributes:
-        texts: The schedules.
-        refused: Why there are none.
+        texts: The schedule files.
+        refused: The reason if planning failed; otherwise "".
     """
 
     texts: tuple[str, ...] = ()
@@ -37,19 +38,19 @@ def is_distributed() -> bool:
 def on_one_rank(
     key: str, what: str, make: Callable[[], PlannedElsewhere], timeout: float, say: Callable[[str], None]
 ) -> PlannedElsewhere:
-    """Return the result of the first rank that requests `key`, for all ranks that request it.
+    """Compute a result on the first rank that requests `key`, and return it on all ranks that request it.
 
-    If the first rank fails, the others receive the reason, and the error propagates on the first.
+    If the computation fails, it raises on the first rank, and the other ranks receive the reason.
 
     Args:
         key: Identifies the result.
-        what: Name of it in messages.
-        make: Computes it.
-        timeout: Seconds to wait.
-        say: Receives text about the wait.
+        what: Name of the planned model in messages.
+        make: Computes the result.
+        timeout: Seconds to wait for the first rank.
+        say: Reports progress to the user.
 
     Raises:
-        RemateError: After the timeout.
+        RemateError: The timeout has passed.
     """
     store, rank = group_store("remate"), _rank()
     if store.add(f"{key}/asked", 1) == 1:
@@ -66,15 +67,14 @@ def on_one_rank(
     if missing_after(store, [f"{key}/made"], timeout):
         planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
         raise RemateError(
-            f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n  hint: look at what rank "
-            f"{planning} prints; give it more time with timeout=SECONDS, or plan beforehand and give all ranks the "
-            "file"
+            f"rank {rank} has waited {timeout:g} s for rank {planning} to plan {what}\n  hint: check the output of "
+            f"rank {planning}; wait longer with timeout=SECONDS, or plan beforehand and pass the file to all ranks"
         )
     return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
 
 
 def is_first_rank() -> bool:
-    """Return whether this process writes for all: rank 0, or the only one."""
+    """Return whether this process writes files for all ranks: rank 0, or the only process."""
     return not is_distributed() or _rank() == 0
 
 

@@ -1,4 +1,4 @@
-"""Runs a user's script as `python script.py ARGS` does: arguments, `__main__`, folder of imports, and exit status."""
+"""Runs a user's script as `python script.py ARGS` does, with its arguments, `__main__`, import path and exit status."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERRUPTED = 130
 
 
 def run_script(path: str, arguments: Sequence[str]) -> int:
-    """Run a file and return the exit status that Python would. Errors are printed as Python prints them.
+    """Run a file and return Python's exit status. Errors are printed as Python prints them.
 
     Raises:
         OSError: The file cannot be read.
@@ -38,7 +38,7 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
 
 
 def run_module(name: str, arguments: Sequence[str]) -> int:
-    """Run a module, as `python -m name`."""
+    """Run a module as `python -m name` does."""
 
     def run() -> None:
         runpy.run_module(name, run_name="__main__", alter_sys=True)
@@ -49,23 +49,24 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _as_main(main: Any, argv: list[str], folder: str) -> Iterator[None]:
-    kept, paths, before, keys = sys.argv, sys.path[:], sys.modules.get("__main__"), signal.getsignal(signal.SIGINT)
+    old_argv, old_path, old_main = sys.argv, sys.path[:], sys.modules.get("__main__")
+    old_handler = signal.getsignal(signal.SIGINT)
     sys.argv = argv
     if folder:
         sys.path[:1] = [folder]
     if main is not None:
         sys.modules["__main__"] = main
-    with contextlib.suppress(ValueError):  # in another thread than the first
-        if keys != signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # signal handlers can only be set in the main thread
+        if old_handler != signal.SIG_IGN:
             signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        sys.argv, sys.path[:] = kept, paths
-        if before is not None:
-            sys.modules["__main__"] = before
+        sys.argv, sys.path[:] = old_argv, old_path
+        if old_main is not None:
+            sys.modules["__main__"] = old_main
         with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, keys)
+            signal.signal(signal.SIGINT, old_handler)
 
 
 def _status(run: Any, where: str | None) -> int:

@@ -1,4 +1,4 @@
-"""Records the training call of a script in order to plan it: the script runs until it trains the module once more."""
+"""Records a training call of a script, so that it can be planned. The script runs until the module's second call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .watch import Backward, Listener, Watch
 
 
 class _First(Listener):
-    """Waits for the first trained module, of a class if it has a name, and records its next call."""
+    """Waits for the first trained module (of a given class, if any), and records its next call."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,10 +37,10 @@ def script_call(path: str, arguments: Sequence[str], name: str = "") -> Recorded
     Args:
         path: The script.
         arguments: Its arguments.
-        name: The module's class; by default that of the first trained module.
+        name: Class of the module; "" for the first trained module.
 
     Raises:
-        CaptureError: The script ends without such a call.
+        CaptureError: The script ends before such a call.
         OSError: The file cannot be read.
     """
     first = _First(name)
@@ -52,12 +52,10 @@ def script_call(path: str, arguments: Sequence[str], name: str = "") -> Recorded
     if call is None or not call.is_taken:
         others = sorted({type(module).__name__ for module in first.others})
         ended = f"; it ended with status {status}" if status else ""
-        trained = (
+        hint = (
             f"it trains {', '.join(others)}: name one with --module"
             if others
             else ("it must call a module in train mode, with a gradient to its output, twice; or write FILE.py:build")
         )
-        raise CaptureError(
-            f"{path} makes no second training call{f' of a {name}' if name else ''}{ended}", hint=trained
-        )
+        raise CaptureError(f"{path} makes no second training call{f' of a {name}' if name else ''}{ended}", hint=hint)
     return call

@@ -1,4 +1,4 @@
-"""The arguments of `remate.auto`: its own, and those of `remate.plan` and `remate_runtime.apply`."""
+"""The arguments of `remate.auto`: its own, and those that it passes to `remate.plan` and `remate_runtime.apply`."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class AutoSettings(msgspec.Struct, frozen=True):
     Attributes:
         budget: The budget as given.
         file: Path of the schedule.
-        plan: Further arguments of `remate.plan`.
-        apply: Further arguments of `apply`.
+        plan: Other arguments of `remate.plan`.
+        apply: Other arguments of `apply`.
     """
 
     budget: str | int | None
@@ -43,11 +43,11 @@ class AutoSettings(msgspec.Struct, frozen=True):
 
     @property
     def requested(self) -> str:
-        """Everything that determines the plan, as text."""
+        """All settings that determine the plan, as text."""
         return repr((str(self.budget), sorted(self.plan.items()), str(self.file)))
 
     def say(self, text: str) -> None:
-        """Report something that the user should know."""
+        """Report a message to the user."""
         if self.progress == "auto":
             print(f"remate: {plain(text)}", file=sys.stderr, flush=True)
         elif self.progress is not None:
@@ -63,7 +63,7 @@ def settings_for(
     progress: Told,
     options: Mapping[str, Any],
 ) -> AutoSettings:
-    """Return the arguments of `auto`, checked before anything runs. Raises BudgetError, UnknownNameError."""
+    """Check the arguments of `auto` before anything runs, and return them. Raises BudgetError, UnknownNameError."""
     from ..api.goals import check_budget
     from ..api.plan import plan
     from ..api.settings import assumed

@@ -1,4 +1,4 @@
-"""Answers the calls of a model: by its own forward until the first training call, then by a schedule."""
+"""Runs the calls of a model: with its own forward until the first training call, then with a schedule."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from .ranks import PlannedElsewhere, is_distributed, is_first_rank, on_one_rank
 from .settings import AutoSettings
 from .taken_over import calls_of, plain_view, take_over
 
-_PLANS = 3  # of one model in one process: what changes more often is no plan's to follow
+_PLANS = 3  # most plans of one model in one process; a model that changes more often cannot be planned
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome for a model.
+    """The result of planning a model.
 
     Attributes:
-        schedules: The schedules of its calls; none if it trains by its own forward.
-        planned: Planned here, not read from the file or received from another rank.
+        schedules: The schedules of its calls; none if it trains with its own forward.
+        planned: Whether this process planned them, instead of reading a file or receiving them from another rank.
         seconds: Time to obtain them.
-        refused: Why there are none; "" if there are.
+        refused: The reason if there are none; otherwise "".
     """
 
     schedules: tuple[Schedule, ...] = ()
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """A model with its schedules. planned: as in `Outcome`."""
+    """A model with its schedules. `planned` is as in `Outcome`."""
 
     model: Any
     schedules: tuple[Schedule, ...]
@@ -55,16 +55,16 @@ class Scheduled(msgspec.Struct, frozen=True):
 
 
 class Auto:
-    """Answers the calls of a model. `plain` is the view with its own forward."""
+    """Runs the calls of a model. `plain` is the view with the model's own forward."""
 
     def __init__(self, plain: nn.Module, settings: AutoSettings) -> None:
         self.plain, self.settings = plain, settings
         self.outcome = Outcome()
-        self.known: Sequence[Schedule] = ()  # of a model like this one, to be tried before the file
+        self.known: Sequence[Schedule] = ()  # schedules of a similar model, tried before the file
         self._scheduled: Any = None  # the model with its schedules
         self._decided = False
         self._plans = 0
-        self._served: set[tuple[bool, ...]] = set()  # which inputs of a call wanted gradients, where that was looked at
+        self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._lock = threading.RLock()
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -87,11 +87,11 @@ class Auto:
 
     @property
     def calls_aside(self) -> int:
-        """Number of calls that the model's own forward answered because no schedule is for their sizes."""
+        """Number of calls that ran the model's own forward because no schedule fits their sizes."""
         return getattr(getattr(self._scheduled, "_remate_step", None), "calls_aside", 0)
 
     def copied_to(self, model: nn.Module) -> None:
-        """Give a copy the current schedules of this model; without any, it plans separately."""
+        """Give a copy this model's schedules. If there are none yet, the copy plans separately."""
         twin = Auto(plain_view(model), self.settings)
         twin.outcome, twin._decided = self.outcome, self._decided
         if self._scheduled is not None:
@@ -99,9 +99,9 @@ class Auto:
         take_over(model, twin.plain, twin)
 
     def _decide_for(self, wanted: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Plan the first training call, and plan once more if a later one wants gradients of inputs.
+        """Plan the first training call, and plan again if a later call needs gradients of its inputs.
 
-        A discriminator in the generator's step is an example. Schedules with such gradients also serve calls without
+        An example is a discriminator in the generator's step. Schedules with such gradients also run calls without
         them.
         """
         again = self._scheduled is not None and self._plans < _PLANS and self.settings.on_stale == "replan"
@@ -109,13 +109,13 @@ class Auto:
             bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
             if not refused_call(self._scheduled, *bare):
                 name = type(self.plain).__name__
-                self.settings.say(f"the {name} is planned again: now gradients of its inputs are wanted, too")
+                self.settings.say(f"the {name} is planned again: a call needs gradients of its inputs")
                 self._scheduled, self._decided = None, False
         self._decide(args, kwargs)
         self._served.add(wanted)
 
     def _decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Find schedules for a training call and similar calls, or leave the model to its own forward."""
+        """Find schedules for a training call and similar calls, or run the model's own forward from now on."""
         call, began = RecordedCall(self.plain), time.monotonic()
         if self._decided or not call.take(args, kwargs):
             return
@@ -127,7 +127,7 @@ class Auto:
                 raise
             self._leave(str(error))
             return
-        except Exception as error:  # a defect of remate is no reason to stop a training that can go on without
+        except Exception as error:  # training can continue without a schedule after a defect of remate
             if self.settings.on_refused == "error":
                 raise
             self._leave(f"planning failed, which is a defect of remate: {type(error).__name__}: {error}")
@@ -137,7 +137,7 @@ class Auto:
         self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
 
     def _decide_again(self, error: StaleModelError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Find schedules again, because the model has changed since they were applied."""
+        """Find new schedules, because the model has changed since `apply`."""
         if self.settings.on_stale == "refuse" or (self._plans >= _PLANS and self.settings.on_refused == "error"):
             raise error
         if self._plans >= _PLANS:
@@ -148,13 +148,13 @@ class Auto:
         self._decide(args, kwargs)
 
     def _leave(self, why: str) -> None:
-        """Use the model's own forward from now on."""
+        """Run the model's own forward from now on."""
         self._scheduled, self._decided, self.outcome = None, True, Outcome(refused=why)
-        told = f"the {type(self.plain).__name__} trains by its own forward, without a memory budget: {why}"
-        warnings.warn(told, SteppedAsideWarning, stacklevel=frames_to_caller())
+        message = f"the {type(self.plain).__name__} trains with its own forward, without a memory budget: {why}"
+        warnings.warn(message, SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def _own(self, call: RecordedCall) -> Scheduled:
-        """Return the file's schedules for this call, else a new plan, which is written to the file."""
+        """Return the file's schedules if they fit this call. Otherwise plan, and write the file."""
         settings = self.settings
         known, why = self.known or schedules_at(settings.file), ""
         if known:
@@ -175,7 +175,7 @@ class Auto:
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
     def _tried(self, schedules: Sequence[Schedule], call: RecordedCall) -> tuple[Any, str]:
-        """Return the model with these schedules, or None if they are not for the model or the call; and the reason."""
+        """Return the model with these schedules, or None and the reason if they do not fit the model or the call."""
         try:
             model = applied(self.plain, schedules, self.settings)
         except BindError as error:
@@ -184,7 +184,7 @@ class Auto:
         return (None if why else model), why
 
     def _among_ranks(self, call: RecordedCall) -> Scheduled:
-        """Return the schedules that one rank obtains for all whose model and call are of the same kind."""
+        """Return the schedules that one rank obtains for all ranks with the same kind of model and call."""
         results: list[Scheduled] = []
 
         def make() -> PlannedElsewhere:
@@ -200,14 +200,14 @@ class Auto:
         schedules = tuple(decode(text.encode()) for text in shared.texts)
         try:
             model = applied(self.plain, schedules, settings)
-        except BindError:  # it is another model here: a stage of a pipeline, a model that a rank changed
+        except BindError:  # this rank has another model, for example another pipeline stage
             return self._own(call)
         if is_first_rank() and not schedules_at(settings.file):
             self._save(schedules)
         return Scheduled(model, schedules, False)
 
     def _kind_of(self, call: RecordedCall) -> str:
-        """Return a key that is equal on ranks that can share a plan. Sizes of inputs differ between ranks."""
+        """Return a key that is equal on ranks that can share a plan. Input sizes may differ, so they do not count."""
         leaves = [
             (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
             for leaf in pytree.tree_leaves((call.args, call.kwargs))
@@ -219,13 +219,13 @@ class Auto:
         return hashlib.sha256(repr(kind).encode()).hexdigest()
 
     def _save(self, schedules: Sequence[Schedule]) -> None:
-        """Write the file. A failure costs the next run its plan, and does not affect this one."""
+        """Write the file. If that fails, only the next run is affected, which has to plan again."""
         if self.settings.file is None:
             return
         try:
             save(self.settings.file, schedules)
         except (OSError, RemateError) as error:
-            warnings.warn(f"the schedule could not be kept: {error}", UserWarning, stacklevel=frames_to_caller())
+            warnings.warn(f"the schedule could not be saved: {error}", UserWarning, stacklevel=frames_to_caller())
 
 
 def state_of(model: Any) -> Auto | None:
@@ -235,7 +235,7 @@ def state_of(model: Any) -> Auto | None:
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
-    """Return whether a call has a purpose other than running: an export, a trace, a transform of torch.func."""
+    """Return whether a call exports, traces or transforms the model instead of training it."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     try:
@@ -245,5 +245,5 @@ def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
     return any(isinstance(tensor, FakeTensor) for tensor in given)
 
 
-def _first_line(told: object) -> str:
-    return " ".join(line.strip("- ") for line in str(told).splitlines()[:2])
+def _first_line(message: object) -> str:
+    return " ".join(line.strip("- ") for line in str(message).splitlines()[:2])

@@ -1,4 +1,4 @@
-"""Measurements of a module's steps, by the sizes of its inputs."""
+"""Measures a module's steps, grouped by the sizes of its inputs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 from ..step_measurement.step_meter import StepMeter
 
-_TIMES = 50  # that are kept of one kind
+_TIMES = 50  # most times kept for each kind of step
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """A step by the model's own forward and a step by a schedule, at the same sizes.
+    """Measurements of an eager step and of a scheduled step at the same sizes.
 
-    Peaks are in bytes, times in ns; None if the script ended before the measurement.
+    Peaks are in bytes, times in ns. A value is None if the script ended before its measurement.
     """
 
     eager_peak: int | None = None
@@ -53,12 +53,17 @@ class StepsTaken:
         return self._meter is not None and self._memory
 
     def begin(self, device: torch.device, memory: bool) -> None:
-        """Begin a step. device: of the module. memory: measure the peak instead of the time."""
+        """Begin a step.
+
+        Args:
+            device: The module's device.
+            memory: Whether to measure the peak instead of the time.
+        """
         self._meter, self._memory = StepMeter(device, memory), memory
         self._over = self._dropped = False
 
     def at(self, sizes: Any) -> None:
-        """Set the sizes of the inputs of the call that the step begins with."""
+        """Set the input sizes of the current step."""
         self._sizes = sizes
 
     def drop(self) -> None:
@@ -67,13 +72,17 @@ class StepsTaken:
         self._over = self._meter is not None
 
     def end(self, scheduled: bool) -> None:
-        """End the step. scheduled: a schedule ran it. `settle` reads the measurement."""
+        """End the step; `settle` reads the measurement later.
+
+        Args:
+            scheduled: Whether a schedule ran the step.
+        """
         if self._meter is not None and not self._over:
             self._meter.end()
             self._over, self._scheduled = True, scheduled
 
     def settle(self) -> None:
-        """Read the measurement of a step that has ended. Not inside a backward."""
+        """Read the measurement of a step that has ended. Must not be called within a backward."""
         if self._meter is None or not self._over:
             return
         peak, took = self._meter.stop()
@@ -87,7 +96,7 @@ class StepsTaken:
             taken.times.append(took)
 
     def wants_memory(self, scheduled: bool) -> bool:
-        """Return whether to measure the peak of the next step: once for each kind, first for an eager one."""
+        """Return whether to measure the peak of the next step. Each kind is measured once, the eager step first."""
         kinds = [taken for (by, _), taken in self._taken.items() if by == scheduled]
         if not scheduled:
             return not any(taken.peak is not None for taken in kinds)
@@ -100,7 +109,10 @@ class StepsTaken:
             for (scheduled, sizes), taken in self._taken.items()
             if scheduled and (eager := self._taken.get((False, sizes))) is not None
         ]
-        rest = [Beside(eager_peak=one.peak, eager_time=one.time) for (by, _), one in self._taken.items() if not by]
+        eager_only = [
+            Beside(eager_peak=step.peak, eager_time=step.time) for (by, _), step in self._taken.items() if not by
+        ]
         return max(
-            [*complete, *rest, Beside()], key=lambda one: sum(x is not None for x in msgspec.structs.astuple(one))
+            [*complete, *eager_only, Beside()],
+            key=lambda pair: sum(value is not None for value in msgspec.structs.astuple(pair)),
         )

@@ -1,4 +1,4 @@
-"""Runs planning inside a training step without side effects on it."""
+"""Runs planning within a training step without side effects on the step."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Disable the loop's autocast and grad mode inside; restore the states of generators afterwards."""
-    drawn = random.getstate()
+    """Disable the loop's autocast and grad mode, and restore the states of random generators afterwards."""
+    python_state = random.getstate()
     numpy = sys.modules.get("numpy")
-    numbers = numpy.random.get_state() if numpy is not None else None
+    numpy_state = numpy.random.get_state() if numpy is not None else None
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=devices))
@@ -29,6 +29,6 @@ def undisturbed() -> Iterator[None]:
             yield
         finally:
             torch.clear_autocast_cache()
-            random.setstate(drawn)
+            random.setstate(python_state)
             if numpy is not None:
-                numpy.random.set_state(numbers)
+                numpy.random.set_state(numpy_state)

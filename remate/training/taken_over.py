@@ -1,7 +1,7 @@
-"""A model whose calls other code answers: the user's own object, with a different forward.
+"""Replaces the forward of a live model, without replacing the model object.
 
-The class of the object becomes a subclass, as in `remate.record`. The attributes do not change, so existing optimizers,
-wrappers, hooks and references keep working, and `isinstance` and names are as before.
+The object's class becomes a subclass, as in `remate.record`. Its attributes do not change. So existing optimizers,
+wrappers, hooks and references keep working, and `isinstance` and names give the same results.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _AGAIN = "remate_calls"
 
 
 class Calls(Protocol):
-    """Answers the calls of a model."""
+    """Runs the calls of a model."""
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
     def copied_to(self, model: nn.Module) -> None:
-        """Answer the calls of a deep copy of the model in the same way."""
+        """Take over a deep copy of the model in the same way."""
         ...
 
 
@@ -39,12 +39,12 @@ def plain_view(model: nn.Module) -> Any:
 
 
 def is_taken_over(model: Any) -> bool:
-    """Return whether other code answers the calls of this model already."""
+    """Return whether the calls of this model are already taken over."""
     return calls_of(model) is not None
 
 
 def calls_of(model: Any) -> Any:
-    """Return what answers the calls of a model; None for others, including copies created by its class."""
+    """Return the `Calls` of a model; None for other models, including instances that its class created."""
     plain = getattr(type(model), "_remate_plain", None)
     return None if plain is None or vars(plain) is not vars(model) else getattr(type(model), _AGAIN)
 
@@ -53,12 +53,12 @@ def check_free(model: nn.Module) -> None:
     """Raise CaptureError for a model whose forward cannot be taken over."""
     if is_taken_over(model):
         raise CaptureError(
-            "remate.auto was called for this model already", hint="call it once, where the model is made"
+            "remate.auto was already called for this model", hint="call it once, where the model is created"
         )
     if original_of(model) is not model:
         raise CaptureError(
-            "the model has a schedule already",
-            hint="give remate.auto the model that it was applied to, or leave it out",
+            "the model already has a schedule",
+            hint="pass the model that the schedule was applied to, or do not call remate.auto",
         )
     if "forward" in vars(model):
         replaced = vars(model)["forward"]
@@ -70,12 +70,12 @@ def check_free(model: nn.Module) -> None:
 
 
 def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
-    """Let `calls` answer the calls of `model`, after its hooks.
+    """Let `calls` run the calls of `model`. The model's hooks still run.
 
     Args:
         model: The model.
         plain: Its `plain_view`, created before.
-        calls: Answers the calls.
+        calls: Runs the calls.
 
     Raises:
         CaptureError: The model is not a Python module (TorchScript), or as in `check_free`.
@@ -94,7 +94,7 @@ def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
         "__doc__": kind.__doc__,
     }
     subclass: Any = type(kind.__name__, (kind,), space)
-    subclass.forward = forward  # again: `__init_subclass__` of a class may wrap what was there
+    subclass.forward = forward  # set again, because `__init_subclass__` of a class may wrap the first one
     try:
         model.__class__ = subclass
     except TypeError:
@@ -102,14 +102,14 @@ def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
 
 
 class _Forward:
-    """`forward` of the model. A data descriptor: if a library sets a forward, it wraps this one."""
+    """`forward` of the model. As a data descriptor, it also sees a forward that a library sets."""
 
     def __init__(self, kind: Any, plain: Any, calls: Calls) -> None:
         self._kind, self._plain, self._around = kind, plain, None
 
         @functools.wraps(kind.forward)
         def forward(model: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if vars(model) is not vars(plain):  # a wrapper of the model's forward that a library gave to a copy
+            if vars(model) is not vars(plain):  # a library moved the model's forward to a copy
                 return kind.forward(model, *args, **kwargs)
             return calls(args, kwargs)
 
@@ -118,9 +118,7 @@ class _Forward:
     def __get__(self, module: Any, owner: type) -> Any:
         if module is None:
             return self._kind.forward
-        if vars(module) is not vars(
-            self._plain
-        ):  # made by somebody else of this class: a replica, `type(model)(config)`
+        if vars(module) is not vars(self._plain):  # another instance of this class: a replica, `type(model)(config)`
             own = vars(module).get("forward")
             return self._kind.forward.__get__(module, owner) if own is None else own
         return MethodType(self._forward, module) if self._around is None else self._around
@@ -129,9 +127,7 @@ class _Forward:
         if vars(module) is not vars(self._plain):
             vars(module)["forward"] = value
             return
-        own = getattr(
-            value, "__func__", value
-        )  # a library that takes its wrapper off puts back what it believes was there
+        own = getattr(value, "__func__", value)  # a library that removes its wrapper restores the forward it saw before
         self._around = None if own in (self._forward, self._kind.forward) else value
 
     def __delete__(self, module: Any) -> None:
@@ -141,9 +137,9 @@ class _Forward:
 
 
 def _reduce(model: Any, kind: type, protocol: Any) -> Any:
-    """Reduce the model to the user's own, which loads where remate is not installed."""
+    """Reduce the model to its own class, which loads without remate."""
     reduced = _as(model, kind, lambda: model.__reduce_ex__(protocol))
-    # Pickle holds the class in this form against that of the object.
+    # In this form, pickle requires that the class equals the object's class.
     newly = isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") == "__newobj__"
     return (object.__new__, *reduced[1:]) if newly else reduced
 

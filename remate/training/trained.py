@@ -1,4 +1,4 @@
-"""`remate train`: every module that a script trains gets a schedule, after a first step by its own forward."""
+"""`remate train`: gives each module that a script trains a schedule, after first steps with its own forward."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from .state import Auto, Outcome, state_of
 from .steps_taken import Beside, StepsTaken
 from .watch import Backward, Listener
 
-_ITERATIONS = 2  # by the model's own forward: one for its peak, one for its time
-_BACKWARDS = 4  # after which a script that no optimizer steps in, or seldom (LBFGS), has shown what it does
+_ITERATIONS = 2  # with the model's own forward: one to measure its peak, one for its time
+_BACKWARDS = 4  # limit for scripts whose optimizer steps seldom (LBFGS) or never
 
 
 class TrainingReport(msgspec.Struct, frozen=True):
-    """The outcome for a module.
+    """The result for a module.
 
     Attributes:
-        refused: Why it was left alone; "" if it has schedules.
-        steps: Number of steps by a schedule.
+        refused: The reason if it has no schedules; otherwise "".
+        steps: Number of scheduled steps.
     """
 
     name: str
@@ -47,12 +47,12 @@ class _Seen:
         self.device = next(p.device for p in module.parameters())
         self.steps = StepsTaken()
         self.refused = ""
-        self.backwards = self.iterations = 0  # of its own forward; iterations: those that an optimizer ended
-        self.since_step = False  # a backward since the last step of an optimizer
+        self.backwards = self.iterations = 0  # with its own forward; iterations are those that an optimizer step ended
+        self.since_step = False  # whether a backward ran since the last optimizer step
         self.taken = False
         self.outcome = Outcome()
-        self.began: Outcome | None = None  # the outcome when the step under way began
-        self.calls_aside = 0  # when it began
+        self.began: Outcome | None = None  # the outcome when the current step began
+        self.calls_aside = 0  # when the current step began
         self.scheduled = 0  # steps
 
     @property
@@ -66,9 +66,10 @@ class Trained(Listener):
 
     Attributes:
         options: Options of `auto`.
-        file: Path of the first module's schedule; those of others contain the names of their classes.
-        skip: Names of classes to leave alone.
-        at_once: Plan after the call that identifies a module and runs its own forward; always if a file exists.
+        file: Path of the first module's schedule. Other modules add the names of their classes.
+        skip: Names of classes without schedules.
+        at_once: Whether to plan at the second training call, without measuring eager steps. If a file exists, it is
+            always used at once.
     """
 
     def __init__(
@@ -108,9 +109,7 @@ class Trained(Listener):
             seen.outcome = state.outcome
             by_schedule = bool(state.outcome.schedules) and state.calls_aside == seen.calls_aside
             seen.scheduled += by_schedule
-            if (
-                state.outcome is not seen.began
-            ):  # it was planned in this step, and in those of others that are under way
+            if state.outcome is not seen.began:  # planning ran within this step, and within concurrent steps of others
                 for other in self._alive.values():
                     other.steps.drop()
             if not by_schedule:
@@ -119,8 +118,8 @@ class Trained(Listener):
             return
         seen.steps.end(scheduled=False)
         if backward.double or backward.times > 1:
-            how = "differentiated again (create_graph=True)" if backward.double else "gone through by backward twice"
-            self._leave(seen, f"a call of it is {how}, and a scheduled one has a single backward")
+            how = "is differentiated again (create_graph=True)" if backward.double else "has two backwards"
+            self._leave(seen, f"a call of it {how}, and a scheduled call has only one backward")
             return
         seen.backwards, seen.since_step = seen.backwards + 1, True
         if seen.backwards >= _BACKWARDS:
@@ -145,7 +144,8 @@ class Trained(Listener):
     def _new(self, module: nn.Module) -> _Seen:
         """Return the state of a new module.
 
-        If a similar module was dropped (the last fold of a cross-validation), its name, file and schedules are reused.
+        If the script dropped a similar module (the last fold of a cross-validation), the new one reuses its name, file
+        and schedules.
         """
         kind = type(module).__name__
         gone = next((seen for seen in self._all if seen.kind == kind and seen.kept() is None and seen.taken), None)
@@ -162,7 +162,7 @@ class Trained(Listener):
                 file = file.with_name(f"{file.stem}.{name}{file.suffix}")
             seen = _Seen(module, name, file)
         if kind in self._skip:
-            seen.refused = "it is to be skipped"
+            seen.refused = "it is skipped"
         elif gone is not None or self._at_once or (seen.file is not None and seen.file.exists()):
             self._take(seen, module, () if gone is None else gone.outcome.schedules)
         return seen
@@ -190,7 +190,7 @@ def _report(seen: _Seen) -> TrainingReport:
     outcome = seen.outcome if state is None else state.outcome
     refused = seen.refused or outcome.refused
     if not seen.taken and not refused:
-        refused = f"the script ended within its first {_ITERATIONS} steps, which are the model's own"
+        refused = f"the script ended within the first {_ITERATIONS} steps, which run the model's own forward"
     if seen.taken and not refused and not outcome.schedules:
-        refused = "no training call came after its first steps"
+        refused = "the script made no training call after the first steps"
     return TrainingReport(seen.name, outcome, refused, seen.scheduled, seen.steps.beside(), seen.file)

@@ -1,6 +1,6 @@
-"""Detects which modules a script trains: the outermost ones in train mode whose outputs get a gradient.
+"""Detects the modules that a script trains: the outermost modules in train mode whose outputs receive a gradient.
 
-Hooks on all modules see each call and its end. Hooks on outputs see that a gradient arrives, and the kind of backward.
+Hooks on all modules report the start and end of each call. Hooks on outputs report gradients and the kind of backward.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel
 
 
 class Backward:
-    """The backward through a call of a module. double: it can be differentiated again. times: number of backwards."""
+    """The backward through a call of a module.
+
+    Attributes:
+        double: Whether it can be differentiated again.
+        times: Number of backwards so far.
+    """
 
     def __init__(self) -> None:
         self.double, self.times = False, 0
@@ -33,7 +38,7 @@ class Listener:
         """A training call of an outermost module begins."""
 
     def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
-        """The call has ended. sizes: of its inputs."""
+        """The call has ended. `sizes` are the shapes of its inputs."""
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         """A backward through a call has ended; more may follow."""
@@ -42,11 +47,11 @@ class Listener:
         """Neither a backward nor a training call is running."""
 
     def stepped(self, parameters: set[int]) -> None:
-        """An optimizer has made a step. parameters: ids of its parameters."""
+        """An optimizer has made a step. `parameters` are the ids of its parameters."""
 
 
 class _Running(NamedTuple):
-    """A running call. within: it is a training call, or inside one."""
+    """A running call. `within` says whether it is a training call or nested in one."""
 
     module: nn.Module
     outermost: bool
@@ -54,7 +59,7 @@ class _Running(NamedTuple):
 
 
 class Watch:
-    """Within this context, `listener` receives the events of training."""
+    """Reports the events of training to `listener` within this context."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -92,8 +97,10 @@ class Watch:
             self._listener.called(module)
 
     def _end(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
-        """Handle the end of a call. If forward raised, torch calls this without an output; if interrupted, not at
-        all."""
+        """Handle the end of a call.
+
+        If forward raises, torch calls this without an output. If forward is interrupted, torch does not call it.
+        """
         if torch.compiler.is_compiling():
             return
         stack = self._stack()
@@ -127,7 +134,7 @@ class Watch:
                 tensor.register_hook(arrives)
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if torch._C._current_graph_task_id() == -1:  # else it is an optimizer in backward
+        if torch._C._current_graph_task_id() == -1:  # otherwise the optimizer runs within backward
             self._listener.between()
 
     def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
@@ -135,8 +142,10 @@ class Watch:
 
 
 def _trains(module: nn.Module) -> bool:
-    """Return whether a call of a module may be a training call, and not a recomputation of a part of forward within
-    backward."""
+    """Return whether a call of a module may be a training call.
+
+    A recomputation of a part of forward within backward is not one.
+    """
     if not module.training or not torch.is_grad_enabled() or type(module).__name__ in WRAPPERS:
         return False
     if vars(module).get("_is_replica") or torch._C._current_graph_task_id() != -1:

@@ -178,7 +178,7 @@ class Own(Gated):
 def test_only_plain_attributes_are_set(name):
     model = seeded(Own())
     schedule = renamed(schedule_of(model, (X,)), name)
-    with pytest.raises(BindError, match="no plain attribute"):
+    with pytest.raises(BindError, match="not a plain attribute"):
         apply(model, schedule)
 
 

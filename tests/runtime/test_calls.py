@@ -229,7 +229,7 @@ def test_mappings_are_walked_in_the_planned_order():
     assert torch.equal(planned({"x": x, "y": y}), model({"x": x, "y": y}))
     for _ in range(2):
         with pytest.raises(
-            BindError, match=r"keys of the input 'batch' come in another order.*\n  give them as planned: x, y"
+            BindError, match=r"keys of the input 'batch' have another order.*\n  pass them in the planned order: x, y"
         ):
             planned({"y": y, "x": x})
 
@@ -284,7 +284,7 @@ def test_whatever_goes_by_the_order_of_keys_is_refused(looks):
 
     model, x, y = seeded(Looking()), data(*SHAPE), data(*SHAPE, seed=4)
     planned = apply(model, schedule_of(model, (), {"a": x, "b": y}))
-    with pytest.raises(BindError, match=r"keyword arguments that forward takes as .* in another order"):
+    with pytest.raises(BindError, match=r"keyword arguments that forward takes as .* have another order"):
         planned(b=y, a=x)
 
 

@@ -67,7 +67,7 @@ def test_none_that_fits_says_why_of_each(folder: Path) -> None:
     planned = apply(seeded(Net()), folder)
     with pytest.raises(BindError) as caught:
         planned(data(5, 8))
-    assert "none of the schedules is for this call" in str(caught.value)
+    assert "no schedule is for this call" in str(caught.value)
     assert str(caught.value).count("got f32[5,8]") == 3
     assert "otherwise='original'" in str(caught.value)
 
@@ -138,7 +138,7 @@ def test_copies_baseline_of_them(folder: Path) -> None:
 
 
 def test_no_schedule_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BindError, match="the folder holds no schedule file"):
+    with pytest.raises(BindError, match="the folder contains no schedule file"):
         apply(seeded(Net()), tmp_path)
     with pytest.raises(BindError, match="no schedule was given"):
         apply(seeded(Net()), [])

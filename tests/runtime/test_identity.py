@@ -66,9 +66,9 @@ def test_attention_of_torch_asks() -> None:
     own, cross = applied(model, (A, A, A)), applied(model, (A, B, B))
     assert torch.equal(own(A, A, A)[0], model(A, A, A)[0])
     assert torch.equal(cross(A, B, B)[0], model(A, B, B)[0])
-    with pytest.raises(BindError, match="give a copy for one of them"):
+    with pytest.raises(BindError, match="pass a copy for one of them"):
         cross(A, A, A)
-    with pytest.raises(BindError, match="give one tensor for both"):
+    with pytest.raises(BindError, match="pass one tensor for both"):
         own(A, A, B)
 
 

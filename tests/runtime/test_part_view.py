@@ -169,7 +169,7 @@ def test_what_cannot_have_a_schedule_is_told(planned: Schedule) -> None:
         apply(stack(), nested)
     wrapped = stack()
     wrapped.forward = wrapped.forward
-    with pytest.raises(BindError, match=r"module '': its forward was replaced"):
+    with pytest.raises(BindError, match=r"module '': a library that wraps models has replaced its forward"):
         apply(wrapped, planned)
 
 
@@ -179,7 +179,7 @@ def test_a_forward_that_goes_round_the_parts_is_told(planned: Schedule) -> None:
     kind = type("Round", (Stack,), {"forward": lambda self, ids: self.head(self.hidden[0](self.embed(ids))[0]).mean()})
     model.__class__ = kind
     view = apply(model, planned)
-    with pytest.warns(SteppedAsideWarning, match="no part that has one was called"):
+    with pytest.warns(SteppedAsideWarning, match="forward called no part with a schedule"):
         view(IDS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -121,7 +121,7 @@ def _equal(loop: Loop, schedule: Schedule, rank: int) -> None:
 def _refused(schedule: Schedule) -> None:
     with pytest.raises(BindError, match="apply the schedule first"):
         apply(fully_sharded(made(), True), schedule)
-    with pytest.raises(BindError, match=r"plan one block, and wrap what apply gives for each"):
+    with pytest.raises(BindError, match=r"plan one block, and wrap the result of apply for each"):
         apply(flat(made()), schedule)
 
 

@@ -109,7 +109,7 @@ def test_a_printed_plan_for_another_size_holds_the_old_ones(dims: Any, batch: in
     made: list[Any] = []
     plan = lambda *a, **k: made.append(remate.plan(*a, **k, cost="cpu"))  # noqa: E731
     exec(f"plan({text}", {"plan": plan, "torch": torch, "model": model})
-    assert ("size 1 is a step of its own" in text) == (batch == 1)
+    assert ("size 1 has its own step" in text) == (batch == 1)
     assert made[0].solve.budget == first.solve.budget or batch == 40
     again = apply(model, [made[0], first] if batch == 1 else made[0])
     for number in (batch, 16, *([2] if dims else [])):

@@ -103,15 +103,15 @@ REFUSED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
         "and then the model itself",
         lambda m, s: fully_sharded(apply(m, s), True).forward(data(4, 8)),
     ),
-    "blocks that cast": ("casts what it is given", lambda m, s: called(with_policy(apply(m, s)))),
+    "blocks that cast": ("casts its inputs or outputs", lambda m, s: called(with_policy(apply(m, s)))),
     "several files": ("one of several steps", lambda m, s: called(fully_sharded(apply(m, [s, s]), True))),
     "other shapes": (
         "one of several steps",
         lambda m, s: called(fully_sharded(apply(m, s, otherwise="original"), True)),
     ),
     "checkpointed": ("without torch.utils.checkpoint", lambda m, s: checkpointed(apply(m, s))),
-    "blocks, FullyShardedDataParallel": ("when that is called", lambda m, s: called(flat(apply(m, s)))),
-    "FullyShardedDataParallel, apply": ("when that is called", lambda m, s: apply(flat(m), s)),
+    "blocks, FullyShardedDataParallel": ("when it is called", lambda m, s: called(flat(apply(m, s)))),
+    "FullyShardedDataParallel, apply": ("when it is called", lambda m, s: apply(flat(m), s)),
     "tensor parallel": ("'blocks.0.up.weight' is a DTensor", lambda m, s: called(tensor_parallel(apply(m, s)))),
     "tensor parallel, apply": ("is a DTensor", lambda m, s: apply(tensor_parallel(m), s, stale="warn")),
     "tensor parallel without hooks": (
@@ -143,7 +143,7 @@ def _other_torch(rank: int) -> None:
         (FSDPParamGroup, "post_backward", None),
     ):
         model = fully_sharded(apply(seeded(Blocks()), schedule), True)
-        told = rf"torch 2.*: {kind.__name__}\.{name} is not what it was in 2\.13\n  plan one block"
+        told = rf"torch 2.*: {kind.__name__}\.{name} differs from torch 2\.13\n  plan one block"
         with mock.patch.object(kind, name, other), pytest.raises(BindError, match=told):
             called(model)
 

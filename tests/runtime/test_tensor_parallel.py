@@ -170,7 +170,7 @@ def _refused(rank: int) -> None:
         (BindError, "plan the model after parallelize_module", lambda: apply(sequences(), plain)),
         (BindError, "planned as a DTensor", lambda: applied(seeded(Mlp()), schedule, stale="warn")),
         (BindError, "the model has a DTensor", lambda: applied(sequences(), of_columns, stale="warn")),
-        (BindError, f"the step of rank {1 - rank} of 'tp'", lambda: applied(words(), other, stale="warn")),
+        (BindError, f"planned for rank {1 - rank} of 'tp'", lambda: applied(words(), other, stale="warn")),
         (ScheduleError, "was not permitted", lambda: apply(sequences(), schedule)),
         (EngineError, "communicates with other ranks", lambda: applied(sequences(), schedule, engine="compiled")),
         (

@@ -53,7 +53,7 @@ def test_an_input_that_lies_in_one_is_refused(schedule: Schedule, given: Callabl
     model = Averages()
     planned = apply(model, schedule)
     with pytest.raises(
-        BindError, match=r"input 'scale' lies in the memory of the buffer '.*mean', which the step updates"
+        BindError, match=r"input 'scale' shares memory with the buffer '.*mean', which the step updates"
     ):
         planned(X, given(model))
     with torch.no_grad(), pytest.raises(BindError, match="input 'scale'"):
@@ -95,7 +95,7 @@ def test_another_tensor_of_the_model_in_one_is_refused(
         share(model)
         planned(X, SCALE) if after else apply(model, schedule)
 
-    with pytest.raises(BindError, match=rf"the {told}.* lies in the memory of the buffer '.*mean'"):
+    with pytest.raises(BindError, match=rf"the {told}.* shares memory with the buffer '.*mean'"):
         act()
 
 
@@ -126,13 +126,13 @@ def test_names_of_one_buffer_stay_names_of_one() -> None:
         assert torch.equal(planned(X), twin(X))
     untied = Tied()
     untied.second = untied.first.clone()
-    with pytest.raises(BindError, match="buffer 'second': one tensor with 'first' when planned, now another"):
+    with pytest.raises(BindError, match="buffer 'second': the same tensor as 'first' when planned, now another tensor"):
         apply(untied, schedule)
     model = Tied()
     planned = apply(model, schedule)
     planned(X)
     model.second = model.first.clone()
-    with pytest.raises(BindError, match="buffer 'second': one tensor with 'first'"):
+    with pytest.raises(BindError, match="buffer 'second': the same tensor as 'first'"):
         planned(X)
 
 

@@ -119,7 +119,7 @@ def test_calls_that_random_inputs_cannot_make() -> None:
     with pytest.raises(BindError, match=r"random inputs of the planned types: (.|\n)*verify=\(args, kwargs\)"):
         apply(model, schedule, verify=True)
     apply(model, schedule, verify=((ids,), {}))
-    with pytest.raises(BindError, match="verify runs a step as planned"):
+    with pytest.raises(BindError, match="verify runs a step in the planned mode"):
         apply(model.eval(), schedule, verify=True)
 
 

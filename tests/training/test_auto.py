@@ -196,7 +196,7 @@ def test_what_cannot_be_planned_raises_or_trains_by_its_own_forward() -> None:
     with pytest.raises(remate.InfeasibleError, match="proven floor"):
         train(automatic(budget="1%"))
     model = remate.auto(seeded(Data()).train(), **QUICK, on_refused="original")
-    with pytest.warns(SteppedAsideWarning, match="trains by its own forward, without a memory budget"):
+    with pytest.warns(SteppedAsideWarning, match="trains with its own forward, without a memory budget"):
         assert train(model) == train(seeded(Data()).train())
 
 
@@ -236,10 +236,10 @@ def test_what_wraps_its_forward_wraps_the_schedule() -> None:
 
 def test_it_is_called_once() -> None:
     model = automatic()
-    with pytest.raises(remate.CaptureError, match=r"remate\.auto was called for this model already"):
+    with pytest.raises(remate.CaptureError, match=r"remate\.auto was already called for this model"):
         remate.auto(model, **QUICK)
     schedule = remate.plan(model, (data(64, 16),), budget="100%", cost="cpu")  # as of the model itself
-    with pytest.raises(remate.CaptureError, match="the model has a schedule already"):
+    with pytest.raises(remate.CaptureError, match="the model already has a schedule"):
         remate.auto(apply(made(), schedule), **QUICK)
     with pytest.raises(remate.CaptureError, match="not a torch"):
         remate.auto(lambda x: x, **QUICK)  # type: ignore[type-var]

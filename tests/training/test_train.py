@@ -140,9 +140,9 @@ def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: 
     assert "remate: Net, 3 steps" in err
     status, out, err = train(capsys, "--skip", "Net", "--skip", "Critic", script)
     assert (status, out) == (0, by_python(script))
-    assert err.count("was left alone: it is to be skipped") == 2
+    assert err.count("was left alone: it is skipped") == 2
     impossible = written(tmp_path, PLAIN)
-    with pytest.warns(UserWarning, match="trains by its own forward"):
+    with pytest.warns(UserWarning, match="trains with its own forward"):
         status, out, err = train(capsys, "--budget", "1%", impossible)
     assert (status, out) == (0, by_python(impossible))
     assert re.search(r"remate: Net was left alone: the step .*cannot be planned within", err)

@@ -1,4 +1,4 @@
 """Commands that produce the figures of the documentation.
 
-Their output is in `results/`; `tools/docs --write` takes it from there.
+They write to `results/`, and `tools/docs --write` reads from there.
 """

@@ -1,10 +1,10 @@
-"""Packing buffers with lifetimes into one block: height over the load, and CPU seconds.
+"""Packs buffers with lifetimes into one block, and measures its height over the load and the CPU time.
 
     python -m tools.bench.addresses DIR -o tools/bench/results/addresses.txt
 
 DIR holds instances as CSV files with the columns lower, upper and size: MiniMalloc's (github.com/google/minimalloc,
-benchmarks/asplos2024; a number in a name, as in A.1048576.csv, is the height to stay within), or others in that form,
-in folders as deep as one likes. The checked-in examples follow: what their schedules hold, as the linker derives it.
+benchmarks/asplos2024; a number in a name, as in A.1048576.csv, is the maximum height), or other files in this form.
+Subfolders are read, too. The checked-in examples follow, with the live ranges of the linker.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ EFFORT = 1_000_000_000
 
 
 def instances(folder: Path) -> Iterator[tuple[str, int, list[Buffer]]]:
-    """Name, the height to stay within (0: none is known), buffers."""
+    """Name, maximum height (0 if unknown) and buffers of an instance."""
     for path in sorted(folder.rglob("*.csv")):
         with path.open(encoding="utf-8") as file:
             rows = [Buffer(int(r["lower"]), int(r["upper"]), int(r["size"])) for r in csv.DictReader(file)]
         capacity = path.name.split(".")[-2]
         yield path.name, int(capacity) if capacity.isdecimal() else 0, rows
     for path in sorted((ROOT / "examples").glob("*.json")):
-        with suppress(ScheduleError):  # other files lie there, too
+        with suppress(ScheduleError):  # skip other files
             yield f"examples/{path.name}", 0, list(buffers_of(open_schedule(str(path)).linked))
 
 

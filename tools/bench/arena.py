@@ -1,11 +1,11 @@
-"""The engine arena beside the eager engine: what its block takes of the bytes, what both hold, and their CPU time.
+"""Compares the engine `arena` with `eager`: size of its block, peaks and CPU time.
 
     python -m tools.bench.arena [NAME...] [--rounds 9]
 
-Schedules of 100 % (no recomputations) and 60 % of the peak. Times: one step of each engine in turn, one thread, on the
-clock of the thread, gradients set to None in it on both sides. Peaks: of a first step, by the profiler's memory events,
-block and gradients among it; of later ones the block is there already. Writes results/arena.txt when all models are
-requested.
+Schedules of 100 % (no recomputations) and 60 % of the peak. Times: steps of both
+engines alternate, on one thread, in CPU time of the thread, and include setting gradients to None. Peaks: from the
+profiler's memory events of a first step, including block and gradients. Later steps reuse the block. Writes
+results/arena.txt if all models are requested.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ENGINES = ("eager", "arena")
 
 
 class Shares(logging.Handler):
-    """Hears what the engine describes its block: percent of the bytes that operators make."""
+    """Reads the size of the block from the engine's log, in percent of the bytes that operators allocate."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,13 +1,11 @@
-"""What one plan for a range of sizes gives away: the plan of the largest size at smaller ones, beside a plan for each
-on its own.
+"""Compares one plan for a range of sizes with a separate plan for each size.
 
     python -m tools.bench.buckets -o tools/bench/results/buckets.txt
 
-The examples, costs from the roofline model of a CPU. The file is planned at the largest size within a share of its peak
-without recomputations; that many bytes are the budget at every size. Overhead: time over that without recomputation at
-the same size, in percent, for the plan of the file there (without recomputation where none are needed) and for a plan
-that knows only that size. Where both are over the same step, the difference is what plans for several buckets of sizes
-could gain at most.
+Models are the examples, with costs from the roofline model of a CPU. Each file is planned at the largest size, with a
+share of its baseline peak as the budget. The same budget in bytes holds at all sizes. Overhead is the time over the
+baseline at the same size, in percent: for the plan of the file (without recomputation where none is needed), and for a
+plan of this size only. The difference is the most that plans for several buckets of sizes could gain.
 """
 
 from __future__ import annotations
@@ -37,19 +35,19 @@ from remate_runtime.support.quantities import size
 from .text import environment, table
 
 _COST = "cpu"
-_PARTS = 8  # of a range at which sizes are looked at
+_PARTS = 8  # shares of a range at which sizes are measured
 _BT = {0: "b", 1: "t"}
-_SHARES = {"gpt2": "50%", "encoder_decoder": "50%", "unet": "60%", "resnet": "50%"}  # as the checked-in files
+_SHARES = {"gpt2": "50%", "encoder_decoder": "50%", "unet": "60%", "resnet": "50%"}  # as in the checked-in files
 CASES: dict[str, Any] = {
     "gpt2": {"input_ids": _BT, "labels": _BT},
-    "encoder_decoder": ({0: "b"}, {0: "b"}, {0: "b"}),  # its mask is of one length
+    "encoder_decoder": ({0: "b"}, {0: "b"}, {0: "b"}),  # its mask has one length
     "unet": {"images": {0: "b", 2: "h", 3: "w"}},
     "resnet": {"images": {0: "b"}},
 }
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Overheads in percent; None where nothing was found."""
+    """Overheads in percent; None without a plan."""
 
     at: dict[str, int]
     plan: float | None
@@ -57,7 +55,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def sizes(dims: dict[str, Dimension]) -> Iterator[dict[str, int]]:
-    """The largest, and smaller ones of each size individually, down to half."""
+    """Return the largest size, and sizes of each dimension separately down to half of it."""
     most = {name: dim.max for name, dim in dims.items()}
     yield most
     for name, dim in dims.items():
@@ -83,7 +81,7 @@ def row(schedule: Schedule, parts: Any, at: dict[str, int]) -> Row:
 
 
 def rows(name: str, share: str) -> tuple[int, list[Row]]:
-    """The budget in bytes, and what each size takes."""
+    """Return the budget in bytes, and the overheads at each size."""
     model, args, *more = importlib.import_module(f"examples.{name}").build()
     kwargs = more[0] if more else {}
     step = prepare(model, args, kwargs, _COST, open_sizes=OpenSizes(CASES[name]))
@@ -94,14 +92,14 @@ def rows(name: str, share: str) -> tuple[int, list[Row]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
     parser.add_argument(
         "--budget", help="share of the peak without recomputation at the largest size; default: that of the example"
     )
     parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    told: list[tuple[str, ...]] = [("", "budget", "at", "plan of the largest", "own plan", "difference, points")]
+    table_rows: list[tuple[str, ...]] = [("", "budget", "at", "plan of the largest", "own plan", "difference, points")]
     for name in chosen.models:
         start = time.process_time()
         budget, measured_rows = rows(name, chosen.budget or _SHARES[name])
@@ -112,10 +110,10 @@ def main() -> None:
                 if row_of_budget.plan is None or row_of_budget.own is None
                 else f"{row_of_budget.plan - row_of_budget.own:.2f}"
             )
-            told.append((name, size(budget), spelled(row_of_budget.at), plan or "none", own or "none", points))
+            table_rows.append((name, size(budget), spelled(row_of_budget.at), plan or "none", own or "none", points))
         print(f"{name}: {time.process_time() - start:.0f} CPU s", flush=True)
-        print(table([told[0], *told[-len(measured_rows) :]]), flush=True)
-    text = f"python -m tools.bench.buckets --models {' '.join(chosen.models)}; {environment()}\n\n{table(told)}\n"
+        print(table([table_rows[0], *table_rows[-len(measured_rows) :]]), flush=True)
+    text = f"python -m tools.bench.buckets --models {' '.join(chosen.models)}; {environment()}\n\n{table(table_rows)}\n"
     if chosen.output:
         chosen.output.write_text(text, encoding="utf-8")
 

@@ -1,13 +1,12 @@
-"""What a budget buys, model by model: predicted and measured peak, step time, gradients; eager beside it.
+"""Measures the effect of budgets on each model: peak, step time and gradients, beside eager PyTorch.
 
     python -m tools.bench.budgets                      # every model of tests/models and every example
     python -m tools.bench.budgets resnet examples/gpt2.py --budgets 100%,50%
 
-Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
-gradients and workspace count. Time: of forward and backward, as a ratio to eager's in the same round, median over
-rounds that take turns, ± half the distance between the quartiles. Overhead: predicted by the plan, over the plan
-without recomputation. Gradients: largest difference from eager's of any element, relative to the largest of its
-gradient.
+Peak: most bytes of a step beside parameters, buffers, inputs and optimizer state; outputs, gradients and workspace
+count. Time: forward and backward, as a ratio to eager in the same round; median of alternating rounds, ± half the
+interquartile range. Overhead: predicted time over the baseline. Gradients: largest difference of an element from
+eager, relative to the largest element of its gradient.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ BUDGETS = ("100%", "80%", "60%", "40%")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One model at one budget. failed: why it has no schedule."""
+    """One model at one budget. `failed` is the reason if it has no schedule."""
 
     budget: str
     schedule: Schedule | None = None
@@ -54,7 +53,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def builder(name: str) -> Callable[[], Built]:
-    """Of a model of tests/models, or of a script with `build()`."""
+    """Return a model of tests/models, or of a script with `build()`."""
     if name in ZOO:
         return ZOO[name].build
     path = ROOT / name
@@ -72,7 +71,7 @@ def builder(name: str) -> Callable[[], Built]:
 def measure(
     name: str, budgets: Sequence[str], repeats: int, options: Mapping[str, Any]
 ) -> tuple[int, list[Row], Times]:
-    """Eager's peak, a row per budget, and all step times."""
+    """Return the peak of eager, one row per budget, and all step times."""
     model, args, kwargs = builder(name)()
     steps: dict[str, Callable[[], Any]] = {"eager": lambda: training_step(model, args, kwargs)}
     rows: list[Row] = []
@@ -96,7 +95,7 @@ def _step(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
 
 
 def _peak(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """Of a warm step. Gradients are gone before it, or they would not count."""
+    """Return the peak of a warm step. Gradients are freed before it, so that they count."""
     step = _step(model, args, kwargs)
     step()
     clear_gradients(model, args, kwargs)

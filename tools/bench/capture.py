@@ -1,9 +1,9 @@
-"""What capture costs for each operation: CPU seconds, of models whose modules repeat and of some whose modules do not.
+"""Measures CPU seconds of capture per operation, for models with and without repeated modules.
 
     python -m tools.bench.capture -o tools/bench/results/capture.txt
 
-Models of the size people train, without storage, in the step of the CPU. Each model is captured once before, so that
-nothing is imported meanwhile.
+Models have realistic sizes and no storage; the step is that of the CPU. Each model is captured once before the
+measurement, so that imports do not count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SUBJECTS: dict[str, tuple[str, Callable[[], Built]]] = {
 
 
 def seconds(name: str) -> tuple[float, int]:
-    """CPU seconds of a capture, and the operations of the step, views included."""
+    """Return the CPU seconds of a capture, and the number of operations, including views."""
     model, args, kwargs = SUBJECTS[name][1]()
     capture(model, args, kwargs)
     start = time.process_time()
@@ -49,7 +49,7 @@ def seconds(name: str) -> tuple[float, int]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
     parser.add_argument("--models", nargs="+", choices=sorted(SUBJECTS), default=NAMES)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,14 +1,12 @@
-"""What compiling costs: torch.compile, and a schedule under the compiled engine, from the model to the end of its first
-step.
+"""Measures compile time of torch.compile and of a schedule with the compiled engine, up to the end of the first step.
 
     python -m tools.bench.compile_time [gpt2,resnet18,unet] [--update]
 
-Cold: in a process whose TORCHINDUCTOR_CACHE_DIR is empty (Inductor's precompiled header, which lies elsewhere and which
-the first process of a machine makes, is made before). Warm: in a second process, with what the first has left there.
-CPU seconds of the process and of those that it starts (the C++ compiler's are most of it), beyond making the model; the
-step itself runs in them, well under a second. The schedule is a file, planned before (60 % of the peak without
-recomputation, or 100 % where no schedule is below) and not by either process. Nothing is compiled side by side: on a
-machine of its own these are about the seconds that pass.
+Cold: in a process with an empty TORCHINDUCTOR_CACHE_DIR. Inductor's precompiled header is elsewhere, and is built
+before. Warm: in a second process with the cache of the first. Figures are CPU seconds of the process and its children
+(mostly the C++ compiler), without building the model. They include the step, which takes well under a second. The
+schedule file is planned beforehand by another process (60 % of the baseline peak, or 100 % if no schedule is below).
+Nothing compiles in parallel, so on an idle machine these are about wall-clock seconds.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _WITHOUT_RECOMPUTES = "100%"
 
 
 def taken(name: str, schedule: str) -> float:
-    """CPU seconds of this process up to the end of the first step. schedule: a path; "" for torch.compile."""
+    """Return CPU seconds of this process up to the end of the first step. `schedule` is a path, or "" for torch.compile."""
     model, args, kwargs = SUBJECTS[name].build()
     start = _cpu()
     compiled: Any = apply(model, schedule, engine="compiled") if schedule else torch.compile(model)
@@ -76,18 +74,18 @@ def _in_a_process(name: str, schedule: str, cache: str) -> float:
 
 
 def main() -> None:
-    """Print a row per model as it is measured; with --update, write the table."""
+    """Print a row per model after its measurement; with --update, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="?", default=MODELS, help=f"of {', '.join(SUBJECTS)}, default {MODELS}")
     parser.add_argument("--update", action="store_true", help="write results/compile_time.txt")
-    parser.add_argument("--first-step", metavar="MODEL", help=argparse.SUPPRESS)  # what a measured process is asked
+    parser.add_argument("--first-step", metavar="MODEL", help=argparse.SUPPRESS)  # command of a measured process
     parser.add_argument("--schedule", default="", help=argparse.SUPPRESS)
     requested = parser.parse_args()
     torch.set_num_threads(1)
     if requested.first_step:
         print(taken(requested.first_step, requested.schedule))
         return
-    torch.compile(lambda x: x + 1)(torch.zeros(64))  # makes the header
+    torch.compile(lambda x: x + 1)(torch.zeros(64))  # builds the header
     rows = _stored() if requested.update else {}
     for name in requested.models.split(","):
         rows[name] = row(name)
@@ -102,7 +100,7 @@ def _today() -> str:
 
 
 def _stored() -> dict[str, tuple[str, ...]]:
-    """Rows that were measured before, by model: a run may be for some of them."""
+    """Return rows of earlier runs by model, because a run may measure only some models."""
     if not RESULTS.exists():
         return {}
     rows = [re.split(r"\s{2,}", line.strip()) for line in RESULTS.read_text(encoding="utf-8").splitlines()[4:]]

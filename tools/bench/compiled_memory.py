@@ -1,10 +1,10 @@
-"""Predicted against measured peak of compiled steps.
+"""Compares predicted and measured peaks of compiled steps.
 
     python -m tools.bench.compiled_memory [--models gpt2,resnet,…] [--budgets 50%,70%,90%] [--update]
 
-Each model is planned at each budget, applied with engine="compiled", and stepped twice; the second step is measured by
-the allocator's own events. `over`: measured minus predicted, in bytes. The last column is measured as a share of the
-budget. Compiling is most of the time, so some models have fewer layers than in the tests (`SMALLER`).
+Each model is planned at each budget, applied with engine="compiled", and run for two steps; allocator events
+measure the second. `over` is measured minus predicted, in bytes. The last column is the measured peak as a share of the
+budget. Compilation dominates the time, so some models have fewer layers than in the tests (`SMALLER`).
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def row(name: str, budget: str) -> tuple[str, ...]:
     measured = 0
     for _ in range(2):
         clear_gradients(planned, args, kwargs)
-        measured = peak_bytes(lambda: training_step(planned, args, kwargs))  # which holds the outputs, as a loop may
+        measured = peak_bytes(lambda: training_step(planned, args, kwargs))  # keeps the outputs, as a training loop may
     predicted, limit = predicted_peak(planned), schedule.solve.budget
     return name, budget, f"{predicted:,}", f"{measured:,}", f"{measured - predicted:+,}", f"{measured / limit:.4f}"
 
 
 def main() -> None:
-    """Print a row per model and budget as it is found; with --update, write the table."""
+    """Print a row per model and budget after its measurement; with --update, write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(ZOO))
     parser.add_argument("--budgets", default="50%,70%,90%")
@@ -90,7 +90,7 @@ def _table(rows: dict[tuple[str, str], tuple[str, ...]]) -> str:
 
 
 def _stored() -> dict[tuple[str, str], tuple[str, ...]]:
-    """Rows that were measured before, by model and budget: a run may be for some of them."""
+    """Return rows of earlier runs by model and budget, because a run may measure only some of them."""
     if not RESULTS.exists():
         return {}
     rows = [re.split(r"\s{2,}", line.strip()) for line in RESULTS.read_text(encoding="utf-8").splitlines()[5:]]

@@ -1,4 +1,4 @@
-"""The checked-in schedules of the examples, trained beside eager PyTorch: what `remate run` prints, for all of them.
+"""Trains the examples with their checked-in schedules beside eager PyTorch, and collects the output of `remate run`.
 
 python -m tools.bench.examples          # about two minutes; writes results/examples.txt
 """

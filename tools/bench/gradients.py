@@ -1,10 +1,9 @@
-"""A step by what becomes of its gradients: baseline peak, measured and predicted, eager's beside it, and the proven
-floor.
+"""Compares steps with different assumptions about gradients: measured and predicted baseline peak, eager's peak, floor.
 
     python -m tools.bench.gradients           # ResNet-18 as in `subjects`; others by name
 
-Peaks are read from the allocator's own events, on the CPU with one thread, with `.grad` as the assumption says: none,
-one that exists, or one that a hook frees as soon as it is there.
+Allocator events measure peaks, on the CPU with one thread. Depending on the assumption, `.grad` is None, exists before
+the step, or is freed by a hook at once.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from .text import environment, table
 
 
 def measured(model: nn.Module, step: Callable[[], object], kind: Gradients) -> int:
-    """Bytes of a step after one that warms up."""
+    """Return the peak of a step in bytes, after a warm-up step."""
     trained = [p for p in model.parameters() if p.requires_grad]
     hooks = [p.register_post_accumulate_grad_hook(_free) for p in trained if kind == "consumed"]
     peak = 0
@@ -52,14 +51,14 @@ def _free(parameter: torch.Tensor) -> None:
 
 
 def _step(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> object:
-    """The outputs live through backward."""
+    """The outputs stay in memory during backward."""
     outputs = model(*args, **kwargs)
     default_loss(list(tensors_of(outputs))).backward()
     return outputs
 
 
 def rows(subject: Subject) -> list[tuple[str, ...]]:
-    """A row for each assumption."""
+    """Return one row per assumption."""
     model, args, kwargs = subject.build()
     schedule: Schedule = remate.plan(model, args, kwargs, budget="100%", cost="cpu")
     graph = costed(expand(schedule).graph, "measured")

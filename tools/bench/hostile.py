@@ -1,12 +1,11 @@
-"""What it costs to read files that were made to cost much: every family of tools.fuzz.bombs, and every file of the
-corpus.
+"""Measures the cost of reading hostile files: all families of tools.fuzz.bombs, and all files of the corpus.
 
     python -m tools.bench.hostile [--sizes 1,8] [--only NAME ...]
 
-Each file is opened, checked and its faults printed, in a fresh process (without the published JSON Schema, whose work
-`check` bounds). Seconds are those of the CPU; memory is the peak of the process beyond what it held before the file was
-read. The last columns are shares of what a file may take, by its size and what it stands for: `allowed_seconds` and
-`allowed_bytes` of tools.fuzz.bombs. Exit status 1 if one takes more.
+A fresh process opens and checks each file and prints its faults (without the published JSON Schema, whose work `check`
+limits). Seconds are CPU seconds; memory is the growth of the process's peak. The last columns are shares of the limits
+`allowed_seconds` and `allowed_bytes` of tools.fuzz.bombs, which depend on the file's size and contents. The exit
+status is 1 if a file exceeds a limit.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CORPUS = Path(__file__).parents[2] / "schema/corpus"
 
 
 def measure(path: Path) -> dict[str, Any]:
-    """What one file takes in a process of its own."""
+    """Return the cost of one file in its own process."""
     command = [sys.executable, "-m", "tools.bench.hostile_worker", str(path)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=900)
     if ran.returncode:

@@ -1,4 +1,4 @@
-"""One file of tools.bench.hostile, in a process of its own: reads and checks it and prints what that took."""
+"""Reads and checks one file of tools.bench.hostile in its own process, and prints the cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tools.fuzz.oracle import expanded
 
 
 def _peak() -> int:
-    """Most bytes that this process has held (Linux); `getrusage` would count what the process that started it held."""
+    """Return this process's peak memory in bytes (Linux). `getrusage` would include that of the parent process."""
     return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) << 10
 
 

@@ -1,4 +1,4 @@
-"""What was measured on other people's graphs, as text and as pictures, beside what their authors published."""
+"""Writes measurements on published graphs as text and pictures, beside the figures of their authors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ another problem. Every sequence is held against Moccasin's own definition of mem
 work."""
 
 NOTHING, NOT_APPLICABLE, NONE_FITS = "-", "not applicable", "none fits"
-# Graph by the beginning of its name: budgets in %, with the published times in %, by whom.
+# By the beginning of a graph's name: budgets in %, with published times in % and their authors.
 PUBLISHED: dict[str, dict[int, str]] = {
     "VGG16_256_224x224x3_train": {90: "1.968 optimum"},
     "fcn_8_vgg_32_416x608x3_train": {  # CM1 of Moccasin's table
@@ -47,7 +47,7 @@ PUBLISHED: dict[str, dict[int, str]] = {
     "resnet50.a72": {90: NOTHING, 80: NOTHING, 70: NOTHING, 60: NOTHING, 50: NOTHING},
     "vgg16.a72": {80: NOTHING, 60: NOTHING},
     "bert.a72": {90: NOTHING, 80: NOTHING, 70: NOTHING, 60: NOTHING, 50: NOTHING},
-    "transformer.a72": {95: NOTHING, 90: NOTHING, 85: NOTHING, 80: NOTHING},  # the last is below the floor
+    "transformer.a72": {95: NOTHING, 90: NOTHING, 85: NOTHING, 80: NOTHING},  # the last budget is below the floor
 }
 DRAWN = {
     "fcn8": "fcn_8_vgg_32_416x608x3_train_nx",
@@ -55,7 +55,7 @@ DRAWN = {
     "resnet50": "resnet50.a72",
     "bert": "bert.a72",
 }
-COLORS = {  # of the strategies in a picture
+COLORS = {  # strategies in a picture
     "auto:kept": "#1f6feb",
     "checkmate": "#1a7f37",
     "moccasin": "#bf8700",
@@ -64,8 +64,8 @@ COLORS = {  # of the strategies in a picture
     "dtr": "#cf222e",
     "treewidth": "#0a7ea4",
 }
-HIGHEST = 40.0  # % of time that a picture shows
-TIES = 1e-4  # % of time that is no difference: cells of an earlier day have four decimals
+HIGHEST = 40.0  # largest time in a picture, %
+TIES = 1e-4  # times that differ by less are equal, %; older cells have four decimals
 
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -84,7 +84,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     reordered: bool = False
     stopped_by: str = ""
     lacks: str = ""
-    earlier: bool = False  # measured on the tree of an earlier day
+    earlier: bool = False  # measured with an older commit
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -99,7 +99,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def text(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
-    """All tables, and where `auto` is beaten."""
+    """Return all tables, and the cases in which another strategy is faster than `auto`."""
     parts = [f"python -m tools.bench.instances; {environment()}\n{NOTE}"]
     for (graph, budget), row in _grouped(cells, strategies).items():
         applied = [cell for cell in row if cell.lacks != NOT_APPLICABLE]
@@ -117,7 +117,7 @@ def _published(graph: str, budget: int) -> str:
 
 
 def _grouped(cells: Iterable[Cell], strategies: Sequence[str]) -> dict[tuple[str, int], list[Cell]]:
-    """By graph and budget, in the order of the published tables."""
+    """Return the rows by graph and budget, in the order of the published tables."""
     starts = list(PUBLISHED)
 
     def place(cell: Cell) -> tuple[int, str, int, int]:
@@ -131,8 +131,7 @@ def _grouped(cells: Iterable[Cell], strategies: Sequence[str]) -> dict[tuple[str
 
 
 def _beaten(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
-    """Of each pair of graph and budget that `auto` was run on: whether any strategy of the same freedom takes less
-    time."""
+    """Return the pairs of graph and budget for which another strategy with the same order rule is faster than `auto`."""
     lines, held = list[str](), 0
     for (graph, budget), row in _grouped(cells, strategies).items():
         for name in ("auto", "auto:kept"):
@@ -150,7 +149,7 @@ def _beaten(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
 
 
 def pictures(cells: Sequence[Cell]) -> Mapping[str, str]:
-    """Overhead over budget by strategy, an SVG file for each network of DRAWN that was solved under several budgets."""
+    """Return an SVG plot of overhead over budget for each network of DRAWN that was solved under several budgets."""
     drawings: dict[str, str] = {}
     for name, graph in DRAWN.items():
         mine = [c for c in cells if c.graph == graph and c.time is not None and not c.reordered]

@@ -1,4 +1,4 @@
-"""Strategies of the field on other people's graphs, side by side with what their authors published.
+"""Compares strategies on published graphs, beside the figures of their authors.
 
     python -m tools.bench.instances FOLDER                  # FOLDER: of graphs, those of
                                                             github.com/haoming-codes/moccasin # and those of POET as
@@ -6,8 +6,8 @@
     python -m tools.bench.instances FOLDER fcn_8 --budgets 90,80 --strategies checkmate,dtr,auto:kept
     python -m tools.bench.instances --tables                # what is stored, as text and as pictures
 
-A cell that is in the store (`results/instances.jsonl`) is not measured again but with `--again`, so the table may come
-of several runs; each cell is stored as soon as it is there.
+Cells in the store (`results/instances.jsonl`) are measured again only with `--again`, so a table may contain several
+runs. Each cell is stored after its measurement.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STRATEGIES = (
 
 
 def measured(bare: BareInstance, graph: str, strategy: str, budget: int, limit: float | None = None) -> Cell:
-    """One strategy under one budget. strategy: with `:kept`, in the given order. limit: seconds on the wall."""
+    """One strategy under one budget. With `:kept`, it keeps the given order. `limit` is in wall-clock seconds."""
     before, (name, _, kept) = _cpu(), strategy.partition(":")
     try:
         result = solve(bare, f"{budget}%", name, keep_order=bool(kept), time_limit=limit)
@@ -73,7 +73,7 @@ def _cpu() -> float:
 
 
 def stored() -> list[Cell]:
-    """What has been measured, the latest of each."""
+    """Return the latest measurement of each cell."""
     lines = STORE.read_bytes().splitlines() if STORE.exists() else []
     cells = (msgspec.json.decode(line, type=Cell) for line in lines)
     return list({cell.key: cell for cell in cells}.values())
@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace) -> None:
 def _tables() -> None:
     cells = stored()
     STORE.write_bytes(b"".join(msgspec.json.encode(cell) + b"\n" for cell in sorted(cells, key=lambda c: c.key)))
-    torch.set_num_threads(1)  # as HiGHS runs; told in the head of the table
+    torch.set_num_threads(1)  # as HiGHS runs; the head of the table says so
     (RESULTS / "instances.txt").write_text(text(cells, STRATEGIES), encoding="utf-8")
     for name, picture in pictures(cells).items():
         (RESULTS / f"instances_{name}.svg").write_text(picture, encoding="utf-8")
@@ -112,8 +112,8 @@ def main() -> None:
     parser.add_argument("--budgets", default="", help="in %%, with commas; default: those of the table")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--limit", type=float, help="seconds on the wall for one solve; cells that it ended say `t`")
-    parser.add_argument("--again", action="store_true", help="measure what is stored, too")
-    parser.add_argument("--tables", action="store_true", help="write the tables and pictures of what is stored")
+    parser.add_argument("--again", action="store_true", help="measure stored cells again")
+    parser.add_argument("--tables", action="store_true", help="write tables and pictures of the stored cells")
     args = parser.parse_args()
     if args.folder is not None:
         _run(args)

@@ -1,9 +1,9 @@
-"""What a large file costs: CPU seconds of reading, linking and of every command on about 9,000 operations.
+"""Measures CPU seconds of reading, linking and all commands on a file with about 9,000 operations.
 
     python -m tools.bench.large -o tools/bench/results/large.txt
 
-The step is synthetic: 420 equal layers, half of them recompute, in templates and written flat. Commands run in
-processes of their own, start and imports included.
+The step is synthetic: 420 equal layers, half of which recompute, both in templates and written flat. Each command runs
+in its own process; start and imports count.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def schedules() -> dict[str, Schedule]:
 
 
 def parts(schedule: Schedule) -> dict[str, float]:
-    """Least CPU seconds of three runs of each part of loading a file."""
+    """Return the least CPU seconds of three runs for each part of loading a file."""
     text = encode(schedule)
     expanded = expand(schedule)
     linked = link(expanded.graph, expanded.recomputes)
@@ -82,7 +82,7 @@ def command(words: list[str], path: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
     chosen = parser.parse_args()
     rows = [("", "operations", "kB", "what", "CPU seconds")]
     for name, schedule in schedules().items():

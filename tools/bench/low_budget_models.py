@@ -34,7 +34,7 @@ def _resnet50() -> Built:
 
 
 class DenseLayer(nn.Module):
-    """Norm, ReLU, 1×1 and norm, ReLU, 3×3 over all that was made before in its block."""
+    """Norm, ReLU, 1×1 and norm, ReLU, 3×3 over all earlier outputs of its block."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Every layer reads what all layers before it made."""
+    """Each layer reads the outputs of all layers before it."""
 
     def __init__(self, layers: int, inputs: int, growth: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class DenseBlock(nn.Module):
 
 
 class Transition(nn.Sequential):
-    """Half the channels, half the height and width."""
+    """Halves channels, height and width."""
 
     def __init__(self, inputs: int) -> None:
         conv = nn.Conv2d(inputs, inputs // 2, 1, bias=False)

@@ -1,11 +1,11 @@
-"""Plans and proofs where memory is scarce: large networks, budget by budget, held against what the planner is to reach.
+"""Compares plans and bounds of large networks at low budgets with the planner's targets.
 
-    python -m tools.bench.low_budgets                             # all, by auto, one after the other
-    python -m tools.bench.low_budgets resnet101 unet@floor        # these alone
-    python -m tools.bench.low_budgets --tables                    # what is stored, as text
+    python -m tools.bench.low_budgets                             # all models with strategy auto
+    python -m tools.bench.low_budgets resnet101 unet@floor        # only these
+    python -m tools.bench.low_budgets --tables                    # print the stored rows
 
-A row that is in the store (`results/low_budgets.jsonl`) is not measured again but with `--again`, so the table may come
-of several runs; each row is stored as soon as it is there.
+Rows in the store (`results/low_budgets.jsonl`) are measured again only with `--again`, so a table may contain several
+runs. Each row is stored after its measurement.
 """
 
 from __future__ import annotations
@@ -64,13 +64,13 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def instance(name: str) -> StepInstance:
-    """A network, captured and priced."""
+    """A captured network with costs."""
     step = prepare(*MODELS[name][1](), cost="h200")
     return StepInstance(step.captured.graph, step.parts)
 
 
 def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
-    """One solve from nothing of what the step's views are built anew for."""
+    """Solve from scratch; the views of the step are rebuilt."""
     about = StepInstance(known.graph, known.blocks)
     base, before = about.baseline.peak, time.process_time()
     most = int(ABOVE * about.floor) if budget == FLOOR else parse_budget(budget).resolve(base)
@@ -94,13 +94,13 @@ def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
 
 
 def stored() -> list[Row]:
-    """What has been measured, the latest of each."""
+    """Return the latest measurement of each row."""
     lines = STORE.read_bytes().splitlines() if STORE.exists() else []
     rows = (msgspec.json.decode(line, type=Row) for line in lines)
     return list({row.key: row for row in rows}.values())
 
 
-def told(rows: Sequence[Row]) -> str:
+def as_text(rows: Sequence[Row]) -> str:
     """The table."""
     order = {(name, budget): n for n, (name, budget) in enumerate((m, b) for m in MODELS for b in BUDGETS)}
     lines = [("model", "budget", "", "plan", "bound", "gap", "aim", "again", "CPU", "found by")]
@@ -118,12 +118,12 @@ def told(rows: Sequence[Row]) -> str:
 
 
 def write() -> None:
-    """The stored rows as text, with what is said of them."""
+    """Return the stored rows and their notes as text."""
     rows = stored()
     STORE.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in sorted(rows, key=lambda row: row.key)))
-    torch.set_num_threads(1)  # as HiGHS runs; told in the head
+    torch.set_num_threads(1)  # as HiGHS runs; the head says so
     models = "\n".join(f"{name}: {MODELS[name][0]}" for name in MODELS if any(row.model == name for row in rows))
-    parts = [f"python -m tools.bench.low_budgets; {environment()}\n{HEAD}", models, told(rows)]
+    parts = [f"python -m tools.bench.low_budgets; {environment()}\n{HEAD}", models, as_text(rows)]
     notes = [NOTES.read_text(encoding="utf-8")] if NOTES.exists() else []
     (RESULTS / "low_budgets.txt").write_text("\n\n".join([*parts, *notes]).rstrip() + "\n", encoding="utf-8")
 
@@ -132,8 +132,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", default=list(MODELS), metavar="MODEL[@BUDGET]")
     parser.add_argument("--strategies", default="auto")
-    parser.add_argument("--again", action="store_true", help="measure what is stored, too")
-    parser.add_argument("--tables", action="store_true", help="write what is stored, measure nothing")
+    parser.add_argument("--again", action="store_true", help="measure stored rows again")
+    parser.add_argument("--tables", action="store_true", help="write the stored rows without measurements")
     args = parser.parse_args()
     known = set() if args.again else {row.key for row in stored()}
     for case in () if args.tables else args.cases:
@@ -146,7 +146,7 @@ def main() -> None:
             row = measured(name, b, strategy, about)
             with STORE.open("ab") as store:
                 store.write(msgspec.json.encode(row) + b"\n")
-            print(told([row]).splitlines()[-1], flush=True)
+            print(as_text([row]).splitlines()[-1], flush=True)
     write()
 
 

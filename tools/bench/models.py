@@ -1,4 +1,4 @@
-"""Models of the size people train, on the meta device: planned for a GPU that is not there, without their memory."""
+"""Models of realistic sizes on the meta device, planned for an absent GPU."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ IRREGULAR_UNITS = 480  # about 10,000 operations
 
 
 class Large(msgspec.Struct, frozen=True):
-    """describe: size in words. build: the model and its inputs, without storage. seconds, gap: what one solve should
-    take at most, and how close to the bound it should come, as a share of the step's time."""
+    """describe: size in words. build: returns the model and its inputs, without storage. seconds, gap: the targets of one
+    solve, for its time and for its gap as a share of the step's time."""
 
     name: str
     describe: str

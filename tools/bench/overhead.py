@@ -1,9 +1,9 @@
-"""What a step without recomputation takes of eager's CPU time, on models of many small operations.
+"""Compares CPU time of a step without recomputation with eager PyTorch, for models with many small operations.
 
     python -m tools.bench.overhead [NAME...] [--ms 1500]
 
-One call of eager and one of the scheduled model in turn, until eager has taken `--ms` milliseconds, at least nine times
-each, with one thread, on the clock of the thread. Zeroing the gradients counts on both sides.
+Calls of eager and of the scheduled model alternate until eager has taken `--ms` milliseconds, at least nine times. They
+run on one thread, in CPU time of the thread. Zeroing gradients counts on both sides.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .text import table
 
 
 class Sequence(nn.Module):
-    """A recurrent layer, batch first, and the mean square of what it makes."""
+    """A recurrent layer, batch first, and the mean square of its output."""
 
     def __init__(self, kind: Callable[..., nn.Module], *sizes: int, **options: Any) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class Fourier(nn.Module):
 
 
 class One(nn.Module):
-    """One layer: what a call costs beyond its operations."""
+    """One layer, which shows the cost of a call beside its operations."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ SUBJECTS = {
 
 
 def step(model: nn.Module, x: torch.Tensor) -> float:
-    """Milliseconds of one step on the thread's clock."""
+    """Return CPU milliseconds of one step on this thread."""
     start = time.thread_time_ns()
     model.zero_grad()
     model(x).backward()

@@ -1,16 +1,16 @@
-"""PyTorch's own ways to train in less memory beside remate: all of a model's in one process, where they take turns.
+"""Compares PyTorch's own ways to save memory with remate. All ways for a model alternate in one process.
 
-    python -m tools.bench.peers gpt2                          # measure a model, and keep the figures
-    python -m tools.bench.peers unet --only compile,remate-60-compiled   # some of its rows again
-    python -m tools.bench.peers --write                       # table and picture of all that was kept
+    python -m tools.bench.peers gpt2                          # measure a model, and store its figures
+    python -m tools.bench.peers unet --only compile,remate-60-compiled   # measure some rows again
+    python -m tools.bench.peers --write                       # table and picture of all stored figures
 
-Peak: bytes that a step holds at its worst moment beyond parameters, buffers, inputs and optimizer state; outputs,
-gradients and workspace count. Time: of forward and backward, CPU time of the process over eager's in the same round, so
-that other load meets both; median, and what half of the rounds lie within. "remate compiled at a peak" is planned with
+Peak: most bytes of a step beside parameters, buffers, inputs and optimizer state; outputs, gradients and workspace
+count. Time: CPU time of forward and backward over that of eager in the same round, so that other load affects both;
+median and interquartile range. "remate compiled at a peak" is planned with
 cost="compiled" and that peak as its budget. Not dominated: torch.compile itself on the U-Net, a close call (of nine
 rounds before these, .824 against .843 at 109 MiB and .801 at 94). torch.compile keeps the weights of convolutions as
-forward laid them out, and a schedule lays them out again in backward, since it keeps parameters and no copies of them;
-by the times of these kernels that is .3% of a step, and what the rest is has not been found. torch's own automatic
+forward laid them out. A schedule keeps no copies of parameters and lays them out again in backward. These kernels take
+.3% of a step; the cause of the rest is unknown. torch's own automatic
 selective checkpointing (torch.distributed._tools.sac_ilp, 2.13) is not among the rows: its estimators ask for CUDA
 events ("Tried to instantiate dummy base class Event" on the CPU).
 """
@@ -40,11 +40,11 @@ from .text import environment
 from .ways import WAYS
 
 _ROUNDS = 9
-_STEPS_TO_WARM_UP = 2  # torch.compile works in the first
+_STEPS_TO_WARM_UP = 2  # torch.compile compiles in the first steps
 
 
 class _Ready(msgspec.Struct):
-    """A way whose step runs. predicted: bytes, None where nothing says."""
+    """A way whose step runs. `predicted` is in bytes; None without a prediction."""
 
     step: Callable[[], Any]
     peak: int
@@ -52,7 +52,7 @@ class _Ready(msgspec.Struct):
 
 
 def measure(name: str, only: list[str], rounds: int) -> Model:
-    """The figures of a model. only: ways, the first of them "eager"."""
+    """Return the figures of a model. `only` lists ways, with "eager" first."""
     ready: dict[str, _Ready] = {}
     failed: dict[str, str] = {}
     for key in only:
@@ -92,7 +92,7 @@ def _made_ready(name: str, key: str, peaks: Mapping[str, int]) -> _Ready:
 
 
 def _tree() -> str:
-    """The commit that was measured; with a + where files were changed."""
+    """Return the measured commit, with a + if files had changed."""
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(SUBJECTS)}")
     parser.add_argument("--only", default=",".join(WAYS), help=f"of {', '.join(WAYS)}; the other rows stay")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help=f"in which all take turns, default {_ROUNDS}")
-    parser.add_argument("--write", action="store_true", help="write the table and the picture of all that was kept")
+    parser.add_argument("--write", action="store_true", help="write the table and the picture of all stored figures")
     chosen = parser.parse_args()
     unknown = {*chosen.models} - {*SUBJECTS} | {*chosen.only.split(",")} - {*WAYS}
     if unknown:

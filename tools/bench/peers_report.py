@@ -1,4 +1,4 @@
-"""What `tools.bench.peers` measured: kept as JSON per model, shown as a table and as a picture."""
+"""Stores the measurements of `tools.bench.peers` as one JSON file per model, and shows them as a table and a picture."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ways import Way
 
 RESULTS = Path(__file__).with_name("results")
 TABLE, PICTURE = RESULTS / "peers.txt", RESULTS / "peers.svg"
-_COLORS = {  # by family, and how its line is broken
+_COLORS = {  # colour and dash pattern by family
     "eager": (INK, ""),
     "checkpoint": ("#9a6700", ""),
     "selective": ("#bf8700", "2 2"),
@@ -26,7 +26,7 @@ _COLORS = {  # by family, and how its line is broken
     "remate compiled": (BLUE, ""),
 }
 _APART = 0.05
-_WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # of a panel
+_WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # size of a panel
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,7 +52,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 def store(model: Model, ways: Iterable[str]) -> None:
-    """Rows that were not measured now stay as they are."""
+    """Rows that were not measured this time do not change."""
     path = RESULTS / f"peers-{model.name}.json"
     rows = dict(msgspec.json.decode(path.read_bytes(), type=Model).rows) if path.exists() else {}
     rows |= model.rows
@@ -83,8 +83,8 @@ def _table(model: Model, ways: Mapping[str, Way]) -> str:
 
 
 def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
-    """By others' way, whether a schedule, on whichever engine, takes neither more memory nor more time. Between
-    measurements, which their commits distinguish, times are distinguished if they differ by 5%; eager's is 1 in all."""
+    """Return for each other way whether a schedule, on any engine, needs neither more memory nor more time. Times of
+    different measurements (commits) are equal if they differ by less than 5%. The time of eager is always 1."""
     ours = [row for key, row in model.rows.items() if ways[key].family.startswith("remate") and not row.failed]
     dominated: dict[str, str] = {}
     for key, row in model.rows.items():
@@ -99,7 +99,7 @@ def _sure(key: str, mine: Measured, other: Measured) -> float:
 
 
 def picture(models: Mapping[str, Model], ways: Mapping[str, Way]) -> None:
-    """Time over peak, a panel per model."""
+    """Return a plot of time over peak, with one panel per model."""
     lines = -(-len(models) // _COLUMNS)
     width, height = _WIDTH * _COLUMNS, _HEIGHT * lines
     panels = [_panel(model, ways) for model in models.values()]

@@ -1,11 +1,10 @@
-"""What planning costs, by stage: CPU seconds beyond imports, for one size and for every batch size.
+"""Measures CPU seconds of planning by stage, without imports, for one size and for all batch sizes.
 
     python -m tools.bench.planning -o tools/bench/results/planning.txt
 
-Models of the size people train, without storage; the step of the CPU, costs from the roofline model of an H200; budget:
-60 % of the peak without recomputations. In one process, each after a small model of its kind was planned, so that
-nothing is imported meanwhile. `before`: with every block traced, as it was until blocks that do the same were traced
-once.
+Models have realistic sizes and no storage. The step is that of the CPU, with costs from the roofline model of an H200.
+The budget is 60 % of the baseline peak. One process plans all models, and first a small model of each kind, so that
+imports do not count. `before`: equal blocks were traced separately.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ STAGES = ("tracing", "fitting and pricing", "partition, solving, writing")
 
 
 def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int]:
-    """CPU seconds of each stage, and how often the model was traced."""
+    """CPU seconds of each stage, and the number of traces."""
     model, args, kwargs = LARGE[name].build()
     marks: list[tuple[float, str]] = []
     options: dict[str, Any] = {"dims": dims, "progress": lambda text: marks.append((time.process_time(), text))}
@@ -45,7 +44,7 @@ def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
     parser.add_argument("--models", nargs="+", choices=sorted(LARGE), default=MODELS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")

@@ -1,10 +1,11 @@
-"""What the self-check of an applied model costs, and whether it takes a right step for a wrong one.
+"""Measures the cost and the false alarms of the self-check of an applied model.
 
     python -m tools.bench.self_check [--checks 6]
 
-Small models, planned at 70% of their peak. time: CPU time that a checked call takes more, over that of a step. peak: of
-a step with and without a check, over the predicted one. alarms: errors and warnings of so many checked steps, in 32-bit
-floats and under autocast to bfloat16, and whether gradients and random numbers are those of a run without checks.
+Small models, planned at 70% of their peak. time: additional CPU time of a checked call, over
+that of a step. peak: peaks of steps with and without a check, over the predicted peak. alarms: errors and warnings in
+this number of checked steps, in 32-bit floats and under autocast to bfloat16, and whether gradients and random numbers
+equal those of a run without checks.
 """
 
 from __future__ import annotations
@@ -141,7 +142,7 @@ def seconds(model: Any, kwargs: dict[str, Any], repeats: int = 7) -> float:
 
 
 def peak(model: Any, kwargs: dict[str, Any]) -> int:
-    """Of a step after two that warm up."""
+    """Return the peak of a step, after two warm-up steps."""
     for _ in range(2):
         model.zero_grad()
         _step(model, kwargs)
@@ -150,7 +151,7 @@ def peak(model: Any, kwargs: dict[str, Any]) -> int:
 
 
 def alarms(build: Callable[[], Case], schedule: Schedule, checks: int, autocast: bool) -> str:
-    """Errors and warnings of checked steps, and whether what they leave is what steps without checks leave."""
+    """Return errors and warnings of checked steps, and whether their final state equals that of steps without checks."""
     torch.manual_seed(0)
     model, kwargs = build()
     alarms_raised, left = 0, []
@@ -176,7 +177,7 @@ def alarms(build: Callable[[], Case], schedule: Schedule, checks: int, autocast:
 
 
 def planned(model: nn.Module, kwargs: dict[str, Any]) -> Schedule:
-    """Within 70% of the peak, or what is needed where that is more."""
+    """Plan for 70% of the peak, or for the smallest possible budget if that is larger."""
     try:
         return plan(model, (), kwargs, budget="70%", cost="cpu", strategy="greedy")
     except InfeasibleError:

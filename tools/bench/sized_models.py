@@ -1,4 +1,4 @@
-"""Small models of the usual kinds, each with the sizes that one schedule of it is for."""
+"""Small models of common kinds, each with the sizes of its schedule."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def vit() -> nn.Module:
 
 
 class Scored(nn.Module):
-    """A network and its loss, so that nothing around the step takes memory."""
+    """A network with its loss, so that nothing outside the step takes memory."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ def example(name: str) -> nn.Module:
 
 
 class MixerBlock(nn.Module):
-    """One layer across `tokens` patches, one within each of `width` numbers."""
+    """One layer across `tokens` patches, and one across the `width` channels of each patch."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()

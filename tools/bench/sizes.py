@@ -1,14 +1,14 @@
-"""One schedule for many sizes: at each of them trained beside eager, and its peak measured.
+"""Trains one schedule at many sizes beside eager, and measures its peaks.
 
     python -m tools.bench.sizes -o tools/bench/results/sizes.txt
 
 The models of tools/bench/sized_models.py; costs measured, once; budget: a share of the peak without recomputation at
-the planned size. Sizes: the ends of the range in all combinations, the planned one, odd ones, and some by chance.
-`bitwise`: at how many of them loss, gradients and buffers are eager's to the last bit, two steps in a row. `as
-predicted`: at how many the peak from the allocator's events is what the file says to the byte; `at most over`: how far
-the prediction is above it elsewhere, where the workspace of an operator is an estimate (named). `check says within`: at how
-many `remate check` says that the budget holds, by its list of largest sizes; of these, all those where it did are
-`within`. `recomputes`: at the planned size, and at how many sizes fewer or none are needed.
+the planned size. Sizes: the ends of the range in all combinations, the planned one, odd ones, and random ones.
+`bitwise`: number of sizes at which loss, gradients and buffers equal those of eager to the last bit in two steps. `as
+predicted`: number of sizes at which the measured peak equals the file's to the byte. `at most over`: largest excess of
+the prediction elsewhere, where an operator's workspace is an estimate (named). `check says within`: number of sizes at
+which `remate check` says that the budget holds, by its list of largest sizes; `within`: those of them at which it held.
+`recomputes`: at the planned size, and the number of sizes that need fewer or none.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from remate_runtime.staleness import clear_gradients, tensors_of, training_step
 from .sized_models import CASES, Call, Case
 from .text import environment, table
 
-_SIZES = 24  # of each file
+_SIZES = 24  # per file
 
 
 class AtSize(msgspec.Struct, frozen=True):
@@ -82,7 +82,7 @@ def sizes_of(case: Case, dims: Mapping[str, Dimension]) -> list[tuple[int, ...]]
 
 
 def outcome(case: Case, budget: str, **options: Any) -> Outcome:
-    """Plan a model once and train it at many sizes. options: for `plan`."""
+    """Plan a model once, and train it at many sizes. `options` are those of `plan`."""
     torch.manual_seed(0)
     model = case.make().train()
     args, kwargs = case.call(*case.planned)
@@ -124,7 +124,7 @@ def says_within(allowed: BudgetedRange, sizes: Mapping[str, int]) -> bool:
 
 
 def _two_steps(owner: nn.Module, model: nn.Module, call: Call) -> list[torch.Tensor | None]:
-    """Losses, gradients of both together, and buffers afterwards. owner: of the parameters."""
+    """Return losses, gradients and buffers after the steps. `owner` is the owner of the parameters."""
     clear_gradients(owner)
     torch.manual_seed(0)
     losses: list[torch.Tensor | None] = []
@@ -174,7 +174,7 @@ HEAD = ("", "range", "planned at", "sizes", "bitwise", "as "
 "predicted", "at most over", "check says within", "within", "recomputes", "file longer by")  # fmt: skip
 
 
-def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+def _rows_and_notes(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     with tempfile.TemporaryDirectory() as folder:
         for name in chosen:
             start = time.process_time()
@@ -192,13 +192,13 @@ def _told(chosen: Sequence[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, .
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
+    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
     parser.add_argument("--models", nargs="+", choices=sorted(CASES), default=list(CASES))
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows, notes = zip(*_told(chosen.models), strict=True)
-    told = "\n".join(itertools.chain.from_iterable(notes))
-    text = f"python -m tools.bench.sizes; {environment()}\n\n{table([HEAD, *rows])}\n\n{told}\n"
+    rows, notes = zip(*_rows_and_notes(chosen.models), strict=True)
+    note_lines = "\n".join(itertools.chain.from_iterable(notes))
+    text = f"python -m tools.bench.sizes; {environment()}\n\n{table([HEAD, *rows])}\n\n{note_lines}\n"
     print(text)
     if chosen.output:
         chosen.output.write_text(text, encoding="utf-8")

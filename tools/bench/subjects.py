@@ -1,4 +1,4 @@
-"""The models that remate is compared on with PyTorch's own means, and the blocks that those would checkpoint."""
+"""Models for comparisons with PyTorch's own means, and the blocks to checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.models.convolutional import BasicBlock, ConvNet, DoubleConv, conv_bn
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """describe: size in words. build: the model and its inputs. blocks: the modules to checkpoint, one by one."""
+    """describe: size in words. build: returns the model and its inputs. blocks: the modules to checkpoint individually."""
 
     name: str
     describe: str

@@ -1,15 +1,14 @@
-"""Planning models of the size people train, for a GPU that is not there: how fast, how close to the bound, and what the
-classical strategies would pay at the same budgets.
+"""Plans models of realistic sizes for an absent GPU: solve times, gaps, and classical strategies at the same budgets.
 
-    python -m tools.bench.suite                       # everything; a quarter of an hour
+    python -m tools.bench.suite                       # all models, about 15 minutes
     python -m tools.bench.suite gpt2 unet --budgets 60%,40%
 
-The step is that of CUDA on an H200, captured without one; costs: roofline model of an H200, so anyone gets the same
-plans. Budget and peak: share of the peak without recomputation, of bytes beyond parameters, buffers and inputs.
-Overhead, bound, gap: of the step's time without recomputation. Solve: seconds of one solve, from nothing, on one
+The step is that of CUDA on an H200, captured without one; costs: roofline model of an H200, so plans are
+reproducible. Budget and peak: share of the baseline peak, beside parameters, buffers and inputs.
+Overhead, bound, gap: of the step's time without recomputation. Solve: seconds of one solve from scratch on one
 thread. Blocks, Chen, Rotor: overhead of per-block checkpointing, of Chen's segments and of Rotor's dynamic programme at
-the same budget, - where they do not fit; an exclamation mark where one is faster than ours, or where a figure misses
-its target. The last rows of a table are ours at the smallest peaks of these three.
+the same budget; - if they do not fit, ! if they are faster than remate or if a figure misses its target. The last rows
+of a table are remate's plans at the smallest peaks of these three.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ SHORT = {"checkpoint-blocks": "blocks", "chen-sqrt": "Chen", "rotor": "Rotor"}
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One budget, in bytes. ours: None where nothing was found. theirs: by strategy, the fastest that fits."""
+    """One budget in bytes. `ours` is None without a plan. `theirs` has each strategy's fastest plan that fits."""
 
     label: str
     budget: int
@@ -56,14 +55,14 @@ class Row(msgspec.Struct, frozen=True):
     theirs: dict[str, Candidate | None]
 
     def slower(self) -> list[str]:
-        """The classical strategies that are faster than ours here."""
+        """Return the classical strategies that are faster than remate here."""
         return [
             name for name, c in self.theirs.items() if c is not None and (self.ours is None or c.time < self.ours.time)
         ]
 
 
 class Report(msgspec.Struct, frozen=True):
-    """One model. smallest: least peak by strategy, in bytes."""
+    """One model. `smallest` is the least peak of each strategy, in bytes."""
 
     model: Large
     operations: int
@@ -87,7 +86,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     rows: list[Row] = []
     for label, limit in limits:
         rows.append(_row(step, label, limit, time_limit, seen))
-        print(f"{model.name} {label}: {_told(rows[-1], about.baseline)}", file=sys.stderr, flush=True)
+        print(f"{model.name} {label}: {_summary(rows[-1], about.baseline)}", file=sys.stderr, flush=True)
     tried = _row(step, "floor", about.floor, time_limit, {})
     smallest = {"ours": min(row.smallest for row in (*rows, tried)), **smallest}
     operations = sum(not op.view for op in step.captured.graph.operations)
@@ -95,7 +94,7 @@ def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
 
 
 def _classical(about: StepInstance, limits: Sequence[int]) -> dict[str, list[Candidate]]:
-    """All that the classical strategies find for any of the budgets, and for one that is too small."""
+    """Return all plans of the classical strategies, for these budgets and for one that is too small."""
     with Deadline() as deadline:
         return {
             name: [
@@ -124,7 +123,7 @@ def _row(step: Hierarchy, label: str, limit: int, time_limit: float, seen: dict[
     return Row(label, limit, seconds, ours, ours.peak, kilobytes, theirs)
 
 
-def _told(row: Row, base: Candidate) -> str:
+def _summary(row: Row, base: Candidate) -> str:
     if row.ours is None:
         return f"none found, smallest {row.smallest / base.peak:.1%}"
     return f"{row.ours.time / base.time - 1:+.2%}, gap {row.ours.gap:.2%}, {row.ours.strategy}, {row.seconds:.1f} s"
@@ -171,7 +170,7 @@ def _cells(report: Report, row: Row) -> list[str]:
 
 
 def _import_all() -> None:
-    """Plan something small: what is imported once is not solving."""
+    """Plan a small model first, so that imports do not count."""
     layers = [part for _ in range(4) for part in (nn.Linear(32, 32), nn.GELU())]
     remate.plan(nn.Sequential(*layers), (torch.zeros(256, 32),), budget="100%", device=DEVICE)
 

@@ -9,7 +9,7 @@ import torch
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Columns padded to the same width, the first to the left, the others to the right; a rule under the head."""
+    """Return rows as aligned columns, the first to the left and the others to the right, with a rule under the head."""
     full = [row for row in rows if not (len(row) > 2 and not any(row[2:]) and row[1])]
     widths = [max((len(row[i]) for row in full), default=0) for i in range(len(rows[0]))]
     widths[0] = max(len(row[0]) for row in rows)

@@ -1,4 +1,4 @@
-"""What the recursion along a tree decomposition takes on steps of known width that grow: tests/planner/growing_steps.
+"""Measures the recursion along a tree decomposition on growing steps of known width (tests/planner/growing_steps).
 
 python -m tools.bench.treewidth
 """
@@ -43,7 +43,7 @@ HEAD = (
 
 
 def least(instance: StepInstance, memory: Callable[[], Memory]) -> tuple[int, int]:
-    """The least budget in bytes under which a replay ends, to a tenth of a value, and its recomputations."""
+    """Return the least budget in bytes under which a replay ends, to a tenth of a value, and its recomputations."""
     low, high, runs = instance.floor - 1, instance.baseline.peak, 0
     while high - low > 1:
         middle = (low + high) // 2
@@ -54,7 +54,7 @@ def least(instance: StepInstance, memory: Callable[[], Memory]) -> tuple[int, in
 
 
 def row(family: str, n: int) -> tuple[str, ...]:
-    """One step, by the recursion and by other policies."""
+    """Return the row of one step, for the recursion and for other policies."""
     before, instance = time.process_time(), StepInstance(FAMILIES[family](n))
     separators, around = instance.view(separators_of), instance.view(neighbourhood)
     memories: tuple[Callable[[], Memory], ...] = (

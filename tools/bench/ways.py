@@ -1,4 +1,4 @@
-"""The ways to train in less memory that are compared: eager, PyTorch's own means, and remate."""
+"""The compared ways to train in less memory: eager, PyTorch's own means, and remate."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Prepare = Callable[..., nn.Module]  # model, subject, args, kwargs; and budget=,
 
 
 class Way(NamedTuple):
-    """family: what belongs to one curve. prepare: what makes a model ready; work that is left to the first steps, too.
-    at: the way whose measured peak is the budget."""
+    """family: the curve in a plot. prepare: prepares a model; some work may remain for the first steps. at: the way whose
+    measured peak is the budget."""
 
     label: str
     family: str
@@ -35,7 +35,7 @@ def checkpointed(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwar
 
 
 def selective(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-    """Per block, but the results of products, convolutions and fused attention are kept."""
+    """Checkpoint each block, but keep the results of products, convolutions and fused attention."""
     from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
     ops = torch.ops.aten
@@ -52,7 +52,7 @@ def selective(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs:
 
 
 def checkpointed_blocks(model: nn.Module, blocks: Sequence[nn.Module], **options: Any) -> nn.Module:
-    """The model, whose `blocks` are checkpointed one by one. options: of torch.utils.checkpoint."""
+    """Return the model with each of `blocks` checkpointed. `options` are those of torch.utils.checkpoint."""
     from torch.utils.checkpoint import checkpoint
 
     def wrapped(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +64,7 @@ def checkpointed_blocks(model: nn.Module, blocks: Sequence[nn.Module], **options
 
 
 def compiled(budget: float | None, blocks: bool = False) -> Prepare:
-    """torch.compile. budget: activation_memory_budget. blocks: over checkpointing of the blocks."""
+    """Compile the model. `budget` is activation_memory_budget; `blocks` are checkpointed first."""
 
     def prepare(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
         import torch._functorch.config as functorch
@@ -74,7 +74,7 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
             with functorch.patch(activation_memory_budget=budget or 1.0):
                 return compile_fx(graph, inputs)
 
-        # A backend of its own: otherwise models of one class would share what the first was compiled to.
+        # Each model needs its own backend; otherwise models of one class would share compiled code.
         compiled: Any = torch.compile(checkpointed(model, subject, args, kwargs) if blocks else model, backend=inductor)
         return compiled
 

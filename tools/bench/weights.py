@@ -3,10 +3,10 @@
     python -m tools.bench.weights [--steps 4]
 
 GPT-2 with 6 layers of width 512 is planned with strategy `weight-offloading` for budgets below the size of its
-parameters, and trained by a plain loop (SGD with momentum) beside eager PyTorch. measured: allocations and resident
-parameters of a step, as `remate run` counts them. process: what the resident memory of the process grows by in a step,
-sampled each millisecond. gradients, parameters: compared bit for bit in every step. time: median of the ratios of steps
-that took turns, and their range. Bandwidth is measured where it runs.
+parameters, and trained with a plain loop (SGD with momentum) beside eager PyTorch. measured: allocations and resident
+parameters of a step, as in `remate run`. process: growth of the process's resident memory in a step, sampled each
+millisecond. gradients, parameters: compared bit for bit in each step. time: median ratio of alternating steps, and the
+range. Bandwidth is measured on this machine.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def model_and_inputs() -> tuple[nn.Module, dict[str, torch.Tensor]]:
 
 
 class Resident:
-    """What the resident memory of this process grows by while it is entered, from the moment when it is least: pages of
-    parameters that the optimizer has touched leave when the step begins."""
+    """Growth of this process's resident memory within the context, above its minimum there. Parameters that the optimizer
+    has touched are paged out when the step begins."""
 
     def __enter__(self) -> Resident:
         gc.collect()
@@ -84,7 +84,7 @@ def _resident() -> int:
 
 
 def compare(schedule: Schedule, model: nn.Module, inputs: dict[str, Any], steps: int) -> tuple[str, ...]:
-    """A row of the table."""
+    """Return a row of the table."""
     eager, planned = copy.deepcopy(model), apply(copy.deepcopy(model), schedule)
     optimizers = [torch.optim.SGD(one.parameters(), 0.05, momentum=0.9) for one in (eager, planned)]
     ratios, equal, grown = [], True, 0

@@ -1,4 +1,4 @@
-"""The forward of a planned model: the schedule that fits the call, or the fallback if none does."""
+"""The forward of a planned model: runs the schedule that fits the call, or the fallback."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Dispatch:
         Args:
             model: The live model.
             steps: Its schedules.
-            otherwise: What a call does that no schedule fits.
-            parts: The schedules of all parts of the enclosing model, if this one is a part.
+            otherwise: What to do with a call that no schedule fits.
+            parts: The schedules of all parts of the enclosing model, if this model is a part.
             checks: The calls at which the self-check runs.
-            stale: Whether a difference is an error or a warning, as in `apply`.
+            stale: As in `apply`: whether a difference is an error or a warning.
         """
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
@@ -63,16 +63,16 @@ class Dispatch:
         self.self_check = SelfCheck(checks, stale == "error")
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
         self.calls = self.calls_aside = 0
-        self._told: set[str] = set()
-        self._estimates: dict[str, str] = {}  # of calls that no schedule is for, by the reason
+        self._warned: set[str] = set()
+        self._estimates: dict[str, str] = {}  # peak of calls that no schedule fits, by reason
         self._sharded: Fsdp2 | None = None
-        self.__signature__ = inspect.signature(model.forward)  # libraries inspect forward's argument names
+        self.__signature__ = inspect.signature(model.forward)  # libraries inspect the argument names of forward
 
     def stepped_aside(self, why: str) -> None:
         """Warn, once for each reason, that the model's own forward runs."""
         self.calls_aside += 1
-        if why not in self._told and len(self._told) < _WARNED:
-            self._told.add(why)
+        if why not in self._warned and len(self._warned) < _WARNED:
+            self._warned.add(why)
             warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def __getattr__(self, name: str) -> Any:
@@ -98,7 +98,7 @@ class Dispatch:
             )
         if any(step.device.type == "meta" for step in steps):
             raise BindError(
-                "the model is on the device meta, whose tensors have no data"
+                "the model is on the meta device, whose tensors have no data"
                 "\n  model.to_empty(device=...) and load its weights; the schedule stays applied"
             )
         self._look_for_shards()
@@ -146,7 +146,7 @@ class Dispatch:
         """Run the step that needs the least padding.
 
         Raises:
-            BindError: No step can; with the reason of the first.
+            BindError: No step accepts the padded call. The message is that of the first step.
         """
         candidates, faults = list[tuple[PaddedCall, ScheduledForward]](), list[BindError]()
         for step in steps:
@@ -161,15 +161,18 @@ class Dispatch:
         return step.padding.cut(outputs, padded, args, kwargs)
 
     def _look_for_shards(self) -> None:
-        """Collect the parts that `fully_shard` was called on since `apply`. Raise BindError if no schedule runs with
-        them."""
+        """Collect the parts that `fully_shard` has sharded since `apply`.
+
+        Raises:
+            BindError: The schedules cannot run with sharded parts.
+        """
         parts = sharded_parts(self._submodules)
         if not parts:
             return
         if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):
             raise BindError(
                 "blocks of the model are sharded, and a call may run one of several steps: ranks that run different "
-                "ones would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
+                "steps would gather and reduce in different orders, and wait for each other\n  apply one file of fixed "
                 "sizes to the whole model, or the files to each block before it is sharded"
             )
         sharded = self._sharded
@@ -192,17 +195,17 @@ class Dispatch:
             mode = "train()" if model.training else "eval()"
             self.stepped_aside(
                 f"the model is in {mode} mode with gradients on, so its own forward runs without a memory budget; "
-                "call it under torch.no_grad(), or put it into the mode that was planned"
+                "call it under torch.no_grad(), or put it into the planned mode"
             )
         return model.forward(*args, **kwargs)
 
     def _no_schedule(
         self, fault: BindError, steps: Sequence[ScheduledForward], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
-        """Return the reason, and whether the call is likely to fit into memory.
+        """Return the reason, and the peak of the call beside the budget.
 
-        Its peak follows from the expressions of a file that names sizes. Otherwise it is estimated: activations grow
-        at least in proportion to the inputs.
+        If the file names sizes, its expressions give the peak. Otherwise the peak is estimated in proportion to the
+        sizes of the inputs.
         """
         nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
         solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
@@ -213,9 +216,9 @@ class Dispatch:
             return why
         if why not in self._estimates and len(self._estimates) < _WARNED:
             given = sum(leaf.numel() for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-            found = peak_there(nearest.schedule, args, kwargs, recomputing=False)
-            about, how = (solve.baseline_peak * given // planned, "about ") if found is None else (found, "")
-            by = " by the size of its inputs" if found is None else ", by the expressions of the file"
+            peak = peak_there(nearest.schedule, args, kwargs, recomputing=False)
+            about, how = (solve.baseline_peak * given // planned, "about ") if peak is None else (peak, "")
+            by = " by the size of its inputs" if peak is None else ", by the expressions of the file"
             over = "over" if about > solve.budget else "within"
             self._estimates[why] = f" It takes {how}{size(about)}{by}, {over} the budget of {size(solve.budget)}"
         return f"{why}.{self._estimates.get(why, '')}"
@@ -225,8 +228,8 @@ def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> 
     reasons = [
         f"{plain(step.schedule.name)}: {str(fault).splitlines()[0]}" for step, fault in zip(steps, faults, strict=True)
     ]
-    return "\n  - ".join(["none of the schedules is for this call", *reasons]) + (
-        "\n  plan one for it, or let the model's own forward run: apply(..., otherwise='original')"
+    return "\n  - ".join(["no schedule is for this call", *reasons]) + (
+        "\n  plan a schedule for it, or run the model's own forward: apply(..., otherwise='original')"
     )
 
 

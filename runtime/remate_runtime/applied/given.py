@@ -1,4 +1,4 @@
-"""Reads the schedules, files and folders that `apply` receives, and finds the parts of a model that they are for."""
+"""Reads the schedules, files and folders that `apply` receives, and finds the parts of the model that they are for."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 20  # modules in a message
 
 
 class Read(NamedTuple):
-    """A schedule, and the text of its file for the lines of its faults."""
+    """A schedule and the text of its file, if any. The text gives the lines of faults."""
 
     schedule: Schedule
     text: str | None
@@ -41,7 +41,7 @@ class Read(NamedTuple):
             model: The live model or part.
             how: The options of `apply`.
             executes: The engine.
-            path: The part's path in `at`; None finds it.
+            path: The part's path in `at`; None to search for it.
         """
         namespaces, stale, _, record_functions, *_ = how
         ranges = None if not record_functions else f"{path}." if path else ""
@@ -75,7 +75,7 @@ def _listed(schedule: Given | Iterable[Given]) -> list[Given]:
         schedule = [path for path in paths if not path.endswith(".schema.json")]
         if not schedule:
             raise BindError(
-                "the folder holds no schedule file (*.json)\n  pass the folder that `remate plan -o` wrote to"
+                "the folder contains no schedule file (*.json)\n  pass the folder that `remate plan -o` wrote to"
             )
     several = list(schedule)
     if not several:
@@ -86,7 +86,7 @@ def _listed(schedule: Given | Iterable[Given]) -> list[Given]:
 
 
 def parts_within(model: nn.Module, given: Sequence[Read]) -> dict[str, list[Read]]:
-    """Return the schedules for parts of `model` by path; none if they are for the model as a whole.
+    """Return the schedules for parts of `model` by path; an empty dict if they are for the whole model.
 
     Raises:
         BindError: Only some are for parts, or a part does not exist or cannot have a schedule.

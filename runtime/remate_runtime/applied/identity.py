@@ -1,4 +1,4 @@
-"""Identical tensors in a call: forward may test identity (`query is key`), and compute something else then."""
+"""Checks which tensors of a call are identical, because forward may test identity (`query is key`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import BindError
 from ..format.signature import input_leaves
 from ..staleness.same_forward import ignores_identity
 
-_PATTERNS = 64  # most patterns that are remembered
+_PATTERNS = 64  # most patterns to remember
 
 
 class Identity:
@@ -34,7 +34,7 @@ class Identity:
         self._taken: set[tuple[int, ...]] = set()
 
     def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> None:
-        """Raise BindError if a test `x is y` in forward would have a different result than when planning."""
+        """Raise BindError if a test `x is y` in forward might have another result than when planning."""
         given = self._inputs.flatten(args, kwargs, device)
         for at, other in self._same:
             if given[at] is not given[other]:
@@ -55,8 +55,9 @@ class Identity:
     def _refusal(self, at: int, other: int, now: str) -> str:
         was = "one tensor" if now == "two tensors" else "two tensors"
         names = f"{self._inputs.names[other]!r} and {self._inputs.names[at]!r}"
-        remedy = "give a copy for one of them (x.clone())" if now == "one tensor" else "give one tensor for both"
+        remedy = "pass a copy for one of them (x.clone())" if now == "one tensor" else "pass one tensor for both"
         return (
-            f"the inputs {names} are {now}, and were {was} when planning; forward does something else then, or looks "
-            f"at values so that it cannot be found out\n  {remedy}, or plan again with a call like this one"
+            f"the inputs {names} are {now}, and were {was} when planning; forward computes something else "
+            "with that, or its control flow depends on values, so this cannot be checked"
+            f"\n  {remedy}, or plan again with a call like this one"
         )

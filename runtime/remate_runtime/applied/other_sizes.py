@@ -1,4 +1,4 @@
-"""Calls whose sizes a schedule is not for: the plan that would be, and what the model's own forward takes there."""
+"""Calls of other sizes than a schedule's: how to plan them, and the peak of the step at these sizes."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ..link.linker import link
 from ..link.simulator import simulate
 from ..operator_calls.overloads import TORCH_DTYPES
 
-SMALLEST = 2  # of a range: PyTorch's step at size 1 is another one
+SMALLEST = 2  # least size of a range, because PyTorch's step at size 1 differs
 
 
 class SizeRequest(NamedTuple):
-    """What to ask of `remate.plan` for a call that differs from a schedule in sizes alone.
+    """The arguments of `remate.plan` for a call that differs from a schedule only in sizes.
 
     Attributes:
-        dims: Sizes by argument and axis, with ranges that hold the call and what the file holds.
-        in_bytes: Whether the budget is that of the file in bytes: a larger call may not fit it.
-        alone: Whether a size of the call is 1: that is a step of its own, to be applied beside the schedule.
+        dims: Sizes by argument and axis, with ranges that contain the call and the sizes of the file.
+        in_bytes: Whether the file's budget in bytes is large enough for the call.
+        alone: Whether a size of the call is 1. Such a call has its own step, to be applied beside the schedule.
     """
 
     dims: dict[str, dict[int, str]]
@@ -35,7 +35,15 @@ class SizeRequest(NamedTuple):
 
 
 class _Axis(NamedTuple):
-    """An axis of an input that may vary. planned, called: its size in the file and in the call."""
+    """An input axis that may vary.
+
+    Attributes:
+        argument: Name of the argument.
+        at: Index of the axis.
+        name: Name of the size.
+        planned: Its length in the file.
+        called: Its length in the call.
+    """
 
     argument: str
     at: int
@@ -45,8 +53,16 @@ class _Axis(NamedTuple):
 
 
 def size_request(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SizeRequest | None:
-    """How to plan a call beside what a schedule holds; None for a call that differs in more than sizes, or not in
-    sizes."""
+    """Return how to plan a call together with the sizes of a schedule.
+
+    Args:
+        schedule: The file.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+
+    Returns:
+        The request; None if the sizes do not differ, or if other things differ too.
+    """
     axes = _axes(schedule, args, kwargs)
     if not axes:
         return None
@@ -55,12 +71,12 @@ def size_request(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, A
         dim = schedule.model.dims.get(axis.name)
         low, high = (dim.min, dim.max) if dim else (axis.planned, axis.planned)
         if dim is None and axis.at == 0:
-            low = min(low, SMALLEST)  # of a batch, any number up to the largest
+            low = min(low, SMALLEST)  # a batch axis takes any number up to the largest
         multiple = dim.multiple if dim else 1
         if axis.called < 1 or (axis.called % multiple and axis.called >= SMALLEST):
             return None
-        found = min(low, axis.called), max(high, axis.called), multiple
-        if ranges.setdefault(axis.name, found) != found:
+        widened = min(low, axis.called), max(high, axis.called), multiple
+        if ranges.setdefault(axis.name, widened) != widened:
             return None
     dims: dict[str, dict[int, str]] = {}
     for axis in axes:
@@ -70,8 +86,8 @@ def size_request(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, A
             dims.setdefault(axis.argument, {})[axis.at] = f"{axis.name}={low}..{high}{steps}"
     larger = any(axis.called > _largest(schedule, axis) for axis in axes)
     peak = peak_there(schedule, args, kwargs) if larger else 0
-    same = peak is not None and peak <= schedule.solve.budget
-    return SizeRequest(dims, same, any(axis.called < SMALLEST for axis in axes))
+    fits = peak is not None and peak <= schedule.solve.budget
+    return SizeRequest(dims, fits, any(axis.called < SMALLEST for axis in axes))
 
 
 def _largest(schedule: Schedule, axis: _Axis) -> int:
@@ -82,16 +98,16 @@ def _largest(schedule: Schedule, axis: _Axis) -> int:
 def peak_there(
     schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any], recomputing: bool = True
 ) -> int | None:
-    """Bytes of the step at the sizes of a call, in or out of the range, by the expressions of the file.
+    """Return the peak of the step at the sizes of a call, within or outside the range, from the file's expressions.
 
     Args:
         schedule: The file.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
-        recomputing: Whether by the plan, or keeping everything.
+        recomputing: Whether to use the plan; otherwise nothing is recomputed.
 
     Returns:
-        The peak; None where the file names no sizes, or its expressions give none there.
+        The peak in bytes; None if the file names no sizes, or if its expressions are not valid there.
     """
     called = {axis.name: axis.called for axis in _axes(schedule, args, kwargs)}
     if not called or called.keys() != schedule.model.dims.keys():
@@ -102,22 +118,24 @@ def peak_there(
     }
     try:
         wider = replace(schedule, model=replace(schedule.model, dims=dims))
-        found = expand(at_size(wider, called))
-        linked = link(found.graph, found.recomputes, found.pages) if recomputing else link(found.graph)
+        flat = expand(at_size(wider, called))
+        linked = link(flat.graph, flat.recomputes, flat.pages) if recomputing else link(flat.graph)
         return simulate(linked).peak
     except RemateError:
         return None
 
 
 def _axes(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[_Axis]:
-    """The axes with a name; of a file for one size, those in which the call differs. None at all for a call that
-    passes something else, or tensors whose other axes differ."""
+    """Return the named axes. If the file is for one size, return the axes in which the call differs.
+
+    The list is empty if the call passes other arguments, or tensors that differ in other axes.
+    """
     inputs, dims = schedule.model.inputs, schedule.model.dims
     positional, named = inputs.get("args", ()), inputs.get("kwargs", {})
     if len(positional) != len(args) or named.keys() != kwargs.keys():
         return []
     axes: list[_Axis] = []
-    names: dict[int, str] = {}  # by size, of a file for one size
+    names: dict[int, str] = {}  # by length, for a file without named sizes
     for tree, given in [*zip(positional, args, strict=True), *((named[key], kwargs[key]) for key in kwargs)]:
         text = tree.get("tensor") if isinstance(tree, dict) else None
         if text is None or not isinstance(given, torch.Tensor):

@@ -1,4 +1,4 @@
-"""Pads a call to a size that a schedule is for, and cuts outputs back to what the model returns."""
+"""Pads a call to a size of a schedule, and cuts the outputs back to the shapes that the model returns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..format.schedule import Schedule
 from ..staleness.shapes import returned
 from ..torch_private import pytree
 
-_KEPT = 64  # most sizes of calls whose outputs are remembered
+_KEPT = 64  # most call sizes whose output shapes are remembered
 
 
 class PaddedCall(NamedTuple):
@@ -24,8 +24,8 @@ class PaddedCall(NamedTuple):
     Attributes:
         args: Positional arguments.
         kwargs: Keyword arguments.
-        size: Number of elements of its tensors.
-        added: Amounts by which axes grew.
+        size: Number of elements of all tensors.
+        added: Numbers of elements by which axes grew.
     """
 
     args: tuple[Any, ...]
@@ -35,7 +35,10 @@ class PaddedCall(NamedTuple):
 
 
 class Padding:
-    """Pads with the values that a file declares (`model.fill`). Raises BindError if padding would always be wrong."""
+    """Pads calls with the values that a file declares (`model.fill`).
+
+    Padding is refused if it would always be wrong: for outputs in attributes, and for updated buffers.
+    """
 
     def __init__(self, model: nn.Module, schedule: Schedule) -> None:
         self._model, self._fill = model, schedule.model.fill
@@ -54,7 +57,7 @@ class Padding:
             )
         elif any(block.updates for block in schedule.blocks.values()):
             self._refused = (
-                "forward writes into buffers (running statistics of batch norm, for one), and padding would go into "
+                "forward updates buffers (such as running statistics of batch norm), and padding would affect "
                 "them\n  plan for a range of sizes (dims=), or for this size, too"
             )
 
@@ -62,7 +65,7 @@ class Padding:
         """Return the call, padded at the end of each axis.
 
         Raises:
-            BindError: The call is larger, or has other tensors.
+            BindError: Padding is refused, the call is too large, or its tensors differ in other ways.
         """
         if self._refused:
             raise BindError(self._refused)
@@ -109,8 +112,8 @@ class Padding:
         """Cut the outputs of a padded call to the shapes that the model returns for the call itself.
 
         Raises:
-            BindError: Cutting is not possible, for example because an axis merges several (`flatten`) and padding is
-                not at its end.
+            BindError: Cutting is not possible, for example because an axis merges several axes (`flatten`), so that
+                padding is not at its end.
         """
         key = tuple(tuple(t.shape) for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor))
         if key not in self._known:

@@ -1,7 +1,7 @@
-"""A model in which some parts run schedules: another view of it that shares its other modules.
+"""A view of a model in which some parts run schedules. It shares all other modules with the model.
 
-Each module above a part appears as an instance of a subclass of its class. The instance shares the module's attributes
-and has the scheduled part as a child. The model itself does not change.
+In the view, each module above a part is an instance of a subclass of its class. The instance shares the module's
+attributes and has the scheduled part as a child. The model itself does not change.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class AppliedParts:
     Attributes:
         model: The live model.
         steps: Dispatches by path.
-        pickled: Returns what pickle needs.
-        again: Applies the same schedules to a copy.
+        pickled: Returns the reduced form for pickle.
+        again: Applies the same schedules to a copy of the model.
+        arguments: Further arguments of `pickled` and `again`.
     """
 
     def __init__(
@@ -42,19 +43,19 @@ class AppliedParts:
     ) -> None:
         self.model, self.steps, self.again, self.arguments = model, dict(steps), again, arguments
         self.pickled = pickled
-        self._told = False
+        self._warned = False
 
     @property
     def calls(self) -> int:
         return sum(step.calls for step in self.steps.values())
 
-    def tell_bypassed(self) -> None:
+    def warn_bypassed(self) -> None:
         """Warn, once, that forward did not call the parts of the view."""
-        if not self._told:
-            self._told = True
+        if not self._warned:
+            self._warned = True
             warnings.warn(
-                "the schedules step aside: no part that has one was called. Forward reaches its modules in another way "
-                "than as attributes of modules; apply the schedules to the parts, and put these into the model",
+                "the schedules step aside: forward called no part with a schedule. It does not reach its modules "
+                "through attributes; apply the schedules to the parts, and put these into the model",
                 SteppedAsideWarning,
                 stacklevel=3,
             )
@@ -71,7 +72,7 @@ def part_view(parts: AppliedParts, planned: Mapping[str, nn.Module]) -> nn.Modul
 
 
 def parts_of(model: Any) -> AppliedParts | None:
-    """Return what was applied to parts of a model; None if it is no such view."""
+    """Return the schedules of a view's parts; None if the model is no view."""
     parts = getattr(model, "_remate_parts", None)
     return parts if isinstance(parts, AppliedParts) else None
 
@@ -124,13 +125,12 @@ def _shown_as(
 class _Children:
     """`_modules` of a view: the module's children, with scheduled parts in place of their originals.
 
-    A child that was replaced in the module since appears as it is. The mapping is read-only: children are added to and
-    removed from the module.
+    A child that was replaced later is shown unchanged. The mapping is read-only; add and remove children in the module.
     """
 
     def __get__(self, module: Any, owner: type) -> Any:
         if module is None:
-            raise AttributeError("_modules")  # like any other class
+            raise AttributeError("_modules")  # as for any other class
         originals = vars(module)["_modules"]
         shown = _shown(module)
         if not shown:
@@ -166,14 +166,14 @@ def _attribute(base: type) -> Callable[[Any, str], Any]:
 
 
 def _call(base: type) -> Callable[..., Any]:
-    """Return the view's `__call__`, which warns if no schedule runs in a training step."""
+    """Return the view's `__call__`. It warns if no schedule runs in a training step."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         parts = parts_of(self)
         before = 0 if parts is None else parts.calls
         outputs = base.__call__(self, *args, **kwargs)
         if parts is not None and parts.calls == before and self.training and torch.is_grad_enabled():
-            parts.tell_bypassed()
+            parts.warn_bypassed()
         return outputs
 
     return call
@@ -210,7 +210,7 @@ def refused_paths(model: nn.Module, paths: Sequence[str]) -> list[str]:
         for ancestor in above:
             if "forward" in vars(modules[ancestor]):
                 reasons.append(
-                    f"module {ancestor!r}: its forward was replaced, by a library that wraps models, and would run "
-                    "without the schedules; apply them before"
+                    f"module {ancestor!r}: a library that wraps models has replaced its forward, which would run "
+                    "without the schedules; apply them first"
                 )
     return list(dict.fromkeys(reasons))

@@ -1,4 +1,4 @@
-"""Writes the `remate.plan` call for a call that no schedule fits."""
+"""Writes the `remate.plan` call for a model call that no schedule fits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ..operator_calls.overloads import is_dense
 from ..staleness.compare import tensors_of
 from .other_sizes import SizeRequest, size_request
 
-_LONG = 600  # longest call that is written out, in characters
+_LONG = 600  # most characters of a call in a message
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
 
 
 def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], schedule: Schedule) -> str:
     """Return the `remate.plan` call that fits a call of the model, as Python code to copy.
 
-    Budget and outputs are those of `schedule`. For a call of other sizes, the plan holds the sizes of the file, too.
-    Long calls, and calls with values that Python code cannot express, are to be recorded.
+    It keeps the budget and outputs of `schedule`. For a call of other sizes, it also covers the sizes of the file. For
+    long calls and for values that Python code cannot express, it is code that records the call.
     """
     settings, request = schedule.solve.settings, size_request(schedule, args, kwargs)
     budget = _budget_of(schedule) if request is None else _budget_there(schedule, request)
@@ -49,15 +49,15 @@ def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], 
     text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
     if torch.is_autocast_enabled(device.type):
         text = f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
-    beside = request is not None and request.alone
-    return f"{text}  # size 1 is a step of its own: apply(model, [this, the schedule])" if beside else text
+    is_alone = request is not None and request.alone
+    return f"{text}  # size 1 has its own step: apply(model, [this, the schedule])" if is_alone else text
 
 
 def plan_parts_call(schedules: Sequence[Schedule]) -> str:
     """Return code that plans parts of a model again by recording a call of the whole model."""
     kinds = {schedule.model.at: schedule for schedule in schedules}
     at, budget = [path for paths in kinds for path in paths], _budget_of(schedules[0])
-    if len(kinds) > 1:  # each has the budget of its own calls
+    if len(kinds) > 1:  # each schedule has the budget of its own calls
         expanded = [expand(schedule) for schedule in kinds.values()]
         budget = str(peak_together([link(whole.graph, whole.recomputes, whole.pages) for whole in expanded]))
     return _RECORD.format(at=f"at={(at if at[1:] else at[0])!r}, ", budget=budget)
@@ -69,7 +69,7 @@ def _budget_of(schedule: Schedule) -> str:
 
 
 def _budget_there(schedule: Schedule, request: SizeRequest) -> str:
-    """The bytes of the file where they are enough; else its share, or the least."""
+    """Return the budget of the file in bytes if it is enough; otherwise its share, or the minimum."""
     if request.in_bytes:
         return str(schedule.solve.budget)
     text = _budget_of(schedule)
@@ -98,7 +98,7 @@ def _budget(text: str) -> str:
 def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     tensors = list(tensors_of((args, kwargs)))
     if len({id(tensor) for tensor in tensors}) < len(tensors):
-        raise ValueError  # forward may test which of them are identical
+        raise ValueError  # forward may test which tensors are identical
     positional = _sequence([_written(argument) for argument in args], "()")
     return f"{positional}, {_written(dict(kwargs))}" if kwargs else positional
 

@@ -47,44 +47,44 @@ def apply(
 ) -> Any:
     """Give a model the training step of a schedule.
 
-    In training mode (or the mode that the file was planned in) a call runs the schedule, and its gradients are those of
-    the model. In evaluation mode the model's own forward runs. Submodules are not called: hooks on the model itself
-    run, and hooks of submodules are part of the planned step or refused.
+    In training mode (or the planned mode) a call runs the schedule, and its gradients equal those of the model. In
+    evaluation mode the model's own forward runs. A schedule does not call submodules. Hooks on the model itself run;
+    hooks of submodules are part of the planned step, or are refused.
 
     Args:
         model: The live model.
-        schedule: A schedule, the path of a file, a list of them, or a folder of files. Each call runs the first one
-            that is for its mode, shapes, types and plain arguments. Schedules for parts of a model go to these parts.
-        namespaces: Operators that may run beyond those that any file may name: libraries that you trust, and single
-            operators of torch whose kernels follow indices without checking them. The file lists what it needs.
-        stale: What to do if code, attributes or hooks of the model are not those that were planned: `"error"` or
+        schedule: A schedule, the path of a file, a list of them, or a folder of files. Each call runs the first
+            schedule that fits its mode, shapes, types and plain arguments. Schedules for parts go to these parts.
+        namespaces: Permitted operators beyond those that any file may name: libraries that you trust, and single
+            operators of torch whose kernels do not check indices. The file lists those that it needs.
+        stale: What to do if code, attributes or hooks of the model differ from the planned ones: `"error"` or
             `"warn"`.
-        verify: When the model's own forward runs beside the schedule, so that outputs, buffers, attributes and random
-            numbers are compared bit for bit: `"first"` at the first call of each program (a file at one size, with or
-            without gradients), `1000` at every 1000th call, too, `"never"` not at all. `(args, kwargs)` and `True`
-            (random inputs) check at once, too, and gradients with it, in the memory of an eager step.
-        engine: What executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
-        otherwise: What a call does that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
+        verify: When to run the model's own forward beside the schedule, and to compare outputs, buffers, attributes and
+            random numbers bit for bit. `"first"` checks the first call of each program (a file at one size, with or
+            without gradients), `1000` also every 1000th call, and `"never"` none. `(args, kwargs)` and `True` (random
+            inputs) also check at once, including gradients, in the memory of an eager step.
+        engine: The engine that executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
+        otherwise: What to do with a call that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
             forward, with a warning. `"pad"` pads a smaller call with the values that the file declares, and cuts the
             outputs back.
-        record_functions: Whether each operation is a range of torch's profiler, by its id.
-        cuda_graphs: Whether kernels on CUDA are recorded at the first call and replayed by the others.
+        record_functions: Whether each operation is a range in torch's profiler, named by its id.
+        cuda_graphs: Whether to record CUDA kernels at the first call and replay them at later calls.
 
     Returns:
         A module that shares parameters, buffers, submodules, hooks and everything else with `model`.
 
     Raises:
         ScheduleError: The file is not a legal schedule.
-        BindError: The schedule is for a different model. Calls raise it for other shapes or another mode.
-        StaleModelError: The model has changed since it was planned. Calls raise it for changes since `apply`, and where
-            a check finds another result than the model's.
-        EngineError: There is no such engine, or it cannot execute this step.
+        BindError: The schedule is for another model. Calls raise it for other shapes or another mode.
+        StaleModelError: The model has changed since planning. Calls raise it for changes since `apply`, and if a check
+            finds another result than the model's.
+        EngineError: The engine does not exist, or it cannot execute this step.
         ExecutionError: Calls raise it for a second backward, and for tensors that changed before backward.
 
     Warns:
         SteppedAsideWarning: The model's own forward ran although gradients were requested.
-        StaleModelWarning: The version of torch, or of a package that defines modules, differs; or a check found
-            rounding, or could not compare something.
+        StaleModelWarning: The version of torch or of a package that defines modules differs; or a check found rounding
+            differences, or could not compare something.
 
     Examples:
         >>> import remate, remate_runtime, torch
@@ -160,10 +160,12 @@ def _applied_to_parts(
 
 
 def _refuse_engine(given: Sequence[Read], engine: str, cuda_graphs: bool) -> None:
-    """Raise EngineError where an engine is to compile or record collectives."""
-    if (engine != "eager" or cuda_graphs) and any(one.schedule.model.ranks for one in given):
+    """Raise EngineError for an engine that cannot run collectives."""
+    if (engine != "eager" or cuda_graphs) and any(entry.schedule.model.ranks for entry in given):
         what = "cuda_graphs=True" if cuda_graphs else f"engine {engine!r}"
-        raise EngineError(f"the step communicates with other ranks, which {what} does not\n  use engine='eager'")
+        raise EngineError(
+            f"the step communicates with other ranks, which {what} does not support\n  use engine='eager'"
+        )
 
 
 def _agree(steps: Sequence[ScheduledForward]) -> None:
@@ -174,7 +176,7 @@ def _agree(steps: Sequence[ScheduledForward]) -> None:
 
 
 def original_of(model: Any) -> Any:
-    """Return the model that a schedule was applied to, or whose calls `remate.auto` took over; any other as it is."""
+    """Return the model under `apply` or `remate.auto`; any other model unchanged."""
     plain = getattr(type(model), "_remate_plain", None)
     if plain is not None and vars(plain) is vars(model):
         return plain
@@ -203,9 +205,8 @@ def _planned(step: Dispatch, how: How) -> nn.Module:
         },
     )
     space: Any = subclass
-    space.forward = _PlannedForward(
-        base.forward
-    )  # set again, because `__init_subclass__` of a class may wrap the first one
+    # Set again, because `__init_subclass__` of a class may wrap the first one.
+    space.forward = _PlannedForward(base.forward)
     module = object.__new__(subclass)
     object.__setattr__(module, "__dict__", step.model.__dict__)
     object.__setattr__(module, "_remate_step", step)
@@ -248,7 +249,7 @@ def _call_replaced(module: Any, *args: Any, **kwargs: Any) -> Any:
         replaced = module._remate_forward
         step.stepped_aside(
             f"its forward was replaced by {getattr(replaced, '__qualname__', type(replaced).__qualname__)!r}, which "
-            "does not call it; wrap the forward that was there, or apply the schedule to the part that is trained by it"
+            "does not call it; wrap the previous forward, or apply the schedule to the part that it trains"
         )
     return outputs
 
@@ -265,16 +266,19 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
 
 
 def _pickled(model: nn.Module, schedules: Iterable[Schedule], how: How, otherwise: Otherwise) -> tuple[Any, ...]:
-    """What pickle stores: the model, and schedules as texts, so that `torch.load(weights_only=True)` needs the classes
-    of the model alone. A permission for operators is no plain value: whoever loads that has to permit `_permitted`."""
+    """Return the reduced form for pickle: the model, and the schedules as texts.
+
+    So `torch.load(weights_only=True)` needs only the classes of the model. Permitted operators need a decision of the
+    caller of `load`, who has to allow `_permitted`.
+    """
     namespaces, stale, engine, record_functions, checks, cuda_graphs = how
     plain = stale, engine, record_functions, tuple(checks), cuda_graphs, otherwise
-    stored: tuple[Any, ...] = (model, [encode(one).decode() for one in schedules], plain)
+    stored: tuple[Any, ...] = (model, [encode(schedule).decode() for schedule in schedules], plain)
     return (_permitted, (*stored, sorted(namespaces))) if namespaces else (_restored, stored)
 
 
 def _restored(model: nn.Module, texts: list[str], plain: tuple[Any, ...]) -> nn.Module:
-    """The model applied again. Safe with any texts: they are read as files of strangers are."""
+    """Apply schedules to an unpickled model. The texts are read like untrusted files."""
     return _permitted(model, texts, plain, ())
 
 

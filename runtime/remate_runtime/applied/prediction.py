@@ -31,11 +31,11 @@ def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
         dims: Values of named sizes. Omitted sizes are as planned.
 
     Returns:
-        The peak in bytes, beside parameters, buffers, inputs and optimizer state. It is the largest of the model's
-        schedules; for parts of a model, an upper bound for all their calls together.
+        The peak in bytes, beside parameters, buffers, inputs and optimizer state. It is the largest peak of the model's
+        schedules. For parts of a model, it is an upper bound for all their calls together.
 
     Raises:
-        BindError: No schedule was applied to the model, or none is for this size.
+        BindError: The model has no schedule, or no schedule for this size.
     """
     parts = parts_of(model)
     if parts is not None:
@@ -48,7 +48,7 @@ def predicted_peak(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> int:
 
 
 def measured_pages(model: nn.Module, dims: Mapping[str, int] = PLANNED) -> tuple[MeasuredLane, ...]:
-    """Return what the latest training step of an applied model has paged, and how long it waited for that.
+    """Return what the latest training step of an applied model has paged, and how long it waited for pages.
 
     Args:
         model: A model that `apply` returned.

@@ -1,4 +1,4 @@
-"""Prepares the programs of sizes before they are called."""
+"""Prepares the programs of sizes before their first calls."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from .part_view import parts_of
 
 
 def prepare(model: nn.Module, sizes: Iterable[Mapping[str, int]]) -> None:
-    """Prepare an applied model for sizes that its calls will have, so that the first call of each takes no longer than
-    the others. Nothing runs.
+    """Prepare an applied model for sizes, so that the first call of each size is as fast as later calls.
 
-    The engine `"compiled"` compiles here. Programs of sizes take at most 1 GiB of host memory: beyond that, the least
-    recently called ones are dropped.
+    No step runs. The engine `"compiled"` compiles here. Programs of sizes take at most 1 GiB of host memory. Beyond
+    that, the least recently called programs are dropped.
 
     Args:
         model: A model that `apply` returned, on the device that trains.
         sizes: Values of named sizes, one mapping for each size. Omitted sizes are as planned.
 
     Raises:
-        BindError: No schedule was applied to the model, or none is for one of the sizes.
+        BindError: The model has no schedule, or no schedule for one of the sizes.
 
     Examples:
         >>> import remate, remate_runtime, torch

@@ -1,4 +1,4 @@
-"""Scheduled forwards inside program transforms: torch.compile leaves them out, other transforms refuse them."""
+"""Scheduled forwards within program transforms. torch.compile skips them; other transforms raise an error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..support.callers import frames_to_caller
 from ..torch_private.execution import function_modes, is_traced, is_transformed
 
 NO_PROGRAM = (
-    "a model with a schedule cannot be exported, scripted or traced: a schedule is for training by eager PyTorch"
-    "\n  give the original model to torch.export, torch.jit and torch.fx; both have the same parameters"
+    "a model with a schedule cannot be exported, scripted or traced: a schedule is for training in eager PyTorch"
+    "\n  pass the original model to torch.export, torch.jit and torch.fx; both have the same parameters"
 )
 _NOT_COMPILED = (
     "torch.compile does not compile a model with a schedule: the schedule runs as before\n"
-    "  apply(model, schedule, engine='compiled') runs it through Inductor, within a budget that is known before"
+    "  apply(model, schedule, engine='compiled') runs it through Inductor, within a budget that is known beforehand"
 )
 
 
@@ -27,7 +27,7 @@ def refuse_transforms() -> None:
     """Raise ExecutionError for callers that transform the step into another program than its gradients."""
     if is_transformed():
         raise ExecutionError(
-            "a schedule has gradients of backward() alone, not those of torch.func or forward-mode differentiation"
+            "a schedule has only gradients of backward(), not those of torch.func or forward-mode differentiation"
             "\n  use the original model there"
         )
     _refuse_function_modes()
@@ -36,8 +36,10 @@ def refuse_transforms() -> None:
 
 
 def _refuse_function_modes() -> None:
-    """Raise ExecutionError inside a TorchFunctionMode of the user's: it may replace functions of torch, and a schedule
-    runs the operators below them."""
+    """Raise ExecutionError within a TorchFunctionMode of the user.
+
+    It may replace functions of torch, and a schedule runs the operators below them.
+    """
     for mode in function_modes():
         kind = type(mode)
         if not kind.__module__.startswith(("torch.", "remate.")):
@@ -52,8 +54,8 @@ def refuse_compiled(model: nn.Module) -> None:
     """Raise BindError for a model that torch.compile returned."""
     if hasattr(model, "_orig_mod") and "_orig_mod" in model._modules:
         raise BindError(
-            "this is what torch.compile made of a model, and a schedule is for the model itself\n  apply it to the "
-            "model that was compiled, and do not compile that: torch.compile of the loop around it may stay"
+            "this is a result of torch.compile, and a schedule is for the model itself\n  apply it to the original "
+            "model, and do not compile the result; torch.compile of the loop around it may stay"
         )
 
 
@@ -63,8 +65,10 @@ def warn_of_compiler() -> None:
 
 
 def is_compiled_alone(step: object) -> bool:
-    """Whether torch.compile was given the very model with this step, not a loop around it: one of the frames above is
-    the compiler's, about a method of this model."""
+    """Return whether torch.compile compiles the model with this step, and not a loop around it.
+
+    In that case a frame of the compiler is on the stack, for a method of this model.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "compile_wrapper":

@@ -1,4 +1,4 @@
-"""The call that a schedule was planned for, and equivalent calls with keys in a different order."""
+"""Matches calls with the recorded call. Keys may have another order if forward does not depend on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..bind.order import OrderError, order_of
 from ..staleness.same_forward import same_forward
 from .identity import Identity
 
-_ORDERS = 64  # most orders that are remembered
+_ORDERS = 64  # most orders to remember
 
 
 class RecordedInputs:
@@ -34,11 +34,11 @@ class RecordedInputs:
     def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         """Return the tensors of a live call.
 
-        If keys of mappings or of `**kwargs` have a different order, forward runs once without data to find out whether
-        it does the same operations. The same applies if a tensor is passed several times.
+        If keys of mappings or of `**kwargs` have another order, forward runs once without data to check whether it runs
+        the same operations. The same holds if a tensor is passed several times.
 
         Raises:
-            BindError: The call is not the recorded one.
+            BindError: The call differs from the recorded one.
         """
         tensors = self._flat(args, kwargs, device)
         if len(tensors) > 1:

@@ -1,4 +1,4 @@
-"""A schedule that is bound to a model and prepared for the devices of its calls."""
+"""A schedule that is bound to a model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MatchedCall(NamedTuple):
 
 
 class ScheduledForward:
-    """A schedule of a model, at every size that it is for."""
+    """A schedule of a model, at all of its sizes."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ScheduledForward:
             stale: Whether a changed model is an error or a warning.
             engine: Executes the step.
             ranges: As in `LinkedStep`.
-            part: Path in `at` of the model, if the schedule is for parts.
+            part: Path of the model in `at`, if the schedule is for parts.
         """
         self.schedule = schedule
         _permit(schedule, namespaces)
@@ -95,7 +95,7 @@ class ScheduledForward:
         return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
 
     def _make_caches(self) -> None:
-        """Fill the caches that forward fills at its first call, so that the model is as planned."""
+        """Fill the caches that forward fills at its first call, so that the model equals the planned one."""
         if self.schedule.model.caches:
             tensors = [t for t in (*self._model.parameters(), *self._model.buffers()) if t.device.type != "cpu"]
             device = tensors[0].device if tensors else torch.device("cpu")
@@ -134,7 +134,7 @@ class ScheduledForward:
         return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
 
     def paged(self, dims: Mapping[str, int]) -> tuple[MeasuredLane, ...]:
-        """What the latest step of this size has paged, and waited for it."""
+        """Return what the latest step of this size has paged, and how long it waited for pages."""
         return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.paged(self.device)
 
     def gather(self, sharded: Fsdp2 | None) -> None:
@@ -180,7 +180,7 @@ class ScheduledForward:
     def program(
         self, call: MatchedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], sharded: Fsdp2 | None = None
     ) -> Program:
-        """Return the input of the self-check for a call.
+        """Return the program that the self-check runs for a call.
 
         Args:
             call: The matched call.
@@ -220,7 +220,7 @@ class ScheduledForward:
         Args:
             call: The matched call.
             sharded: Parts that FSDP2 shards.
-            checked: Backward also verifies the contents of what it reads, however it was written to.
+            checked: Whether backward also verifies the contents of the tensors that it reads.
         """
         device = self.device
         step = call.step
@@ -232,7 +232,11 @@ class ScheduledForward:
         return step.build(run_step(wanted, sources, self._detached, contents, self._distributed(len(call.inputs))))
 
     def _distributed(self, inputs: int) -> dict[int, tuple[Any, ...]]:
-        """Which of the sources are DTensors: placements of their gradients. inputs: the sources before these."""
+        """Return the placements of gradients by the index of a source, for sources that are DTensors.
+
+        Args:
+            inputs: Number of inputs, which precede parameters and buffers in the sources.
+        """
         bound = self._bound.distributed
         slots = enumerate(self._bound.slots if bound.named else (), inputs)
         return {at: bound.gradient(slot.name) for at, slot in slots if slot.name in bound.named}

@@ -1,4 +1,4 @@
-"""The step of a size, prepared for the devices of its calls, and the steps of several sizes."""
+"""The steps of a schedule by size. Each is prepared at its first use."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ from ..support.quantities import size
 from ..torch_private.operators import OpOverload
 from .recorded_call import RecordedInputs
 
-KEPT_BYTES = 1 << 30  # of host memory, for programs of sizes; the least recently called ones are dropped
-_EVENT_BYTES = 1400  # of host memory for one event of a program, as measured
-MANY_SIZES = 64  # when so many were prepared, a warning says how to need fewer
+KEPT_BYTES = (
+    1 << 30
+)  # most host memory for programs of sizes; beyond it, the least recently called programs are dropped
+_EVENT_BYTES = 1400  # host memory of one event of a program, as measured
+MANY_SIZES = 64  # number of prepared sizes that leads to a warning
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ class StepAtSize(NamedTuple):
     """The step of a size.
 
     Attributes:
+        schedule: The schedule at this size.
         call: The inputs that it accepts.
         steps: Its programs.
         build: Builds the model's return value from output leaves.
@@ -49,7 +52,7 @@ class StepAtSize(NamedTuple):
     build: Build
 
 
-class _Sound(NamedTuple):
+class _Checked(NamedTuple):
     """The schedule at a size after verification, and its operators."""
 
     schedule: Schedule
@@ -58,8 +61,10 @@ class _Sound(NamedTuple):
 
 
 class StepsAtSizes:
-    """The steps of a schedule by size. Each is linked separately: live ranges, strides and in-place choices depend
-    on sizes."""
+    """The steps of a schedule by size.
+
+    Each size is linked separately, because live ranges, strides and in-place choices depend on sizes.
+    """
 
     def __init__(
         self,
@@ -71,10 +76,10 @@ class StepsAtSizes:
     ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
-        self._prepared, self._seconds = 0, 0.0  # sizes so far, and the time that they took
-        self._warned = False  # that the peak at some size is over the budget
-        self.distributed: DistributedBinding | None = None  # of the model, once it is bound
-        self._sound: dict[tuple[int, ...], _Sound] = {}  # verified sizes whose step has not been built yet
+        self._prepared, self._seconds = 0, 0.0  # number of sizes so far, and their total time
+        self._warned = False  # whether a warning said that a peak is over the budget
+        self.distributed: DistributedBinding | None = None  # set when the model is bound
+        self._checked: dict[tuple[int, ...], _Checked] = {}  # verified sizes whose step has not been built yet
         self._kept: OrderedDict[tuple[int, ...], StepAtSize] = OrderedDict()
 
     def verify(self, dims: Mapping[str, int]) -> None:
@@ -84,7 +89,7 @@ class StepsAtSizes:
             ScheduleError: The file has faults.
         """
         with gc_paused():
-            self._sound[tuple(dims.values())] = self._verified(dims)
+            self._checked[tuple(dims.values())] = self._verified(dims)
 
     def at(self, dims: Mapping[str, int]) -> StepAtSize:
         """Return the step at a size.
@@ -100,7 +105,7 @@ class StepsAtSizes:
         if step is None:
             begun = time.perf_counter()
             with gc_paused():
-                step = self._made(self._sound.pop(key, None) or self._verified(dims))
+                step = self._build(self._checked.pop(key, None) or self._verified(dims))
             self._kept[key] = step
             self._drop_oldest()
             self._seconds += time.perf_counter() - begun
@@ -119,33 +124,33 @@ class StepsAtSizes:
     def _hint(self) -> None:
         warnings.warn(
             f"schedule {self._schedule.name!r} was prepared for {self._prepared} sizes, which took "
-            f"{self._seconds:.1f} s\n  let the batches have fewer sizes: pad lengths to multiples of 64 where they are "
-            "collated, and drop the last, smaller batch",
+            f"{self._seconds:.1f} s\n  use fewer batch sizes: pad lengths to multiples of 64 when collating, and drop "
+            "the last, smaller batch",
             UserWarning,
             stacklevel=4,
         )
 
-    def _verified(self, dims: Mapping[str, int]) -> _Sound:
-        (schedule, dropped, recomputes), made = fitted_and_linked(self._schedule, dims)
+    def _verified(self, dims: Mapping[str, int]) -> _Checked:
+        (schedule, dropped, recomputes), linked = fitted_and_linked(self._schedule, dims)
         if dropped:
             reason = (
-                f"{dropped} of its {recomputes} recomputations are left out, "
-                f"which the budget of {size(schedule.solve.budget)} does not need"
+                f"{dropped} of {recomputes} recomputations are left out, "
+                f"because the budget of {size(schedule.solve.budget)} does not need them"
             )
             _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), reason)
-        verified = verify(schedule, spelled(dims), self._warned, made)
+        verified = verify(schedule, spelled(dims), self._warned, linked)
         self._warned |= verified.peak > verified.budget
-        return _Sound(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
+        return _Checked(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
 
-    def _made(self, sound: _Sound) -> StepAtSize:
-        planned = sound.schedule.model
+    def _build(self, checked: _Checked) -> StepAtSize:
+        planned = checked.schedule.model
         call = RecordedInputs(planned.inputs, self._model)
         # In the order in which `ScheduledForward` passes them.
         names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
         outputs = tuple(output_leaves(planned.outputs))
-        verified = sound.verified
+        verified = checked.verified
         if planned.ranks and self.distributed is not None:
             linked = replace(verified.linked, graph=self.distributed.resolved(verified.linked.graph))
             verified = replace(verified, linked=linked)
-        steps = Steps(self._engine, verified, outputs, names, sound.live, self._ranges)
-        return StepAtSize(sound.schedule, call, steps, output_builder(planned.outputs, self._model))
+        steps = Steps(self._engine, verified, outputs, names, checked.live, self._ranges)
+        return StepAtSize(checked.schedule, call, steps, output_builder(planned.outputs, self._model))

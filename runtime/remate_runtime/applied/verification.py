@@ -21,15 +21,15 @@ Call = tuple[Sequence[Any], Mapping[str, Any]]
 
 
 def verify_step(dispatch: Dispatch, step: ScheduledForward, call: Call | None, pads: bool = False) -> None:
-    """Run a step of a model and one of its schedule, and compare outputs, buffers, generators and gradients.
+    """Run an eager step and a scheduled step, and compare outputs, buffers, generators and gradients.
 
-    Everything is restored.
+    The state of the model and of generators is restored.
 
     Args:
         dispatch: The dispatch of the model.
         step: The schedule.
         call: The call to run; None for random arguments of the planned types.
-        pads: Pad a smaller call.
+        pads: Whether to pad a smaller call.
 
     Raises:
         StaleModelError: They differ by more than rounding.
@@ -97,7 +97,7 @@ def _refuse_other_mode(model: nn.Module, recorded: Model) -> None:
     if model.training != recorded.training:
         mode = "train()" if recorded.training else "eval()"
         raise BindError(
-            f"verify runs a step as planned, and the model is not in {mode} mode\n  call model.{mode} first"
+            f"verify runs a step in the planned mode, and the model is not in {mode} mode\n  call model.{mode} first"
         )
 
 
@@ -118,6 +118,6 @@ def _explained(random: bool) -> Any:
         if not random:
             raise
         raise BindError(
-            f"verify cannot run the model on random inputs of the planned types: {error}\n  give it a batch: "
+            f"verify cannot run the model on random inputs of the planned types: {error}\n  pass a batch: "
             "apply(..., verify=(args, kwargs))"
         ) from error

@@ -1,4 +1,4 @@
-"""Attributes that forward sets to tensors (`self.aux_loss = …`), for loops that read them after the call."""
+"""Attributes that forward sets to tensors (`self.aux_loss = …`), so that training loops can read them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def attribute_of(model: nn.Module, path: str) -> tuple[nn.Module, str]:
     """Return the module and the name of an attribute that forward sets, as the file records it.
 
     Raises:
-        BindError: There is no such module, or the name belongs to a parameter, a method, or torch.
+        BindError: The module does not exist, or the name belongs to a parameter, a method, or torch.
     """
     prefix, _, name = path.rpartition(".")
     try:
@@ -25,5 +25,5 @@ def attribute_of(model: nn.Module, path: str) -> tuple[nn.Module, str]:
     member: Any = getattr(type(module), name, None)
     registered = (module._parameters, module._buffers, module._modules)
     if name in _TORCH or callable(member) or hasattr(member, "__set__") or any(name in kind for kind in registered):
-        raise BindError(f"the schedule sets {path!r} at each call, which is no plain attribute of the model")
+        raise BindError(f"the schedule sets {path!r} at each call, which is not a plain attribute of the model")
     return module, name

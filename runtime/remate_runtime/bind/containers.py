@@ -9,10 +9,10 @@ from typing import Any
 
 
 def children(node: Any) -> tuple[str, dict[str, Any]] | None:
-    """Return (kind, children by key) of a container; None for leaves and for other objects.
+    """Return the kind and the children by key of a container; None for leaves and other objects.
 
-    Kinds: `tuple`, `list`, `dict` (any mapping with text keys), `record` (named tuple or dataclass). Hugging Face
-    outputs are both mapping and dataclass: their items count, without fields that are None.
+    Kinds are `tuple`, `list`, `dict` (a mapping with text keys) and `record` (a named tuple or dataclass). Hugging Face
+    outputs are both mapping and dataclass; only their items count, so fields that are None are left out.
     """
     fields = getattr(node, "_fields", None)
     if isinstance(node, tuple) and fields is not None:
@@ -39,7 +39,7 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
     if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
         make: Any = type(node)
         return make(parts)
-    copied = copy.copy(node)  # a constructor may take other arguments, or do more than store them
+    copied = copy.copy(node)  # the constructor may take other arguments, or do more than store them
     if isinstance(copied, MutableMapping) and not dataclasses.is_dataclass(copied) and list(copied) != list(parts):
         copied.clear()
     for key, part in parts.items():
@@ -51,6 +51,6 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
 
 
 def mapped(node: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return `node` with `leaf` applied to each of its leaves, keys in order."""
+    """Return `node` with `leaf` applied to each of its leaves, in the order of keys."""
     inner = children(node)
     return leaf(node) if inner is None else rebuild(node, {key: mapped(part, leaf) for key, part in inner[1].items()})

@@ -1,7 +1,7 @@
-"""Parameters and buffers that torch distributes (DTensor): their local tensors, and what their gradients are.
+"""Parameters and buffers that torch distributes (DTensor): their local tensors and the placements of their gradients.
 
-A step computes with local tensors and communicates through collectives of its own. Autograd sees the DTensors: they are
-what `.grad`, hooks, optimizers and FSDP2 work with, so gradients are wrapped as eager's are.
+A step computes with local tensors, and its collectives are operations of the step. Autograd sees the DTensors, because
+`.grad`, hooks, optimizers and FSDP2 work with them. So gradients are wrapped like those of eager PyTorch.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from .sharding import is_distributed
 
 
 def local_tensor(tensor: Any) -> Any:
-    """What this rank holds of a tensor; anything else as it is."""
+    """Return this rank's part of a DTensor; any other object unchanged."""
     return tensor._local_tensor if is_distributed(tensor) else tensor
 
 
 def mesh_names(mesh: Any) -> tuple[str, ...]:
-    """The names of a mesh's dimensions; dim_0, dim_1 … where it has none."""
+    """Return the names of a mesh's dimensions; `dim_0`, `dim_1` … for a mesh without names."""
     return tuple(mesh.mesh_dim_names or (f"dim_{at}" for at in range(mesh.ndim)))
 
 
 def mesh_groups(mesh: Any) -> dict[str, str]:
-    """Names of torch's process groups by the names of a mesh's dimensions."""
+    """Return the names of torch's process groups by the names of a mesh's dimensions."""
     return {name: mesh.get_group(at).group_name for at, name in enumerate(mesh_names(mesh))}
 
 
 class DistributedBinding:
-    """The DTensors of a live model against what a file says of them.
+    """Compares the DTensors of a live model with those of a file.
 
     Args:
-        planned: What the file says of the model.
+        planned: The model section of the file.
 
     Attributes:
-        named: What the file says of each tensor, by name.
-        groups: Names of torch's process groups by mesh dimension, of the tensors that were compared.
+        named: The recorded distribution of each tensor, by name.
+        groups: Names of torch's process groups by mesh dimension, of all compared tensors.
     """
 
     def __init__(self, planned: Model) -> None:
         self._planned = planned
-        self.named = {name: one for one in planned.distributed for name in unfold_paths(one.tensors)}
+        self.named = {name: entry for entry in planned.distributed for name in unfold_paths(entry.tensors)}
         self.groups: dict[str, str] = {}
         self._gradients: dict[str, tuple[Any, ...]] = {}
 
     def fault(self, name: str, tensor: Any) -> str:
-        """How a live DTensor differs from the planned one; "" if it does not."""
-        one, mesh = self.named[name], tensor.device_mesh
+        """Return how a live DTensor differs from the planned one; "" if it does not."""
+        planned, mesh = self.named[name], tensor.device_mesh
         names, placements = mesh_names(mesh), tuple(map(str, tensor.placements))
-        if names != one.mesh:
-            return f"planned over the mesh ({', '.join(one.mesh)}), distributed over ({', '.join(names)})"
-        if placements != one.placements or tuple(tensor.shape) != one.shape:
-            wanted = f"{list(one.shape)} as ({', '.join(one.placements)})"
+        if names != planned.mesh:
+            return f"planned over the mesh ({', '.join(planned.mesh)}), distributed over ({', '.join(names)})"
+        if placements != planned.placements or tuple(tensor.shape) != planned.shape:
+            wanted = f"{list(planned.shape)} as ({', '.join(planned.placements)})"
             return f"planned {wanted}, the model has {list(tensor.shape)} as ({', '.join(placements)})"
         coordinate = mesh.get_coordinate()
         if coordinate is None:
-            return "this rank is not in its mesh"
+            return "this rank is not in the tensor's mesh"
         for at, dim in enumerate(names):
             if mesh.size(at) != self._planned.ranks[dim]:
-                return f"planned for {self._planned.ranks[dim]} ranks of {dim!r}, there are {mesh.size(at)}"
+                return f"planned for {self._planned.ranks[dim]} ranks of {dim!r}, the mesh has {mesh.size(at)}"
             wanted = self._planned.coordinate.get(dim, coordinate[at])
             if wanted != coordinate[at]:
                 return (
-                    f"the step of rank {wanted} of {dim!r}, and this is rank {coordinate[at]}: ranks of this model do "
-                    "different steps, so each has a file of its own"
+                    f"planned for rank {wanted} of {dim!r}, and this is rank {coordinate[at]}: ranks of this model run "
+                    "different steps, so each needs its own file"
                 )
         for dim, group in mesh_groups(mesh).items():
             if self.groups.setdefault(dim, group) != group:
@@ -80,7 +80,7 @@ class DistributedBinding:
         return ""
 
     def check(self) -> None:
-        """Raise BindError where a mesh dimension of the file is none of the model's."""
+        """Raise BindError if the model lacks a mesh dimension of the file."""
         missing = [name for name in self._planned.ranks if name not in self.groups]
         if missing:
             raise BindError(
@@ -89,14 +89,14 @@ class DistributedBinding:
             )
 
     def gradient(self, name: str) -> tuple[Any, ...]:
-        """Placements of the gradient of a tensor."""
+        """Return the placements of a tensor's gradient."""
         if name not in self._gradients:
-            one = self.named[name]
-            self._gradients[name] = tuple(map(placement, one.gradient or one.placements))
+            planned = self.named[name]
+            self._gradients[name] = tuple(map(placement, planned.gradient or planned.placements))
         return self._gradients[name]
 
     def resolved(self, graph: Graph) -> Graph:
-        """The graph with torch's process groups in place of mesh dimensions."""
+        """Return the graph with torch's process groups in place of mesh dimensions."""
         operations = []
         for op in graph.operations:
             known = COLLECTIVES.get(op.op)
@@ -108,7 +108,7 @@ class DistributedBinding:
 
 
 def placement(text: str) -> Any:
-    """torch's placement: of R, S(0), P(sum)."""
+    """Return torch's placement for a text such as `R`, `S(0)` or `P(sum)`."""
     from torch.distributed.tensor import Partial, Replicate, Shard
 
     if text == "R":
@@ -118,7 +118,7 @@ def placement(text: str) -> Any:
 
 
 class GradientSpec:
-    """What the gradient of a DTensor is, to be kept from forward to backward: it holds no tensor."""
+    """The metadata of a DTensor's gradient, kept from forward to backward. It holds no tensor."""
 
     __slots__ = ("_mesh", "_meta", "_placements")
 
@@ -127,9 +127,9 @@ class GradientSpec:
         self._mesh, self._meta, self._placements = spec.mesh, spec.tensor_meta, placements
 
     def wrapped(self, local: torch.Tensor) -> torch.Tensor:
-        """A local gradient as the DTensor that eager gives."""
+        """Wrap a local gradient in a DTensor like that of eager PyTorch."""
         return dtensor_of(local, self._mesh, self._placements, self._meta)
 
 
-Gradients = Mapping[int, tuple[Any, ...]]  # placements by the number of a source
+Gradients = Mapping[int, tuple[Any, ...]]  # placements by the index of a source
 NONE: Gradients = {}

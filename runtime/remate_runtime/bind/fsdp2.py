@@ -1,9 +1,9 @@
-"""Parts of a model that `fully_shard` (FSDP2) manages, while a schedule of the whole model runs.
+"""Runs `fully_shard` (FSDP2) for the parts of a model within a schedule of the whole model.
 
-A step does not call the parts, so their hooks do not run. Instead, the step calls the same objects of torch at the
-borders of the operations that read a part's parameters (`link.borders`): gathering, freeing, prefetching, reducing,
-with the settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between borders a parameter is a
-tensor without storage, always the same object, so that autograd and views keep their reference.
+A step does not call the parts, so their hooks do not run. Instead, the step calls the same objects of torch before and
+after the operations that read a part's parameters (`link.borders`). They gather, free, prefetch and reduce with the
+settings of each part (`reshard_after_forward`, `set_requires_gradient_sync`). Between these borders a parameter is a
+tensor without storage. It remains the same object, so that references of autograd and of views stay valid.
 """
 
 from __future__ import annotations
@@ -30,14 +30,20 @@ _OF_GROUP: _Names = {"unshard": 0, "wait_for_unshard": 0, "reshard": 0, "post_ba
 _OF_PARAMETER: _Names = {"_module_info": None, "sharded_param": None}
 _OF_GATHERED: _Names = {"_unsharded_param": None}
 _OF_PLACE: _Names = {"module": None, "param_name": None, "shared_modules": None, "shared_param_names": None}
-_BLOCKS = "plan one block, and shard what apply gives for each: block = apply(block, file); fully_shard(block)"
+_BLOCKS = "plan one block, and shard what apply returns for each: block = apply(block, file); fully_shard(block)"
 
 
 class Fsdp2:
-    """The parts of a model that `sharded_parts` returned as `modules`.
+    """The sharded parts of a model.
 
-    Groups are numbered in the order of the model. A list in one call of `fully_shard` is one group. Raises BindError if
-    a schedule of the whole model would not do what the parts do.
+    Groups are numbered in the order of the model. Modules that `fully_shard` received as one list are one group.
+
+    Args:
+        model: The live model.
+        modules: The parts, as returned by `sharded_parts`.
+
+    Raises:
+        BindError: A part has settings that a schedule of the whole model does not support.
     """
 
     def __init__(self, model: nn.Module, modules: Sequence[Any]) -> None:
@@ -51,9 +57,7 @@ class Fsdp2:
         names: dict[int, list[str]] = {}  # paths by module
         for path, module in model.named_modules(remove_duplicate=False):
             names.setdefault(id(module), []).append(path)
-        self._parameters: dict[
-            str, tuple[int, Any]
-        ] = {}  # by name of the parameter: its group, and torch's object for it
+        self._parameters: dict[str, tuple[int, Any]] = {}  # group and FSDPParam of each parameter, by name
         for number, state in enumerate(self._states):
             for group in state._fsdp_param_groups:
                 for parameter in group.fsdp_params:
@@ -64,20 +68,20 @@ class Fsdp2:
                         self._parameters.update({f"{path}.{name}": (number, parameter) for path in names[id(holder)]})
 
     def group_of(self, name: str) -> int | None:
-        """Return the number of the group of a parameter; None if it is in none of these groups."""
+        """Return the group number of a parameter; None if no group contains it."""
         parameter = self._parameters.get(name)
         return None if parameter is None else parameter[0]
 
     def whole(self, name: str) -> torch.Tensor | None:
-        """Return the gathered tensor of a parameter, with or without its storage at the moment."""
+        """Return the gathered tensor of a parameter, which may have no storage at the moment; None without a group."""
         parameter = self._parameters.get(name)
         return None if parameter is None else parameter[1]._unsharded_param
 
     def prepare(self) -> None:
-        """Check before each call that torch's parts have the expected state, and create the tensors at the first call.
+        """Check the state of torch's objects before each call, and create the gathered tensors at the first call.
 
         Raises:
-            BindError: They do not.
+            BindError: The state is not the expected one.
         """
         in_backward = graph_task() != NO_TASK
         for state in self._states:
@@ -127,8 +131,8 @@ def _check(state: Any) -> None:
     policy = state._mp_policy
     if policy.output_dtype is not None or (policy.param_dtype is not None and policy.cast_forward_inputs):
         raise BindError(
-            "the MixedPrecisionPolicy of a block casts what it is given or returns, which a schedule of the whole "
-            f"model does not\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, "
+            "the MixedPrecisionPolicy of a block casts its inputs or outputs, which a schedule of the whole "
+            f"model does not do\n  {_BLOCKS}; or MixedPrecisionPolicy(param_dtype, reduce_dtype, "
             "cast_forward_inputs=False), and a plan of the model in that precision"
         )
 
@@ -142,6 +146,6 @@ def _look(value: Any, names: _Names) -> None:
                 inspect.signature(member).bind(*[None] * count)
         except (AttributeError, TypeError, ValueError):
             raise BindError(
-                f"fully_shard of torch {torch.__version__} is another than a schedule of the whole model knows: "
-                f"{type(value).__name__}.{name} is not what it was in 2.13\n  {_BLOCKS}"
+                f"a schedule of the whole model does not support fully_shard of torch {torch.__version__}: "
+                f"{type(value).__name__}.{name} differs from torch 2.13\n  {_BLOCKS}"
             ) from None

@@ -34,10 +34,10 @@ class Inputs:
     """The recorded call.
 
     Attributes:
-        ordered: Refuse keys in a different order than the recorded one.
-        sized: The tree contains named sizes. `flatten` then checks neither types nor literals.
-        names: The input leaves of the file, in the order in which `flatten` returns their tensors. That is forward's
-            order, not the file's, so users of the tensors go by these names.
+        ordered: Whether to refuse keys in another order than the recorded one.
+        sized: Whether the tree contains named sizes. `flatten` then checks neither types nor literals.
+        names: The input leaves in the order in which `flatten` returns their tensors. This is the order of forward, not
+            of the file, so callers must match tensors by these names.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ def _left_out(name: str, default: Any) -> Accept:
     def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if argument is not _MISSING and argument is not default and not _same(argument, default):
             raise BindError(
-                f"the input {name!r} was left out when planning ({default!r}), the call gives {_short(argument)}"
+                f"the input {name!r} was left out when planning ({default!r}), the call passes {_short(argument)}"
                 f"\n  {_PLAN_AGAIN}"
             )
 
@@ -170,7 +170,7 @@ def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bo
         node: The node.
         label: Name in errors.
         names: The leaves are appended here.
-        ordered: Mappings must have their keys in the recorded order.
+        ordered: Whether mappings must have their keys in the recorded order.
         leaf: Returns the acceptor of a leaf.
     """
     if "tensor" in node:
@@ -193,7 +193,7 @@ def _leaf(node: Mapping[str, Any], label: str) -> Accept:
 
 
 def _any_leaf(node: Mapping[str, Any], label: str) -> Accept:
-    """Accept a tensor of any type or any literal: the sizes of the call are not known yet."""
+    """Accept a tensor of any type, or any literal, because the sizes of the call are not known yet."""
 
     def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if "tensor" in node:
@@ -237,7 +237,7 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
                 "\n  detach it, or plan again with an example that requires grad"
             )
         if not laid_out(argument, type_) or argument.is_conj() or argument.is_neg():
-            argument = empty(type_, device).copy_(argument)  # outside the step: autograd passes through the copy
+            argument = empty(type_, device).copy_(argument)  # not part of the step; autograd differentiates the copy
         tensors.append(argument)
 
     return run
@@ -305,7 +305,7 @@ def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
 
 
 def _same(argument: Any, expected: Any) -> bool:
-    """Compare literals, or containers of them: True differs from 1, 1 from 1.0, 0.0 from -0.0; nan equals nan."""
+    """Compare literals or containers of literals. True, 1 and 1.0 differ, and so do 0.0 and -0.0; nan equals nan."""
     items, expected_items = children(argument), children(expected)
     if items is not None and expected_items is not None and type(argument) is type(expected):
         return list(items[1]) == list(expected_items[1]) and all(

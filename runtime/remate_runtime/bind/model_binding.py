@@ -1,8 +1,8 @@
 """Matches the live model with the signature of a schedule: parameters, buffers, ties, frozen parameters, training
 flags.
 
-Everything is compared when the schedule is applied, and one error reports all mismatches. Each call then only checks
-whether the live tensors are the compared ones, and compares those that are not.
+`apply` compares everything, and one error reports all mismatches. Each call then only checks whether the live tensors
+are still the compared ones, and compares the new ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TensorBinding:
         self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
     ) -> None:
         registered = module._parameters if parameter else module._buffers
-        self.attributes: dict[str, Any] = module.__dict__  # FSDP puts views of a flat parameter here
+        self.attributes: dict[str, Any] = module.__dict__  # FSDP stores views of a flat parameter here
         self.holder: dict[str, Any] = registered if key in registered else self.attributes
         self.kind = "parameter" if parameter else "buffer"
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
@@ -68,7 +68,7 @@ class TensorBinding:
         self.tensor: Any = _NEVER
         self.pointer = -1
         self.storage = 0  # `storage_address` of that tensor
-        self.distributed: DistributedBinding | None = None  # of a DTensor
+        self.distributed: DistributedBinding | None = None  # set for a DTensor
         self.gathered: torch.Tensor | None = None  # the gathered tensor of a parameter that FSDP2 shards
 
     def get(self) -> Any:
@@ -125,7 +125,7 @@ class ModelBinding:
         )
 
     def tensors(self, device: torch.device) -> list[torch.Tensor]:
-        """Return live parameters, then buffers, in the order of `names`.
+        """Return live parameters, then buffers, in the planned order.
 
         Raises:
             BindError: A tensor does not match.
@@ -135,8 +135,7 @@ class ModelBinding:
         return tensors
 
     def has(self, names: Collection[str]) -> bool:
-        """Return whether the tensors of these names have the planned shapes. Calls without the schedule may replace
-        them."""
+        """Return whether the named tensors have the planned shapes. Calls without the schedule may replace them."""
         slots = (slot for slot in self.slots if slot.name in names)
         tensors = ((slot, local_tensor(slot.get())) for slot in slots)
         return all(isinstance(t, torch.Tensor) and t.shape == slot.type.shape for slot, t in tensors)
@@ -146,8 +145,8 @@ class ModelBinding:
 
         Args:
             device: The model's device.
-            applied: There is no call yet. Parameters may have another precision then, because FSDP casts them for each
-                call.
+            applied: Whether this is `apply` and not a call. Parameters may then have another precision, because FSDP
+                casts them at each call.
         """
         tensors: list[Any] = []
         faults: list[str] = []
@@ -165,7 +164,9 @@ class ModelBinding:
             tensors.append(tensor)
         for other, name in self._tied:
             if other.get() is not name.get():
-                faults.append(f"{other.kind} {other.name!r}: one tensor with {name.name!r} when planned, now another")
+                faults.append(
+                    f"{other.kind} {other.name!r}: the same tensor as {name.name!r} when planned, now another tensor"
+                )
         return tensors, faults
 
     def check_modules(self) -> None:
@@ -196,7 +197,7 @@ class ModelBinding:
         self._counts = [(siblings, len(siblings), name) for siblings, _, name in self._counts]
 
     def _others(self, faults: list[str]) -> None:
-        """Report parameters that the schedule does not know. They would silently get no gradient."""
+        """Report parameters that the schedule does not contain, because they would get no gradient."""
         known = {id(slot.get()) for slot in self.slots}
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
@@ -248,8 +249,8 @@ def check_default_dtype(applied: torch.dtype) -> None:
     if now is not applied:
         raise BindError(
             f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that "
-            "forward makes have "
-            f"it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply under the new one"
+            f"forward creates have it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply "
+            "under the new one"
         )
 
 
@@ -280,13 +281,13 @@ def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> Tenso
 def _children(
     modules: dict[str, nn.Module], training: bool, mode_overrides: set[str]
 ) -> list[tuple[dict[str, Any], str, nn.Module, bool, str]]:
-    """Return for every submodule: the dict that holds it, its key, the module, the recorded training flag, its path."""
-    unlike = {id(modules[name]) for name in mode_overrides & modules.keys()}
+    """Return for each submodule: the dict that contains it, its key, the module, its training flag, its path."""
+    overridden = {id(modules[name]) for name in mode_overrides & modules.keys()}
     submodules = []
     for name, module in modules.items():
         if name:
             path, _, key = name.rpartition(".")
-            flag = training != (id(module) in unlike)
+            flag = training != (id(module) in overridden)
             submodules.append((modules[path]._modules, key, module, flag, name))
     return submodules
 
@@ -299,7 +300,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
         tensor: The tensor.
         device: The model's device.
         faults: Mismatches are appended here.
-        any_float: A parameter may have another precision. It is not remembered then.
+        any_float: Whether a parameter may have another precision. Such a parameter is not remembered.
     """
     want = torch.device("cpu") if slot.type.cpu else device
     if not isinstance(tensor, torch.Tensor):
@@ -307,9 +308,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
     elif slot.distributed is not None:
         _compare_distributed(slot, tensor, want, faults, any_float)
     elif is_distributed(tensor):
-        faults.append(
-            f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor, which torch distributes"
-        )
+        faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has a DTensor")
     elif not is_dense(tensor):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
     elif tensor.device != want:
@@ -331,7 +330,7 @@ def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: lis
 def _compare_distributed(
     slot: TensorBinding, tensor: torch.Tensor, device: torch.device, faults: list[str], any_float: bool
 ) -> None:
-    """The same of a DTensor: its distribution, and its local tensor."""
+    """Compare a new DTensor as `_compare` does: its distribution and its local tensor."""
     assert slot.distributed is not None
     if not is_distributed(tensor):
         faults.append(
@@ -358,11 +357,11 @@ def _instead(slot: TensorBinding, value: Any) -> str:
     """Describe the model's value where a tensor was planned."""
     if "parametrizations" in slot.attributes.get("_modules", {}):
         return (
-            "one that a parametrization computes: plan the model as it is now, "
+            "a tensor that a parametrization computes: plan the model as it is now, "
             "or apply the schedule before it is parametrized"
         )
     return (
-        "none"
+        "None"
         if value is None
         else f"{value!r}"[:80]
         if isinstance(value, bool | int | float)
@@ -378,7 +377,7 @@ def _raise(faults: list[str], model: nn.Module, planned: Model) -> None:
     if not faults:
         return
     shown = faults[:_SHOWN] + ([f"… and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else [])
-    hint = f"{REPLAN}, or bring it back to what was planned"
+    hint = f"{REPLAN}, or restore the planned state"
     if all(name.startswith("module.") for name, _ in model.named_parameters()):
         hint = "apply the schedule first, then wrap the result (DistributedDataParallel and the like)"
     raise BindError(

@@ -1,4 +1,4 @@
-"""The order of keys in a call. A forward that iterates over mappings or `**kwargs` may depend on it."""
+"""The order of keys in a call. The result of a forward that iterates over mappings or `**kwargs` may depend on it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from .containers import children, rebuild
 
 
 class OrderError(BindError):
-    """Raised if only the order of keys differs between a call and the recorded one."""
+    """A call differs from the recorded call only in the order of its keys."""
 
 
 def order_error(what: str, planned: list[str]) -> OrderError:
-    """Return the error for a different order. Forward may iterate over a mapping (`for x in batch.values()`)."""
+    """Return the error for another order of keys."""
     return OrderError(
-        f"the {what} come in another order than when planning, and forward does not do the same with them then"
-        f"\n  give them as planned: {', '.join(planned)}"
+        f"the {what} have another order than when planning, and forward computes something else with it"
+        f"\n  pass them in the planned order: {', '.join(planned)}"
     )
 
 
@@ -30,7 +30,7 @@ def order_of(arguments: Any) -> Any:
 
 
 def arranged(node: Mapping[str, Any], argument: Any) -> Any:
-    """Return arguments that fit a node of the inputs tree with the keys of mappings in the recorded order."""
+    """Return an argument with the keys of its mappings in the recorded order."""
     inner = children(argument)
     if inner is None:
         return argument

@@ -1,6 +1,6 @@
-"""The outputs of a planned model: the recorded output tree around the values of a step.
+"""Builds the outputs of a planned model from the values of a step.
 
-Outputs that the step was planned without a gradient for refuse a gradient.
+Outputs without a planned gradient raise an error if a gradient arrives.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _CPU = torch.device("cpu")
 
 
 class Detached:
-    """Outputs that have a gradient in the live model and none in the step.
+    """Outputs that are differentiable in the live model but not in the step.
 
-    Without this check, a loss of such an output and others would train on the others only. Each output refuses through
-    its own autograd node, which leads to all tensors that the step ran on: autograd skips a node that leads to none of
-    the tensors in `torch.autograd.grad` or `backward(inputs=...)`.
+    Without this check, a loss of such an output and of others would train on the others only. Each such output has its
+    own autograd node, which raises the error. The node depends on all tensors that the step read, because autograd
+    skips nodes that do not depend on the tensors in `torch.autograd.grad` or `backward(inputs=...)`.
     """
 
     def __init__(self, tree: Any) -> None:
@@ -38,14 +38,13 @@ class Detached:
 
         Args:
             values: The outputs of the step.
-            others: What the step ran on without having gradients for it. If no source requires grad, eager has no
-                gradients either.
+            others: Tensors that the step read and has no gradients for. If none requires grad and the step is not
+                differentiable either, eager has no gradients.
         """
         if not self._refusals or not torch.is_grad_enabled():
             return values
-        step = next(
-            (value for value in values if value.requires_grad), None
-        )  # leads to all tensors that the step has gradients for
+        # A differentiable output depends on all tensors that the step has gradients for.
+        step = next((value for value in values if value.requires_grad), None)
         sources = [source for source in (step, *others) if source is not None and source.requires_grad]
         if not sources:
             return values
@@ -64,7 +63,7 @@ def _refusal(name: str, planned: Sequence[str]) -> str:
 
 
 class _Anchor(torch.autograd.Function):
-    """A tensor without elements that depends on all of its arguments and passes no gradient to them."""
+    """An empty tensor that depends on all of its arguments and passes no gradient to them."""
 
     @staticmethod
     def forward(ctx: Any, *sources: torch.Tensor) -> torch.Tensor:
@@ -81,11 +80,11 @@ class _Refuse(torch.autograd.Function):
     def forward(ctx: Any, value: list[torch.Tensor], refusal: str, anchor: torch.Tensor) -> torch.Tensor:
         ctx.refusal = refusal
         ctx.set_materialize_grads(False)
-        return value[0].detach()  # in a list, so that the result is not a view of an input and may be written into
+        return value[0].detach()  # passed in a list, so that the result is no view of an input and may be modified
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        if gradient is not None:  # DistributedDataParallel passes none, through its own node
+        if gradient is not None:  # DistributedDataParallel passes None through its own node
             raise ExecutionError(ctx.refusal)
         return None, None, None
 
@@ -96,10 +95,10 @@ Build = Callable[[Sequence[Any]], Any]
 def output_builder(tree: Any, model: torch.nn.Module) -> Build:
     """Return a function from the output leaves, in the order of the file, to the model's return value.
 
-    It also sets the attributes that forward sets.
+    The function also sets the attributes that forward sets.
 
     Raises:
-        BindError: The model cannot have such an attribute or record.
+        BindError: The model cannot have an attribute or record of the file.
     """
     numbers = iter(range(sys.maxsize))
     if "returns" not in tree:

@@ -1,4 +1,4 @@
-"""Finds the classes of records (dataclasses, named tuples) that a model returns, by name, in what its code reaches."""
+"""Finds the classes of records (dataclasses, named tuples) that a model returns, by name, in the model's code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[[dict[str, Any]], Any]
 
 
 def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type | None:
-    """Return the record class `name` with these fields that is nearest to the model's code; None if there is none.
+    """Return the record class `name` with these fields that is nearest to the model's code; None without a match.
 
     The search covers attributes of the model's modules and of their classes, closures of their methods, the Python
     modules that define these classes and methods, and the modules that those import.
@@ -30,7 +30,7 @@ def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type |
             if isinstance(kind, type) and _has(kind, fields):
                 return kind
         for space in _spaces(model):
-            for kind in list(space.values()):  # under a different name
+            for kind in list(space.values()):  # the class may have another name there
                 if isinstance(kind, type) and kind.__name__ == name and _has(kind, fields):
                     return kind
     return None
@@ -40,7 +40,7 @@ def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
     """Return a function that builds such a record from its fields.
 
     Raises:
-        BindError: There is no such class.
+        BindError: The class does not exist.
     """
     kind = record_class(name, fields, model)
     if kind is None:
@@ -82,7 +82,7 @@ def _constructs(kind: type, fields: tuple[str, ...]) -> bool:
 
 
 def _filled(kind: type, values: dict[str, Any]) -> Any:
-    """Build a dataclass whose constructor does not take its fields."""
+    """Build a dataclass without its constructor, which does not accept its fields."""
     record = object.__new__(kind)
     for name, value in values.items():
         object.__setattr__(record, name, value)

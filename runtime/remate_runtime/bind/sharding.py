@@ -1,6 +1,6 @@
-"""Models whose parameters torch distributes: what a schedule of the whole model cannot run, and what works instead.
+"""Refuses models whose parameters torch distributes in a way that a schedule cannot run.
 
-torch's modules for distribution are looked up and never imported: without an import nothing is sharded.
+torch's distributed modules are looked up but never imported. If nobody has imported them, nothing is sharded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def refuse_sharded(model: nn.Module, distributed: bool = False) -> None:
 
     Args:
         model: The live model.
-        distributed: The schedule is for a model with DTensors.
+        distributed: Whether the schedule is for a model with DTensors.
     """
     reason = _fsdp1(model) or ("" if distributed else _tensors(model))
     if sharded_parts(tuple(model.modules())):
@@ -37,7 +37,7 @@ def refuse_sharded_since(model: nn.Module, distributed: bool = False) -> None:
 
     Args:
         model: The live model.
-        distributed: The schedule is for a model with DTensors.
+        distributed: Whether the schedule is for a model with DTensors.
     """
     reason = _fsdp1(model) or ("" if distributed else _tensors(model))
     if reason:
@@ -51,7 +51,7 @@ def sharded_parts(modules: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
 
 
 def is_distributed(tensor: Any) -> bool:
-    """Return whether a tensor is a DTensor: each rank has a part of it, or a copy that torch keeps equal."""
+    """Return whether a tensor is a DTensor, of which each rank has a part or a copy."""
     kind = _kind("torch.distributed.tensor", "DTensor")
     return kind is not None and isinstance(tensor, kind)
 
@@ -62,15 +62,17 @@ def _kind(module: str, name: str) -> type | None:
 
 
 def _fsdp1(model: nn.Module) -> str | None:
-    """Return the reason against submodules that FSDP1 wraps: a step calls none of them, so no parameters are
-    gathered."""
+    """Return why submodules that FSDP1 wraps are refused; None without any.
+
+    A step does not call them, so their parameters are not gathered.
+    """
     fsdp1 = _kind("torch.distributed.fsdp", "FullyShardedDataParallel")
     for path, module in model.named_modules():
         if fsdp1 is not None and isinstance(module, fsdp1):
             return (
-                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when that is called, and "
-                "a schedule of the whole model calls no part of it\n  plan one block, and wrap what apply gives for "
-                "each: FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, "
+                f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when it is called, and "
+                "a schedule of the whole model does not call its parts\n  plan one block, and wrap the result of apply "
+                "for each: FullyShardedDataParallel(apply(block, file)); wrap the whole model alone, "
                 "FullyShardedDataParallel(apply(model, file)); or use fully_shard (FSDP2), which may shard the blocks "
                 "of a model with a schedule"
             )
@@ -78,7 +80,10 @@ def _fsdp1(model: nn.Module) -> str | None:
 
 
 def _tensors(model: nn.Module) -> str | None:
-    """Return the reason against tensor parallelism. Parameters that FSDP2 shards are gathered when needed."""
+    """Return why DTensors are refused; None without any.
+
+    Parameters that FSDP2 shards are allowed, because they are gathered when needed.
+    """
     if sharded_parts(tuple(model.modules())):
         return None
     named: list[tuple[str, Any]] = [*model.named_parameters(), *model.named_buffers()]
@@ -86,8 +91,8 @@ def _tensors(model: nn.Module) -> str | None:
         if is_distributed(tensor):
             return (
                 f"{name!r} is a DTensor ({', '.join(map(str, tensor.placements))} over {tensor.device_mesh.size()} "
-                "ranks), as parallelize_module makes them: its operations communicate, and the schedule is of a model "
-                "with plain tensors alone\n  plan the model after parallelize_module, and apply that file; or apply "
-                "this one to parts whose parameters are plain"
+                "ranks), as parallelize_module creates them: its operations communicate, and the schedule is for a "
+                "model with plain tensors only\n  plan the model after parallelize_module, and apply that file; or "
+                "apply this one to parts whose parameters are plain"
             )
     return None

@@ -1,4 +1,4 @@
-"""The named sizes of a call, read from its tensors."""
+"""Reads the named sizes of a call from its tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from .inputs import Inputs
 
 
 class _SizeRead(NamedTuple):
-    """A read of a named size.
+    """An input axis that gives the value of a named size.
 
     Attributes:
-        at: Number of the tensor.
-        name: The input.
-        axis: The axis.
+        dim: Name of the size.
+        at: Index of the tensor.
+        axis: Axis of the tensor.
+        name: Name of the input.
     """
 
     dim: str
@@ -32,7 +33,7 @@ class _SizeRead(NamedTuple):
 
 
 class CallSizes:
-    """Reads the sizes that a schedule names. Only shapes are read: `Inputs` of the size then checks the call."""
+    """Reads the named sizes of a schedule from shapes. `Inputs` at that size then checks the call."""
 
     def __init__(self, model: Model, forward: Callable[..., Any]) -> None:
         self._dims = model.dims
@@ -59,7 +60,7 @@ class CallSizes:
                 raise BindError(
                     f"the input {name!r} is {described(tensors[at])}: {fault} (dimension {axis})"
                     "\n  apply(..., otherwise='original') runs the model's own forward at other sizes; or plan a range "
-                    "that holds it, or pad or cut it"
+                    "that contains it, or pad or cut it"
                 )
         for at, tensor in enumerate(tensors):
             self._check(at, tensor, size)
@@ -71,7 +72,7 @@ class CallSizes:
         """Return the tensors of a call in the order of `names`, and for each the smallest sufficient planned shape.
 
         Raises:
-            BindError: There is no such shape.
+            BindError: No planned shape is large enough.
         """
         tensors = self._inputs.flatten(args, kwargs, device)
         size: dict[str, int] = {}
@@ -105,12 +106,12 @@ class CallSizes:
     def _other(self, at: int, tensor: torch.Tensor, given: str) -> BindError:
         name, wanted = self._inputs.names[at], self._types[at]
         return BindError(
-            f"the input {name!r} must be {wanted}{given}, got {described(tensor)}\n  give inputs of one size, or "
+            f"the input {name!r} must be {wanted}{given}, got {described(tensor)}\n  pass inputs of one size, or "
             "plan again"
         )
 
     def _first(self, dim: str) -> _SizeRead:
-        """Return the first input with the size as an axis of its own; raise an error if a file has none."""
+        """Return the first input axis whose length is exactly this size."""
         return next(
             _SizeRead(dim, at, axis, self._inputs.names[at])
             for at, type_ in enumerate(self._types)

@@ -1,7 +1,7 @@
-"""Buffers that a step updates must not share memory with anything else that the step reads.
+"""Checks that buffers which a step updates share no memory with other tensors that the step reads.
 
-Eager writes into them during forward, and whatever shares their memory changes too. A schedule has one value of each
-tensor and writes new values when forward ends, so it would compute with the old values.
+Eager PyTorch writes to such buffers during forward, so tensors that share their memory change at that moment. A
+schedule writes new values at the end of forward, so it would compute with old values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..operator_calls.overloads import storage_address
 from .inputs import Inputs
 from .model_binding import ModelBinding, TensorBinding
 
-_WHY = "which the step updates: eager reads what it has written by then, a schedule what was there before"
+_WHY = "which the step updates: eager PyTorch reads the updated values, a schedule the old ones"
 
 
 Given = tuple[tuple[str, torch.Tensor], ...]  # inputs by name
@@ -35,10 +35,10 @@ class WrittenBuffers:
         self._inputs = Inputs(binding.planned.inputs, binding.model.forward, ordered=False, sized=True)
         self._written = [slot for slot in binding.slots if slot.name in names]
         self._storages: dict[int, list[TensorBinding]] = {}
-        self._seen = -1  # the last checked state of the binding
+        self._seen = -1  # `changes` of the binding at the last check
 
     def given(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Given:
-        """Return the original inputs of a call that matches the recorded one, if `refuse` has to check them."""
+        """Return the original inputs of a matching call by name, if `refuse` has to check them."""
         if not self._written:
             return ()
         return tuple(zip(self._inputs.names, self._inputs.flatten(args, kwargs, device), strict=True))
@@ -53,8 +53,8 @@ class WrittenBuffers:
             for slot in self._storages.get(storage_address(tensor), ()):
                 if _overlap(tensor, slot.get()):
                     raise BindError(
-                        f"the input {name!r} lies in the memory of the buffer {slot.name!r}, {_WHY}"
-                        "\n  give the call a copy that is as you want it: `.clone()`"
+                        f"the input {name!r} shares memory with the buffer {slot.name!r}, {_WHY}"
+                        "\n  pass a copy: `.clone()`"
                     )
 
     def _look(self) -> None:
@@ -66,19 +66,19 @@ class WrittenBuffers:
             for other in self._storages.get(slot.storage, ()):
                 if other is not slot and _overlap(slot.get(), other.get()):
                     raise BindError(
-                        f"the {slot.kind} {slot.name!r} lies in the memory of the buffer {other.name!r}, {_WHY}"
-                        "\n  give each a tensor of its own, or plan the model again as it is"
+                        f"the {slot.kind} {slot.name!r} shares memory with the buffer {other.name!r}, {_WHY}"
+                        "\n  give each its own tensor, or plan the model again as it is"
                     )
         self._seen = self._binding.changes
 
 
 def _overlap(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two tensors overlap from first to last element, if their storages start at the same address."""
-    (begin, end), (start, stop) = _stretch(left), _stretch(right)
+    """Return whether the extents of two tensors overlap. Their storages must start at the same address."""
+    (begin, end), (start, stop) = _extent(left), _extent(right)
     return begin < stop and start < end
 
 
-def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     begin = int(tensor.storage_offset()) * tensor.element_size()
     return begin, begin + (reach + 1) * tensor.element_size() * (tensor.numel() > 0)
