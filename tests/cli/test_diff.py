@@ -70,10 +70,10 @@ def test_another_activation_is_named(remate: Remate) -> None:
     text = text.replace("gelu", "silu")
     Path("new.json").write_text(text)
     assert remate("diff", "mlp.json", "new.json").err == ""
-    found = remate("diff", "mlp.json", "new.json").out
-    assert "operators: aten.gelu -> aten.silu 6x, aten.gelu_backward -> aten.silu_backward 6x" in found
-    assert " added" not in found.split("model")[0]
-    assert " removed" not in found.split("model")[0]
+    printed = remate("diff", "mlp.json", "new.json").out
+    assert "operators: aten.gelu -> aten.silu 6x, aten.gelu_backward -> aten.silu_backward 6x" in printed
+    assert " added" not in printed.split("model")[0]
+    assert " removed" not in printed.split("model")[0]
 
 
 def test_another_profile_is_one_line(remate: Remate) -> None:

@@ -59,11 +59,11 @@ def test_an_edit_needs_no_figures(remate: Remate) -> None:
     solve = solve_of("s.json")
     assert solve["time"] < solve_of("mlp.json")["time"]
     assert f"warning: s.json: its peak is {solve['peak'] - solve['budget']:,} bytes over the budget" in outcome.err
-    assert f'"budget": {solve["peak"]} if this is meant' in outcome.err
+    assert f'"budget": {solve["peak"]} if this is intended' in outcome.err
     over = remate("check", "s.json")
     assert over.status == 1
     assert (
-        f'recompute more (`remate explain s.json` reports what costs most), or write "budget": {solve["peak"]}'
+        f'recompute more (`remate explain s.json` reports the largest values), or write "budget": {solve["peak"]}'
         in over.err
     )
     change("s.json", (f'"budget": {solve["budget"]}', f'"budget": {solve["peak"]}'))

@@ -23,9 +23,9 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
     first: dict[int, int] = {}
     touched: dict[str, list[tuple[int, bool]]] = {}  # whether it is made there
 
-    def note(values: list[str], made: bool) -> None:
+    def note(values: list[str], writes: bool) -> None:
         for value in values:
-            touched.setdefault(root(value), []).append((number, made))
+            touched.setdefault(root(value), []).append((number, writes))
 
     for index in range(len(step.ops) + 1):
         if index == step.backward_start:
@@ -37,19 +37,19 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
                 note(step.ops[run].reads, False)
                 note(step.ops[run].writes, True)
                 number += 1
-    found: dict[tuple[str, int], Trip] = {}
+    by_read: dict[tuple[str, int], Trip] = {}
     for value, memory, *points in step.pages:
         out, gone, back = (None if point is None else first[point] for point in points)
         there = touched.get(value, [])
         if value in step.parameters:
             for trip in _of_parameter(value, memory, gone, back, sorted(at for at, _ in there)):
-                found.setdefault((value, trip[5]), trip)
+                by_read.setdefault((value, trip[5]), trip)
             continue
         if value in step.gradients.values():
             continue
         if gone is None:
             gone = 1 + max(at for at, _ in there if at < boundary)
-        before = [at for at, made in there if at < gone and made]
+        before = [at for at, written in there if at < gone and written]
         after = sorted(touch for touch in there if touch[0] >= gone)
         if not before or not after or after[0][1]:
             continue
@@ -57,14 +57,14 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
         back = read if back is None else min(back, read)
         out = min(max(before[-1] + 1, out or 0), gone)
         if gone < back:
-            found.setdefault((value, read), (value, memory, out, gone, back, read))
+            by_read.setdefault((value, read), (value, memory, out, gone, back, read))
 
     def place(value: str) -> tuple[int, int]:
         if value in step.parameters:
             return -1, step.parameters.index(value)
         return maker[value], step.ops[maker[value]].writes.index(value)
 
-    order = sorted(found.values(), key=lambda trip: (trip[3], *place(trip[0])))
+    order = sorted(by_read.values(), key=lambda trip: (trip[3], *place(trip[0])))
     over: dict[str, int] = {}
     for at, (value, memory, out, gone, back, read) in enumerate(order):
         if value in step.parameters:
@@ -80,11 +80,11 @@ def _of_parameter(value: str, memory: str, gone: int | None, back: int | None, r
     if not after or (gone is not None and after == reads):
         return []
     there = after[0] if back is None else min(back, after[0])
-    found = [(value, memory, -1, -1 if gone is None else gone, there, after[0])] if gone is None or gone < there else []
+    trips = [(value, memory, -1, -1 if gone is None else gone, there, after[0])] if gone is None or gone < there else []
     if gone is None and back is None:
-        inner = [(one, other) for one, other in pairwise(reads) if other > one + 1]
-        found += [(value, memory, -1, one + 1, other, other) for one, other in inner]
-    return found
+        inner = [(before, other) for before, other in pairwise(reads) if other > before + 1]
+        trips += [(value, memory, -1, before + 1, other, other) for before, other in inner]
+    return trips
 
 
 def leaving(
@@ -108,10 +108,10 @@ def leaving(
     handed = {value: memory for value, memory, *_ in reversed(step.pages) if value in step.gradients.values()}
     for at, value in enumerate(sorted(handed, key=numbers.index)):
         gone[value] = handed[value], len(trips) + at
-    found: dict[int, list[tuple[str, str, int]]] = {}
+    by_position: dict[int, list[tuple[str, str, int]]] = {}
     for value in sorted(gone, key=numbers.index):
-        found.setdefault(last[root(value)], []).append((value, *gone[value]))
-    return found
+        by_position.setdefault(last[root(value)], []).append((value, *gone[value]))
+    return by_position
 
 
 def resident(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
@@ -123,10 +123,10 @@ def resident(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
 
 def paged_parameters(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
     """Bytes that paged parameters take in each memory, throughout."""
-    found: dict[str, int] = {}
+    nbytes: dict[str, int] = {}
     for name, memory in {trip[0]: trip[1] for trip in reversed(trips) if trip[0] in sizes}.items():
-        found[ACCOUNTS[memory]] = found.get(ACCOUNTS[memory], 0) + sizes[name]
-    return found
+        nbytes[ACCOUNTS[memory]] = nbytes.get(ACCOUNTS[memory], 0) + sizes[name]
+    return nbytes
 
 
 class Lanes:

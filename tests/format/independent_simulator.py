@@ -145,13 +145,13 @@ class Simulation:
                 groups.append([])
                 owners = set()
         groups = [group for group in groups if group]
-        found: dict[int, list[str]] = {}
+        by_position: dict[int, list[str]] = {}
         for number, group in enumerate(groups):
             touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
             behind = max(last.get(value, backward_start) for value in touched)
             at = behind if number + 1 < len(groups) else len(self.order) - 1
-            found.setdefault(at, []).extend(group)
-        return found
+            by_position.setdefault(at, []).extend(group)
+        return by_position
 
     # Storages
 
@@ -194,9 +194,9 @@ class Simulation:
                 self.events.append({"free": freed})
                 self.held.append({})
             late = self.step.parameters if self.assumed == "consumed" else ()
-            self._leave([one for one in out.get(at, []) if one[0] not in late])
+            self._leave([page for page in out.get(at, []) if page[0] not in late])
             self._deliver(deliveries.get(at, []))
-            self._leave([one for one in out.get(at, []) if one[0] in late])
+            self._leave([page for page in out.get(at, []) if page[0] in late])
 
     def _leave(self, moves: list[tuple[str, str, int]]) -> None:
         for value, memory, trip in moves:
@@ -210,10 +210,10 @@ class Simulation:
             for source in sources:
                 owner = self.root(self.step.gradients[source])
                 sharing = [s for s in self.of if self.root(self.step.gradients[s]) == owner]
-                made = self.maker.get(owner, -1) >= self.step.backward_start
+                computed = self.maker.get(owner, -1) >= self.step.backward_start
                 if self.step.gradients[source] in self.handed:
                     continue
-                if made and all(s in self.step.parameters for s in sharing):
+                if computed and all(s in self.step.parameters for s in sharing):
                     self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
                     self._copy(self.step.gradients[source])
@@ -311,9 +311,9 @@ class Simulation:
             modules += prod(int(last) - int(first) + 1 for first, last in runs)
         calls = max(1, modules) * model.get("calls", 1)
         owners = {self.root(g) for s, g in self.step.gradients.items() if s in self.step.parameters}
-        made = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
+        gradients = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
         others = modules if model.get("calls", 1) > 1 else modules - 1
-        return (calls - 1) * self.kept, max(0, others) * made
+        return (calls - 1) * self.kept, max(0, others) * gradients
 
     def _new(self, value: str) -> int:
         self.count += 1
@@ -345,11 +345,11 @@ class Simulation:
         return None
 
     def _dies(self, op: Op, value: str, free: list[str]) -> bool:
-        store, made = self.slots.get(value), op.writes[0]
-        if store is None or store in self.pins or self.types[value] != self.types[made]:
+        store, result = self.slots.get(value), op.writes[0]
+        if store is None or store in self.pins or self.types[value] != self.types[result]:
             return False
         owner = self.types[self.stores[store][0]]
-        if owner.nbytes != self.types[made].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
+        if owner.nbytes != self.types[result].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
             return False
         if any(self.slots.get(other) == store for other in op.reads if other != value):
             return False
@@ -378,22 +378,24 @@ class Simulation:
 
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
-    found = Simulation(Step(file), file["solve"].get("gradients", "retained"))
-    kept, made = found.beside()
+    simulation = Simulation(Step(file), file["solve"].get("gradients", "retained"))
+    kept, summed = simulation.beside()
 
     def peak(kind: str, memory: str) -> int:
-        return max((held.get(memory, 0) for held in (found.held if kind == "retained" else found.least)), default=0)
+        return max(
+            (held.get(memory, 0) for held in (simulation.held if kind == "retained" else simulation.least)), default=0
+        )
 
     def of_all(kind: str) -> int:
-        return peak(kind, "device") + (max(kept, made) if kind == "retained" else kept)
+        return peak(kind, "device") + (max(kept, summed) if kind == "retained" else kept)
 
-    host = peak(found.assumed, "host")
-    paged = {to: found.away[name] for to, name in ACCOUNTS.items() if name in found.away}
+    host = peak(simulation.assumed, "host")
+    paged = {to: simulation.away[name] for to, name in ACCOUNTS.items() if name in simulation.away}
     return {
-        "peak": of_all(found.assumed),
+        "peak": of_all(simulation.assumed),
         **({"host_peak": host} if host else {}),
         "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
-        **({"paged": paged, "stall": found.stall} if paged else {}),
-        "time": found.time,
-        "events": found.events,
+        **({"paged": paged, "stall": simulation.stall} if paged else {}),
+        "time": simulation.time,
+        "events": simulation.events,
     }

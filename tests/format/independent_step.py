@@ -51,17 +51,17 @@ class Name(str):
 
 
 def tensor(text: str) -> Tensor:
-    found = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
-    assert found
-    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in found.group(2, 3)]
-    return Tensor(found[1], numbers[0] or (), numbers[1], found[4] is not None)
+    match = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
+    assert match
+    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in match.group(2, 3)]
+    return Tensor(match[1], numbers[0] or (), numbers[1], match[4] is not None)
 
 
 def number(text: str, size: dict[str, int]) -> int:
     """An expression of named sizes, as Python spells it: `^` is a power, and a division that is exact leaves no
     rest."""
-    made = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
-    return int(made)
+    value = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
+    return int(value)
 
 
 def numbered(node: Any, size: dict[str, int]) -> Any:
@@ -76,10 +76,10 @@ def numbered(node: Any, size: dict[str, int]) -> Any:
         )
     if node.keys() == {"size"}:
         return number(node["size"], size)
-    made = {key: numbered(item, size) for key, item in node.items()}
-    if isinstance(made.get("workspace"), str):
-        made["workspace"] = max(0, number(made["workspace"], size))
-    return made
+    evaluated = {key: numbered(item, size) for key, item in node.items()}
+    if isinstance(evaluated.get("workspace"), str):
+        evaluated["workspace"] = max(0, number(evaluated["workspace"], size))
+    return evaluated
 
 
 def is_type(text: Any) -> bool:

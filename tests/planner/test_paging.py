@@ -161,8 +161,8 @@ def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
 
 def test_pages_have_a_budget_by_default() -> None:
     model, x = Deep(), torch.randn(512, 64)
-    found = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget=None)
-    assert found == planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget="60%")
+    planned = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget=None)
+    assert planned == planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget="60%")
 
 
 def test_speeds() -> None:

@@ -44,12 +44,12 @@ def rearranged(
     action = draw.choice(["insert", "delete", "move", "shuffle"])
     if action == "insert" or not entries:
         if lasting and draw.random() < 0.3:
-            made = (
+            statement = (
                 paged((draw.choice(lasting),), points, draw) if draw.random() < 0.5 else Page((draw.choice(lasting),))
             )
         else:
-            made = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
-        entries.insert(draw.randint(0, len(entries)), made)
+            statement = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
+        entries.insert(draw.randint(0, len(entries)), statement)
     elif action == "delete":
         entries.pop(draw.randrange(len(entries)))
     elif action == "move":

@@ -193,9 +193,9 @@ def instances() -> Table:
     return table
 
 
-def _cell(found: Sequence[Mapping[str, Any]], name: str) -> str:
+def _cell(records: Sequence[Mapping[str, Any]], name: str) -> str:
     """A strategy's time, or why it has none."""
-    record = next((r for r in found if r["strategy"] == name), None)
+    record = next((r for r in records if r["strategy"] == name), None)
     if record is None:
         return "not run"
     if record.get("time") is None:
@@ -203,12 +203,12 @@ def _cell(found: Sequence[Mapping[str, Any]], name: str) -> str:
     return _percent(record["time"]) + " t" * (record.get("stopped_by") == "time")
 
 
-def _seconds(found: Sequence[Mapping[str, Any]], times: Mapping[str, float], kept: Collection[str]) -> str:
+def _seconds(records: Sequence[Mapping[str, Any]], times: Mapping[str, float], kept: Collection[str]) -> str:
     """CPU seconds of the strategy with the best time."""
     if not kept:
         return "-"
     best = min(kept, key=lambda name: (round(times[name], 4), not name.startswith("auto"), name))
-    return f"{next(r['cpu'] for r in found if r['strategy'] == best):.1f}"
+    return f"{next(r['cpu'] for r in records if r['strategy'] == best):.1f}"
 
 
 def _best(times: dict[str, float]) -> str:

@@ -185,11 +185,11 @@ def _sized(unit: str) -> Family:
         '"dims": {"b": {"min": 1, "max": 9, "planned": 2}}, "inputs": {"args": [{"tensor": "f32[b]", "name": "x"}]}, '
     )
 
-    def made(size: int) -> bytes:
+    def sized(size: int) -> bytes:
         data = _with(f'"b": {{"forward": [{_times(unit, size)}]}}', '{"id":"i","block":"b"}')
         return data.replace(b'"outputs"', dims.encode() + b'"outputs"', 1)
 
-    return made
+    return sized
 
 
 _LONG = "+".join(

@@ -71,10 +71,16 @@ class Recorder(TorchDispatchMode):
             nonlocal forward
             if not isinstance(value, torch.Tensor):
                 return _literal(value, lambda each: argument(each, inner))
-            made = self._made.get(id(value))
-            if not inner and made is not None and made[0] is value and name in PAIRED and made[1][0] in PAIRED[name].by:
-                forward = made[1]
-                return Ref(-1 - made[2])
+            recorded = self._made.get(id(value))
+            if (
+                not inner
+                and recorded is not None
+                and recorded[0] is value
+                and name in PAIRED
+                and recorded[1][0] in PAIRED[name].by
+            ):
+                forward = recorded[1]
+                return Ref(-1 - recorded[2])
             if value.numel() > MAX_ELEMENTS or value.layout is not torch.strided:
                 raise NoFileError
             if id(value) not in sources:

@@ -19,7 +19,9 @@ from .schedule import BASELINE, Block, Operation, Schedule
 def fingerprint(schedule: Schedule) -> str:
     """`sha256:<hex>` over the blocks, the program and the model's signature."""
     dims = {name: replace(dim, planned=dim.min) for name, dim in schedule.model.dims.items()}
-    live = {name: replace(one, planned=type(one.planned)(0)) for name, one in schedule.model.live.items()}
+    live = {
+        name: replace(attribute, planned=type(attribute.planned)(0)) for name, attribute in schedule.model.live.items()
+    }
     step = {
         "model": replace(schedule.model, fingerprint="", dims=dims, live=live, fill={}, at=(), calls=1, note=""),
         "blocks": {name: _bare(block) for name, block in schedule.blocks.items()},

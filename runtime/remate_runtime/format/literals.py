@@ -89,8 +89,8 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
         return ScheduleError("R021", "an expression of sizes, where none is named", "", hint)
     if isinstance(item, str) and item in CHOICES[key]:
         return None
-    found = repr(item)[:80] if isinstance(item, str) else "what is there"
-    return ScheduleError("R021", f"{found} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
+    shown = repr(item)[:80] if isinstance(item, str) else "what is there"
+    return ScheduleError("R021", f"{shown} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
 
 
 def check_number(faults: Faults, value: Any, where: str) -> None:

@@ -136,19 +136,19 @@ def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
     for at, (key, item) in enumerate(items):
         name, behind = "" if key is None else f"{_to_json(key)}: ", 1 if at < len(items) - 1 else 1 + after
         first = at == 0
-        made = [name + _to_json(item)]
-        if column + (0 if first else 1) + len(made[0]) + behind > WIDTH:
+        rendered = [name + _to_json(item)]
+        if column + (0 if first else 1) + len(rendered[0]) + behind > WIDTH:
             if not first:
                 lines.append(line)
                 line, column, first = " " * (indent + 2), indent + 2, True
-            made = _fill(item, indent + 2, column + len(name), behind)
-            made[0] = name + made[0]
-        line += ("" if first else " ") + made[0]
-        if len(made) > 1:
-            lines += [line, *made[1:-1]]
-            line = made[-1]
+            rendered = _fill(item, indent + 2, column + len(name), behind)
+            rendered[0] = name + rendered[0]
+        line += ("" if first else " ") + rendered[0]
+        if len(rendered) > 1:
+            lines += [line, *rendered[1:-1]]
+            line = rendered[-1]
         line += "," if at < len(items) - 1 else ""
-        column = len(line) if lines else column + (0 if first else 1) + len(made[0]) + 1
+        column = len(line) if lines else column + (0 if first else 1) + len(rendered[0]) + 1
     return [*lines, line + ("}" if isinstance(value, dict) else "]")]
 
 
@@ -202,6 +202,6 @@ def _layout(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
     """(attribute, name in the file, default) of every field of a struct."""
     layout = []
     for field in msgspec.structs.fields(kind):
-        made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-        layout.append((field.name, field.encode_name, made))
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        layout.append((field.name, field.encode_name, default))
     return tuple(layout)
