@@ -17,7 +17,7 @@ from .notes import Where, carry_notes
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """instances: (matched, all) of the old schedule. left_out: one line for each item without a counterpart.
+    """instances: (matched, all) of the old schedule. left_out: one line for each item without a counterpart."""
 
     schedule: Schedule
     instances: tuple[int, int]

@@ -1,6 +1,6 @@
-"""Every code that a ScheduleError may carry, with its meaning in one line. `schema/errors.md` has a section for each.
+"""Every code of a ScheduleError, with its meaning in one line. `schema/errors.md` has a section for each.
 
-Codes are stable: a code is never given another meaning, and a retired one is never used again.
+Codes are stable: the meaning of a code never changes, and a retired code is never used again.
 """
 
 from __future__ import annotations

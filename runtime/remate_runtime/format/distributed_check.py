@@ -1,4 +1,4 @@
-"""Checks of what a file says of ranks: tensors that torch distributes, and collectives. Needs no torch."""
+"""Checks fields about ranks: tensors that torch distributes, and collectives. Does not require torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATH = re.compile(r"(?:[A-Za-z0-9_~-]+|\[[0-9]{1,9}-[0-9]{1,9}\])(?:\.(?:[A-Za-
 
 
 def check_ranks(faults: Faults, model: Model, where: str) -> None:
-    """The fields `ranks` and `coordinate`."""
+    """Check the fields `ranks` and `coordinate`."""
     for name, count in model.ranks.items():
         at = f"{where}/ranks/{escape(name)}"
         if not _MESH.fullmatch(name):
@@ -35,7 +35,7 @@ def check_ranks(faults: Faults, model: Model, where: str) -> None:
 
 
 def check_distributed(faults: Faults, layout: Distributed, where: str) -> None:
-    """What needs no other part of the file."""
+    """Check distributed tensors as far as no other part of the file is needed."""
     for index, path in enumerate(layout.tensors):
         if len(path) > MAX_NAME:
             faults.add("R073", f"a path of more than {MAX_NAME} characters", f"{where}/tensors/{index}", "")
@@ -55,7 +55,7 @@ def check_distributed(faults: Faults, layout: Distributed, where: str) -> None:
 
 
 def check_mesh(faults: Faults, schedule: Schedule) -> None:
-    """Whether distributed tensors name mesh dimensions that the file has."""
+    """Check that distributed tensors name mesh dimensions of the file."""
     ranks = schedule.model.ranks
     _check_tensors(faults, schedule.model)
     for index, layout in enumerate(schedule.model.distributed):
@@ -64,7 +64,7 @@ def check_mesh(faults: Faults, schedule: Schedule) -> None:
 
 
 def _check_tensors(faults: Faults, model: Model) -> None:
-    """Whether distributed tensors are parameters or buffers, each once."""
+    """Check that distributed tensors are parameters or buffers, each named once."""
     if sum(count_paths(path) for layout in model.distributed for path in layout.tensors) > MAX_PARAMETERS:
         faults.add("R072", f"over {MAX_PARAMETERS} distributed tensors", "/model/distributed", "")
         return
@@ -81,7 +81,7 @@ def _check_tensors(faults: Faults, model: Model) -> None:
 
 
 def check_collective(faults: Faults, operation: Operation, ranks: Collection[str], where: str) -> None:
-    """Whether an operation that communicates names a mesh dimension. ranks: those of the file."""
+    """Check that a collective operation names a mesh dimension. ranks: those of the file."""
     if namespace(operation.op) not in COMMUNICATION:
         return
     known = COLLECTIVES.get(operation.op)
@@ -102,7 +102,7 @@ def _known(faults: Faults, name: Any, ranks: Collection[str], where: str) -> Non
 
 
 def gradient_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes of the local gradients of tensors whose gradients are distributed otherwise, by name."""
+    """Return the shapes of local gradients, by name, for tensors whose gradients have other placements."""
     shapes: dict[str, tuple[int, ...]] = {}
     for layout in model.distributed:
         if layout.gradient:
@@ -115,7 +115,7 @@ def gradient_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 
 
 def ranks_in(tree: Any) -> Collection[str]:
-    """The mesh dimensions that a decoded file names, which may be malformed."""
+    """Return the mesh dimensions of a decoded file, which may be malformed."""
     model = tree.get("model")
     ranks = model.get("ranks") if isinstance(model, dict) else None
     return ranks if isinstance(ranks, dict) else ()
