@@ -1,4 +1,4 @@
-"""Pages of a schedule file, for the second simulator: from `schema/README.md` alone, nothing of remate imported."""
+"""Pages of a schedule file, for the second simulator: from `schema/README.md` alone, without importing remate."""
 
 from __future__ import annotations
 
