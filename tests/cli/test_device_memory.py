@@ -84,7 +84,7 @@ def test_bytes_of_the_state_and_a_reserve_are_subtracted(remate: Remate) -> None
 
 @pytest.mark.parametrize("name", ["Adafactor", "Adadelta", "NAdam", "Adagrad", "SGD", "AdamW"])
 def test_any_optimizer_makes_one_step_without_memory(remate: Remate, name: str) -> None:
-    """As much as the state of a real one, but for its counters."""
+    """The predicted state equals that of a real optimizer, except counters."""
     model = load("mlp.json").model
     (held,) = [r for r in residents(model, f"torch.optim.{name}") if r.what == "optimizer state"]
     shapes = [parse_type(text).shape for text in model.parameters.values()]

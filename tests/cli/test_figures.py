@@ -1,4 +1,4 @@
-"""Figures that nobody types: `fmt --figures` computes them, `check` names that command; files that a merge has left."""
+"""Derived figures: `fmt --figures` computes them, `check` names that command, and files after a merge."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_nothing_to_do(remate: Remate) -> None:
 
 
 def test_an_edit_needs_no_figures(remate: Remate) -> None:
-    """A recomputation is deleted by hand; whoever wrote the file by hand may leave the figures out."""
+    """After deleting a recomputation by hand, figures may be missing from the file."""
     text = Path("mlp.json").read_text()
     edited = re.sub(r', "plan": "recompute"', "", text, count=1)
     assert edited != text
@@ -71,7 +71,7 @@ def test_an_edit_needs_no_figures(remate: Remate) -> None:
 
 
 def bounded(time: int, gap: float) -> None:
-    """`s.json` claims a bound."""
+    """Write `s.json` with a bound."""
     change(
         "mlp.json",
         ('"lower_bound": 1302000', f'"lower_bound": {time}'),

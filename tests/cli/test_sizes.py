@@ -1,4 +1,4 @@
-"""Commands on a file that names sizes: at the planned size, at the one of --at, and over the range."""
+"""Commands on a file with named sizes: at the planned size, at the size of --at, and over the range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The largest batch for a device: what it takes and gives at each size is what a plan for that size alone says."""
+"""The largest batch for a device. Each size has the time and memory of a plan for that size alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def alone():
 
 
 class Wide(nn.Module):
-    """What is computed from a small input is large, and cheap to compute again."""
+    """Large intermediate values from a small input that are cheap to recompute."""
 
     def __init__(self) -> None:
         super().__init__()

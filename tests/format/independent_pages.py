@@ -18,7 +18,7 @@ Trip = tuple[
 
 
 def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list[Trip]:
-    """Pages that have an effect. Numbers count what executes, views that are made on demand apart."""
+    """Pages with an effect. Numbers count executions, without views that are computed on demand."""
     number, boundary = 0, -1
     first: dict[int, int] = {}
     touched: dict[str, list[tuple[int, bool]]] = {}  # whether it is made there
@@ -95,7 +95,7 @@ def leaving(
     deliveries: dict[int, list[str]],
     consumed: bool,
 ) -> dict[int, list[tuple[str, str, int]]]:
-    """By number of an execution, the parameters and gradients that leave behind it: value, memory, number of the trip."""
+    """For each execution, the parameters and gradients that leave after it: value, memory, number of the trip."""
     last: dict[str, int] = {}
     for at, index in enumerate(order):
         if isinstance(index, int):
@@ -115,14 +115,14 @@ def leaving(
 
 
 def resident(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
-    """Bytes of the parameters on the device when the step begins; none where no page has an effect."""
+    """Bytes of parameters on the device when the step begins; empty if no page has an effect."""
     between = {trip[0] for trip in trips if trip[3] == -1}
     paged = any(trip[0] in sizes for trip in trips)
     return {name: nbytes for name, nbytes in sizes.items() if paged and name not in between}
 
 
 def paged_parameters(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
-    """Bytes that paged parameters take in each memory, throughout."""
+    """Bytes of paged parameters in each memory, throughout the step."""
     nbytes: dict[str, int] = {}
     for name, memory in {trip[0]: trip[1] for trip in reversed(trips) if trip[0] in sizes}.items():
         nbytes[ACCOUNTS[memory]] = nbytes.get(ACCOUNTS[memory], 0) + sizes[name]
@@ -130,7 +130,7 @@ def paged_parameters(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]
 
 
 class Lanes:
-    """When copies are over."""
+    """End times of copies."""
 
     def __init__(self, step: Step) -> None:
         self._lanes = {**_LANES, **step.file.get("lanes", {})}
@@ -138,7 +138,7 @@ class Lanes:
         self._over: dict[tuple[str, int], int] = {}  # by direction and trip
 
     def wait(self, kind: str, memory: str, trip: int, nbytes: int, now: int) -> int:
-        """How long an event waits."""
+        """Waiting time of an event."""
         direction = "out" if kind in ("page_out", "page_gone") else "back"
         if kind in ("page_gone", "page_ready"):
             return max(0, self._over.get((direction, trip), now) - now)

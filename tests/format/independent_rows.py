@@ -15,7 +15,7 @@ ROWS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "schema/rows-1.js
 
 
 class RowAxes:
-    """By value its axes that are rows, the sums over rows, and what each named operation reads by rows."""
+    """For each value its row axes, the sums over rows, and the arguments that each named operation reads by rows."""
 
     def __init__(self, step: Step, named: list[int]) -> None:
         self.step = step

@@ -14,7 +14,7 @@ from .independent_step import TABLES, Json, Name, Op, Step
 
 
 class Simulation:
-    """Events of a step, with the bytes that each memory holds while they happen."""
+    """Events of a step, with the bytes in each memory during them."""
 
     def __init__(self, step: Step, assumed: str) -> None:
         self.step, self.types, self.assumed = step, step.types, assumed
@@ -304,7 +304,7 @@ class Simulation:
         return self.device != "cpu" and self.types[self.root(value)].cpu
 
     def beside(self) -> tuple[int, int]:
-        """Bytes that the other calls of a part hold: between forward and backward, and of gradients of parameters."""
+        """Bytes of the other calls of a part: between forward and backward, and of gradients of parameters."""
         model, modules = self.step.model, 0
         for path in model.get("at", []):
             runs = [part[1:-1].split("-") for part in path.split(".") if part.startswith("[")]

@@ -17,7 +17,7 @@ LOW = ("bf16", "f16")
 
 
 class Window:
-    """One split of a step: the operations that stand in place of those named."""
+    """One split of a step: the operations that replace the named ones."""
 
     def __init__(self, step: Step, named: list[int], into: int, costs: Json, home: str) -> None:
         self.step, self.named, self.into, self.costs, self.home = step, named, into, costs, home
@@ -63,7 +63,7 @@ class Window:
         step.index = {op.id: i for i, op in enumerate(self.ops)}
 
     def spans(self) -> None:
-        """Ranges of instances, by the ids of what is in them."""
+        """Ranges of instances, by the ids of their operations."""
         ends = list(accumulate(1 for _ in self.ops))
         assert ends[-1] == len(self.ops)
         for full, (forward, backward) in self.step.spans.items():

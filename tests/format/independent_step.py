@@ -65,7 +65,7 @@ def number(text: str, size: dict[str, int]) -> int:
 
 
 def numbered(node: Any, size: dict[str, int]) -> Any:
-    """A file at a size: numbers for names."""
+    """A file at a size: numbers replace names."""
     if isinstance(node, list):
         return [numbered(item, size) for item in node]
     if not isinstance(node, dict):
@@ -234,7 +234,7 @@ class Step:
                     Window(self, named, statement["into"], self.costs[home], home).apply()
 
     def _tiles(self, name: str) -> list[int]:
-        """What an operation that is split became."""
+        """The operations that replace a split operation."""
         return [i for i, op in enumerate(self.ops) if op.id.startswith(name + "@")]
 
     def _statements(self, prefix: str, statements: list[Json]) -> None:
@@ -297,7 +297,7 @@ def _range(numbers: list[int]) -> range:
 
 
 def spelled(entries: Json, before: str = "") -> Iterator[tuple[str, str]]:
-    """The entries of a map in which runs of numbers stand for names."""
+    """The entries of a map after expansion of runs of numbers."""
     for key, value in entries.items():
         run = re.search(r"\[(\d+)-(\d+)\]$", key)
         for number in range(int(run[1]), int(run[2]) + 1) if run else [None]:

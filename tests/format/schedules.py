@@ -237,7 +237,7 @@ _sized_arguments = st.sampled_from(
 
 @st.composite
 def _with_sizes(draw: st.DrawFn, plain: Schedule) -> Schedule:
-    """A schedule with some numbers that follow from named sizes."""
+    """A schedule in which some numbers are expressions of named sizes."""
     blocks = {}
     for name, block in plain.blocks.items():
         forward = [

@@ -113,7 +113,7 @@ sizes = st.recursive(
 
 
 def _or(make: Callable[[], Size], otherwise: Size) -> Size:
-    """What is too large, or cannot be divided, is left as it was."""
+    """The previous value if the new one is too large or cannot be divided."""
     try:
         return make()
     except ScheduleError:

@@ -1,4 +1,4 @@
-"""The step of a GPU, planned where there is none."""
+"""The step of a GPU, planned on a machine without one."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Parts of a model, and the largest batch, for a GPU that is not here."""
+"""Parts of a model, and the largest batch, for a GPU that the machine does not have."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Branching(nn.Module):
-    """Parts, and around them a recurrent layer and, if asked to, a branch on a value."""
+    """Parts, beside a recurrent layer and, optionally, a branch on a value."""
 
     def __init__(self, branches=False):
         super().__init__()

@@ -82,7 +82,7 @@ def overload(name: str) -> Any:
 
 
 def _callable_alone() -> list[str]:
-    """Listed operators that one tensor is enough for."""
+    """Listed operators that can be called with a single tensor."""
     names = []
     for operator in operator_tables.functional():
         first, rest = operator._schema.arguments[:1], operator._schema.arguments[1:]

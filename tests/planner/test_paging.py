@@ -1,4 +1,4 @@
-"""Planning with pages: never slower than recomputing alone, within all budgets, and what the file says is what runs."""
+"""Planning with pages: never slower than recomputing alone, within all budgets, and executed as the file says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAST = {"disk": Lane(out=50_000_000_000, back=50_000_000_000, latency=100), "hos
 
 
 class Deep(nn.Module):
-    """Activations are most of what its step holds; nothing of it is paged by default."""
+    """A model whose step consists mostly of activations."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -37,7 +37,7 @@ def planned(model: nn.Module, args: tuple[torch.Tensor], budget: str = "70%", ef
 
 
 def four_fifths(schedule: Schedule, budget: int, *_: Any) -> PredictedMemory:
-    """A compiler that saves a fifth, for which a step takes the longer the more is run again; it cannot split."""
+    """A compiler that saves a fifth, with which a step takes longer the more is recomputed. It cannot split."""
     peak = schedule.solve.peak * 4 // 5
     return PredictedMemory(peak, peak, (), (schedule.solve.time,))
 

@@ -1,4 +1,4 @@
-"""Integer programs that Pyomo hands to other solvers: the same optima, and errors that say what to do."""
+"""Integer programs that Pyomo passes to other solvers: the same optima, and helpful errors."""
 
 from __future__ import annotations
 

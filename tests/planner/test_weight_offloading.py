@@ -27,7 +27,7 @@ LANE = {"disk": Lane(out=2_000_000_000, back=2_000_000_000, latency=1_000)}
 
 
 class Wide(nn.Module):
-    """Most of what its step holds are parameters and gradients."""
+    """A model whose step consists mostly of parameters and gradients."""
 
     def __init__(self, layers: int = 6, width: int = 128) -> None:
         super().__init__()

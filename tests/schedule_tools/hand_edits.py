@@ -1,4 +1,4 @@
-"""Random edits of the lists of a schedule, as a person makes them in an editor: not all of them are legal."""
+"""Random edits of the lists of a schedule, as in an editor. Not all of them are legal."""
 
 from __future__ import annotations
 
