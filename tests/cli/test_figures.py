@@ -84,8 +84,7 @@ def test_a_bound_that_the_schedule_refutes_goes(remate: Remate) -> None:
     bounded(solve_of("mlp.json")["time"] + 1, 0.0)
     outcome = remate("check", "s.json")
     assert (
-        "hint: the bound was proven for another budget or other costs: `remate fmt --figures` drops it"
-        in outcome.err
+        "hint: the bound was proven for another budget or other costs: `remate fmt --figures` drops it" in outcome.err
     )
     outcome = remate("fmt", "--figures", "s.json")
     assert "  lower_bound: 1,305,001 -> none\n  gap: 0.0 -> none\n" in outcome.out
