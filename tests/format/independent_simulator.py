@@ -378,24 +378,22 @@ class Simulation:
 
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
-    simulation = Simulation(Step(file), file["solve"].get("gradients", "retained"))
-    kept, summed = simulation.beside()
+    step = Simulation(Step(file), file["solve"].get("gradients", "retained"))
+    kept, summed = step.beside()
 
     def peak(kind: str, memory: str) -> int:
-        return max(
-            (held.get(memory, 0) for held in (simulation.held if kind == "retained" else simulation.least)), default=0
-        )
+        return max((held.get(memory, 0) for held in (step.held if kind == "retained" else step.least)), default=0)
 
     def of_all(kind: str) -> int:
         return peak(kind, "device") + (max(kept, summed) if kind == "retained" else kept)
 
-    host = peak(simulation.assumed, "host")
-    paged = {to: simulation.away[name] for to, name in ACCOUNTS.items() if name in simulation.away}
+    host = peak(step.assumed, "host")
+    paged = {to: step.away[name] for to, name in ACCOUNTS.items() if name in step.away}
     return {
-        "peak": of_all(simulation.assumed),
+        "peak": of_all(step.assumed),
         **({"host_peak": host} if host else {}),
         "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
-        **({"paged": paged, "stall": simulation.stall} if paged else {}),
-        "time": simulation.time,
-        "events": simulation.events,
+        **({"paged": paged, "stall": step.stall} if paged else {}),
+        "time": step.time,
+        "events": step.events,
     }
