@@ -25,7 +25,7 @@ class Translator(nn.Module):
         self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """The loss of predicting `labels` from `source` and the words of `target` so far."""
+        """The loss of predicting `labels` from `source` and the previous words of `target`."""
         source, target = (self.embedding(words) + self.position for words in (source, target))
         decoded = self.transformer(source, target, tgt_mask=self.mask, tgt_is_causal=True)
         logits = decoded @ self.embedding.weight.t()

@@ -23,7 +23,7 @@ CONFIG = GPT2Config(
 
 
 def batch(generator: torch.Generator) -> dict[str, torch.Tensor]:
-    """4 texts of 256 tokens; the model shifts the labels on its own."""
+    """4 texts of 256 tokens. The model shifts the labels itself."""
     tokens = torch.randint(CONFIG.vocab_size, (4, 256), generator=generator)
     return {"input_ids": tokens, "labels": tokens}
 
@@ -31,13 +31,13 @@ def batch(generator: torch.Generator) -> dict[str, torch.Tensor]:
 def build() -> tuple[torch.nn.Module, tuple, dict[str, torch.Tensor]]:
     torch.manual_seed(0)
     model = GPT2LMHeadModel(CONFIG).train()
-    model.loss_type = "ForCausalLM"  # what it is by default; unsaid, transformers warns of it
+    model.loss_type = "ForCausalLM"  # the default; transformers warns if it is not set
     return model, (), batch(torch.Generator().manual_seed(0))
 
 
 def main(steps: int = 5) -> None:
     model, args, kwargs = build()
-    if not SCHEDULE.exists():  # planned once, then kept with the code
+    if not SCHEDULE.exists():  # planned once, and kept with the code
         import remate
 
         remate.plan(model, args, kwargs, budget="50%", cost="cpu").save(str(SCHEDULE))

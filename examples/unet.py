@@ -1,4 +1,4 @@
-"""A U-Net for segmentation: large values cross from its way down to its way up."""
+"""A U-Net for segmentation: large activations pass from its down path to its up path."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The main job on a GPT-2 of 12 layers: plan at half of the peak without recomputation, write the schedule, train by it
-and beside it by eager PyTorch. The same commands work on any file with a `build()`."""
+"""Plans a GPT-2 of 12 layers at half of its peak, writes the schedule, and trains with it and with eager PyTorch.
+
+The same commands work on any file with a `build()`.
+"""
 
 from __future__ import annotations
 

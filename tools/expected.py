@@ -40,12 +40,12 @@ CORPUS = Path(__file__).parents[1] / "schema" / "corpus"
 
 
 def expected(path: Path) -> dict[str, Any]:
-    """What the schedule at `path` comes to, by the linker and the simulator. Raises ScheduleError."""
+    """Expected results of the schedule at `path`, by the linker and the simulator. Raises ScheduleError."""
     return expected_of(load(path))
 
 
 def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
-    """The same of a schedule in memory. floor: give it, too."""
+    """Expected results of a schedule in memory. floor: include the floor."""
     expanded = expand(schedule)
     linked = link(expanded.graph, expanded.recomputes, expanded.pages)
     timeline = simulate(linked)
@@ -70,7 +70,7 @@ def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
 
 
 def _events(linked: Linked) -> list[tuple[int, dict[str, Any]]]:
-    """(position, event) with names for numbers, as far as storages of the step's own are concerned."""
+    """(position, event) with names in place of numbers, for events that concern storages of the step."""
     graph, slots = linked.graph, set[int]()
     names = [value.name for value in graph.values]
     events: list[tuple[int, dict[str, Any]]] = []

@@ -1,7 +1,7 @@
-"""The positive list: which of torch's operators a schedule file may name, and why the others are left out.
+"""The positive list: which operators of torch a schedule file may name, and why the others are left out.
 
-Capture decomposes what torch calls composite, so a file names operators that torch has kernels for, whose results are
-new or are views of an argument, and whose arguments a file can spell.
+Capture decomposes composite operators. A file therefore names operators that have kernels, whose results are new or
+views of an argument, and whose arguments a file can contain.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ PREFIXES = {
     **dict.fromkeys("special_laguerre special_legendre".split(), _STEPS),
     **dict.fromkeys("_transformer_encoder _native_multi_head _embedding_bag_forward_only".split(), _INFERENCE),
 }
-# Tagged as having results of unknown shape, which they have for some arguments alone.
+# Tagged as having results of unknown shape, which is true for some arguments only.
 STATIC = {
     **dict.fromkeys(["aten.index.Tensor"], "unknown where an index is a mask"),
     **dict.fromkeys(
@@ -70,12 +70,12 @@ STATIC = {
     ),
     "aten.linalg_lstsq": "the shape of the rank alone depends on the driver",
 }
-# Composite, and with kernels of their own that capture meets all the same.
+# Composite, but with kernels of their own that capture emits.
 COMPOSITE_TOO = {
     **dict.fromkeys(["aten.silu_backward", "aten.mish_backward"], "autograd calls it, and the CPU has a kernel"),
     "aten._fused_rms_norm": "autograd calls it, and CUDA has a kernel",
 }
-# Names that begin as one of those above, and are listed all the same.
+# Listed although their names begin like one of those above.
 BUT = (
     *("native_batch_norm_backward", "cudnn_batch_norm_backward", "lift_fresh", "lift_fresh_copy"),
     *("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
@@ -83,8 +83,8 @@ BUT = (
 
 
 def left_out(operator: OpOverload, views: Iterable[str], says_view: bool, name: str) -> str:
-    """Why a functional operator is not on the list, "" if it is. name: as in a file. views: those that the tables
-    know."""
+    """Why a functional operator is not on the list; "" if it is. name: as in a file. views: operators in the table of
+    views."""
     if operator.namespace != "aten":
         return "of torch's reference implementations in Python, which capture does not trace into"
     composite = torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd")

@@ -9,7 +9,7 @@ from typing import Any
 
 _INDICES = "its kernel follows indices, or lengths, from its arguments without checking them"
 _SHAPES = "its kernel trusts the shapes of its arguments"
-# Listed, but run only where whoever applies the file permits the operator by name.
+# Listed, but run only if the caller of `apply` permits the operator by name.
 PERMISSION = {
     **dict.fromkeys(
         """aten._embedding_bag_backward aten._embedding_bag_dense_backward aten._embedding_bag_per_sample_weights_backward

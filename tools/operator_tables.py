@@ -75,7 +75,7 @@ IN_PLACE: dict[str, tuple[int, ...]] = {
         aten.pow.Tensor_Scalar aten.addcmul aten.addcdiv aten.addmm aten.lerp.Scalar aten.lerp.Tensor""".split(),
         (0,),
     ),
-    # Those that copy their first argument and write into the copy.
+    # These copy their first argument and write into the copy.
     **dict.fromkeys(
         """aten.index_put aten.index_add aten.index_copy aten.masked_scatter aten.scatter.src aten.scatter.value
         aten.scatter_add aten.slice_scatter aten.select_scatter aten.diagonal_scatter""".split(),
@@ -108,7 +108,7 @@ DEVICES = {"cpu": {"allocation": 1, "generator_state": 5056}, "cuda": {"allocati
 
 
 def functional() -> Iterator[OpOverload]:
-    """All operators of torch that write over no argument."""
+    """All operators of torch that do not overwrite an argument."""
     for full in torch._C._dispatch_get_all_op_names():
         space, _, rest = full.partition("::")
         name, _, overload = rest.partition(".")
@@ -124,19 +124,19 @@ def name(operator: OpOverload) -> str:
 
 
 def says_view(operator: OpOverload) -> bool:
-    """Torch's schema says that a result shares the storage of an argument."""
+    """Whether torch's schema says that a result shares the storage of an argument."""
     shared = any(a.alias_info is not None and not a.alias_info.is_write for a in operator._schema.arguments)
     return shared and any(r.alias_info is not None for r in operator._schema.returns)
 
 
 def says_random(operator: OpOverload) -> bool:
-    """Torch tags it as drawing from a generator, or it takes one."""
+    """Whether torch tags an operator as drawing from a generator, or it takes one."""
     tagged = torch.Tag.nondeterministic_seeded in operator.tags
     return tagged or any("Generator" in str(a.type) for a in operator._schema.arguments)
 
 
 def tables() -> dict[str, Any]:
-    """All that the file says."""
+    """The contents of the file."""
     known = {name(operator): operator for operator in functional() if "inductor" not in name(operator)}
     views = {n for n, o in known.items() if says_view(o)}
     random = {n for n, o in known.items() if says_random(o)}

@@ -12,8 +12,8 @@ from pathlib import Path
 from remate.cli import main as remate
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-# Budget, and the gap at which the solver stops. It stops by counts otherwise, long before the time limit: the clock
-# decides nothing.
+# Budget, and the gap at which the solver stops. Otherwise it stops by counted work, long before the time limit, so
+# results do not depend on the clock.
 SETTINGS = {
     "gpt2": ("50%", "0.002"),
     "resnet": ("50%", "0.002"),

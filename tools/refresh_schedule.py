@@ -24,7 +24,7 @@ _RECORD = {"strategy": "by hand", "solver": "none", "stopped_by": "edited", "cos
 
 
 def refresh(text: str) -> bytes:
-    """The canonical text of the schedule in `text`, derived fields computed. Raises ScheduleError."""
+    """The canonical text of the schedule in `text`, with derived fields computed again. Raises ScheduleError."""
     tree: dict[str, Any] = json.loads(text)
     tree["solve"] = {**_RECORD, **dict.fromkeys(("budget", *FIGURES), 0), **tree["solve"]}
     tree["model"]["fingerprint"] = "sha256:" + "0" * 64

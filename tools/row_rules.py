@@ -72,7 +72,7 @@ BARRIERS = {
 
 
 def table() -> dict[str, Any]:
-    """The file's contents."""
+    """The contents of the file."""
     rules = {f"aten.{name}": {"rule": "elementwise"} for name in ELEMENTWISE}
     rules |= {f"aten.{name}": rule for name, rule in OTHERS.items()}
     rules |= {f"aten.{name}": rules[f"aten.{name}"] | {"rounds": True} for name in ROUNDS}

@@ -23,7 +23,7 @@ LENGTH, BATCH = 32, 4
 
 
 class ScheduleCallback(TrainerCallback):
-    """path: of the schedule file. budget: what it is planned for if there is none."""
+    """path: the schedule file. budget: used for planning if the file does not exist."""
 
     def __init__(self, path: str, budget: str = "60%") -> None:
         self.path, self.budget = Path(path), budget

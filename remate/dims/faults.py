@@ -40,7 +40,7 @@ class Fault(msgspec.Struct, frozen=True):
     everywhere: bool = False
 
     def described(self, at: str) -> str:
-        """Return the description of a fault at a size with the name `at`."""
+        """Describe a fault at a size with the name `at`."""
         return f"the step at {at} differs: {self.what}" if self.traced else f"at {at} {self.what}"
 
 

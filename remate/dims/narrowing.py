@@ -21,7 +21,7 @@ At = Callable[[int], Fault | None]
 
 
 class Narrowed(Exception):  # noqa: N818
-    """to: what is left of a range. why: in words."""
+    """to: the remaining range. why: the reason as text."""
 
     def __init__(self, to: SizeRange, why: str) -> None:
         super().__init__(why)
@@ -87,7 +87,7 @@ def _settled(size: SizeRange, kept: SizeRange, why: str, refused: DimsError) -> 
 
 
 def _with_hint(error: DimsError, other: Exception) -> DimsError:
-    """The error, with the range that works if `found` knows it."""
+    """Return the error, with the range that works if it is known."""
     hint = getattr(other, "hint", "")
     return DimsError(error.message, hint) if hint else error
 

@@ -21,7 +21,8 @@ def spelled(sizes: Sizes) -> str:
 def other_structure(
     difference: StructuralDifference, planned: Sizes, other: Sizes, guard: SizeGuard | None
 ) -> DimsError:
-    """The step at `other` is not the one at `planned`. guard: the decision of forward that differs, if known."""
+    """Return the error for a size whose step has another structure. guard: the decision of forward that differs, if
+    known."""
     message = f"the step at {spelled(other)} is not that at {spelled(planned)}: {difference.what}{place_of(difference)}"
     names = " and ".join(name for name in planned if planned[name] != other[name])
     if guard is not None:
@@ -49,7 +50,8 @@ def place_of(difference: StructuralDifference) -> str:
 
 
 def not_captured(sizes: Sizes, what: str, error: CaptureError, forgotten: str = "") -> DimsError:
-    """A size at which the model cannot be traced. forgotten: inputs that may have a size without its name."""
+    """Return the error for a size at which the model cannot be traced. forgotten: inputs that may lack a name for the
+    size."""
     hint = "give a range in which the model runs"
     hint = f"{forgotten}: name it there, too, if it is the same; else {hint}" if forgotten else hint
     refusal = DimsError(f"at {spelled(sizes)} {what}", hint)
@@ -65,7 +67,7 @@ def instead(error: DimsError, kept: SizeRange) -> DimsError:
 
 
 def unrolled(difference: StructuralDifference, planned: Sizes, other: Sizes) -> str:
-    """Return `29 operations more for each t` if the difference in operations is a multiple of that in one size."""
+    """Return `29 operations more for each t` if the number of operations grows in proportion to one size."""
     more, moved = sum(difference.more.values()), [name for name in planned if planned[name] != other[name]]
     if len(moved) == 1 and more:
         each, rest = divmod(more, other[moved[0]] - planned[moved[0]])

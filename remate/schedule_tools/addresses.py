@@ -1,5 +1,4 @@
-"""What the peak of a schedule asks of an allocator: addresses, of which the file says nothing. Loads neither torch nor
-a solver."""
+"""What the peak of a schedule means for an allocator, which needs addresses. Loads neither torch nor a solver."""
 
 from __future__ import annotations
 
@@ -12,20 +11,19 @@ from .analysis import Analysis
 
 
 def packed_height(opened: Analysis) -> int:
-    """Bytes of one block that takes every storage and workspace of the step at an address found from their
-    lifetimes."""
+    """Bytes of one block in which every storage and workspace of the step has an address, assigned from live ranges."""
     return pack(buffers_of(opened.linked)).height
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """What torch's allocator reserves for a step, by the model of it: as it is, and with expandable segments."""
+    """Memory that torch's allocator reserves for a step, by a model of it: by default, and with expandable segments."""
 
     plain: Reservation
     expandable: Reservation
 
 
 def reserved(linked: Linked) -> Reserved | None:
-    """None for a step that does not run on CUDA."""
+    """Predict the reserved memory; None for a step that does not run on CUDA."""
     if linked.graph.device != "cuda":
         return None
     buffers = buffers_of(linked)

@@ -49,13 +49,13 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def counted_parameters(self) -> int:
-        """Bytes of all parameters, where they count towards the peak because some are paged; else 0."""
+        """Bytes of all parameters if they count towards the peak because some are paged, otherwise 0."""
         return parameter_bytes(self.graph) if self.linked.parameters_paged else 0
 
     @cached_property
     def contents(self) -> dict[Allocation, list[tuple[int, int | None]]]:
-        """What each storage of the device holds: (position from which on, value; None: a generator's state). More than
-        one where an operation wrote over it."""
+        """For each storage of the device: (first position, value) pairs; the value is None for a generator's state. A
+        storage has several pairs if operations overwrite it in place."""
         root = self.graph.root
         held: dict[int, Allocation] = {}  # by value that owns its storage in the graph: where it is now
         allocations = self.timeline.device.allocations
@@ -80,17 +80,17 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def without_recomputes(self) -> Linked:
-        """The same step, everything kept and nothing split."""
+        """The same step without recomputations, pages and splits."""
         return link(self.expanded.unsplit)
 
     @cached_property
     def baseline(self) -> Timeline:
-        """What the same step costs without its plan."""
+        """The cost of the step with the empty plan."""
         return simulate(self.without_recomputes)
 
 
 def open_schedule(path: str) -> Analysis:
-    """Read the file at `path`. Raises ScheduleError; its `faults` are all that was found, with line and column."""
+    """Read the file at `path`. Raises ScheduleError, whose `faults` list every fault with line and column."""
     data = read(path)
     try:
         return open_text(data)
@@ -100,7 +100,7 @@ def open_schedule(path: str) -> Analysis:
 
 
 def open_text(data: bytes) -> Analysis:
-    """The same for the bytes of a file."""
+    """Read the bytes of a schedule file. Raises ScheduleError, whose `faults` list every fault with line and column."""
     schedule = decode(data)
     try:
         return analyse(schedule)
@@ -124,7 +124,7 @@ def unsplit(opened: Analysis) -> Analysis:
 
 
 class Recomputing(msgspec.Struct, frozen=True):
-    """Recomputations of operations that differ only in the numbers of their names. ns: of all `count` of them."""
+    """Recomputations whose operations differ only in the numbers of their names. ns: sum over all `count` of them."""
 
     name: str
     operator: str
@@ -133,7 +133,7 @@ class Recomputing(msgspec.Struct, frozen=True):
 
 
 def recomputing(opened: Analysis) -> list[Recomputing]:
-    """What runs again, by name without numbers, the most expensive first."""
+    """Recomputed operations, grouped by name without numbers, the most expensive first."""
     operations = opened.graph.operations
     count: Counter[tuple[str, str]] = Counter()
     spent: Counter[tuple[str, str]] = Counter()
@@ -145,35 +145,35 @@ def recomputing(opened: Analysis) -> list[Recomputing]:
 
 
 class SplitShare(msgspec.Struct, frozen=True):
-    """Operations that are split together, by name, in so many tiles."""
+    """Operations, by name, that are split together into this number of tiles."""
 
     operations: tuple[str, ...]
     into: int
 
 
 def splitting(opened: Analysis) -> list[SplitShare]:
-    """What runs tile by tile."""
-    return [SplitShare(one.operations, one.into) for one in opened.expanded.splits]
+    """Operations that run tile by tile."""
+    return [SplitShare(split.operations, split.into) for split in opened.expanded.splits]
 
 
 class SplitEffects(msgspec.Struct, frozen=True):
-    """What splits change of the results, by name. reordered: parameters and inputs whose gradients are summed in
-    another order. rounded: outputs, and others with gradients, that come from products of fewer rows."""
+    """How splits change results, by name. reordered: parameters and inputs whose gradients are summed in a different
+    order. rounded: outputs and gradients that come from matrix products with fewer rows."""
 
     reordered: tuple[str, ...]
     rounded: tuple[str, ...]
 
 
 def split_effects(opened: Analysis) -> SplitEffects:
-    """What the splits of a schedule change of its results."""
+    """How the splits of a schedule change its results."""
     names = [value.name for value in opened.graph.values]
-    found = opened.expanded.reordered, opened.expanded.rounded
-    return SplitEffects(*(tuple(names[v] for v in values) for values in found))
+    changed = opened.expanded.reordered, opened.expanded.rounded
+    return SplitEffects(*(tuple(names[v] for v in values) for values in changed))
 
 
 class PagedGroup(msgspec.Struct, frozen=True):
-    """Values that are paged and differ only in the numbers of their names. nbytes: that leave in one step; to:
-    where."""
+    """Paged values that differ only in the numbers of their names. nbytes: bytes that leave in one step. to: where they
+    go."""
 
     name: str
     to: PageMemory
@@ -182,18 +182,19 @@ class PagedGroup(msgspec.Struct, frozen=True):
 
 
 def paging(opened: Analysis) -> list[PagedGroup]:
-    """What leaves the device and comes back, by name without numbers, the largest first."""
-    found: dict[tuple[str, PageMemory], list[int]] = {}
+    """Values that leave the device and come back, grouped by name without numbers, the largest group first."""
+    sizes_by_group: dict[tuple[str, PageMemory], list[int]] = {}
     for event in opened.linked.events:
         if isinstance(event, PageOut) or (isinstance(event, PageBack) and is_parameter(opened.graph, event.value)):
             key = pattern(opened.graph.values[event.value].name), event.to
-            found.setdefault(key, []).append(opened.graph.nbytes(event.value))
-    groups = [PagedGroup(name, to, len(sizes), sum(sizes)) for (name, to), sizes in found.items()]
+            sizes_by_group.setdefault(key, []).append(opened.graph.nbytes(event.value))
+    groups = [PagedGroup(name, to, len(sizes), sum(sizes)) for (name, to), sizes in sizes_by_group.items()]
     return sorted(groups, key=lambda group: (-group.nbytes, group.name))
 
 
 class StorageGroup(msgspec.Struct, frozen=True):
-    """Storages that differ only in the numbers of their names: `h.*.mlp.act`, 12 of them, bytes in all."""
+    """Storages that differ only in the numbers of their names. For example `h.*.mlp.act`: 12 storages, and their bytes
+    in all."""
 
     name: str
     type: str
@@ -202,12 +203,12 @@ class StorageGroup(msgspec.Struct, frozen=True):
 
 
 def held_at(opened: Analysis, position: int) -> list[Allocation]:
-    """The storages of the device that are held during the event at `position`."""
+    """The storages on the device during the event at `position`."""
     return [a for a in opened.timeline.device.allocations if a.birth <= position < a.death and a.nbytes]
 
 
 def grouped(opened: Analysis, position: int) -> list[StorageGroup]:
-    """What is held during the event at `position`, in groups, the largest first."""
+    """Storages on the device during the event at `position`, in groups, the largest first."""
     sizes_of: dict[tuple[str, str], list[int]] = {}
     for allocation in held_at(opened, position):
         sizes_of.setdefault(_label(opened, allocation, position), []).append(allocation.nbytes)
@@ -229,8 +230,8 @@ def pattern(name: str) -> str:
 
 
 def operation_at(opened: Analysis, position: int) -> str:
-    """The id of the operation that runs at `position`; a recomputation says so; `(backward_start)` where forward
-    ends."""
+    """The id of the operation that runs at `position`, marked if it is a recomputation; `(backward_start)` at the
+    forward/backward boundary."""
     event = opened.linked.events[position]
     if isinstance(event, Free | Deliver):
         return operation_at(opened, position - 1)

@@ -1,7 +1,7 @@
-"""Which instance of one step is which of another one, and which operation: by structure, whatever they are called.
+"""Matches instances and operations of two steps by structure, whatever their names.
 
-Two operations have the same structure if they are of the same operator, with values, numbers and words in the same
-places, and read what the same operations made. Sizes do not matter: another batch size gives the same structure.
+Two operations have the same structure if they call the same operator, have values, numbers and words at the same
+places, and read results of matching operations. Sizes do not matter: another batch size has the same structure.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from remate_runtime.flat_step import Graph, InstanceSpan, Number, Op, Ref
 
 from .analysis import Analysis
 
-_LIKE = 0.6  # share of operations, by operator, that two blocks have in common if one is a changed form of the other
+_LIKE = 0.6  # two blocks are similar if they share at least this part of their operations, by operator
 
 
 class InstancePair(msgspec.Struct, frozen=True):
-    """An instance of the old step and the one of the new step that it is. ids: full ids of operations, old to new.
-    alike: every operation has its counterpart."""
+    """Matching instances of the old and the new step. ids: full ids of operations, old to new. alike: every operation
+    has a counterpart."""
 
     old: InstanceSpan
     new: InstanceSpan
@@ -30,15 +30,15 @@ class InstancePair(msgspec.Struct, frozen=True):
 
 
 def pairs(old: Analysis, new: Analysis) -> list[InstancePair]:
-    """The innermost instances that are in both steps, in their order, which is the same in both: those of equal
-    structure, and between them those of similar one."""
+    """Matching innermost instances, in step order: those with equal structure, and in between those with similar
+    structure."""
     ours, theirs = _leaves(old), _leaves(new)
-    a, b = ([_structure(one.graph, place) for place in leaves] for one, leaves in ((old, ours), (new, theirs)))
+    a, b = ([_structure(opened.graph, place) for place in leaves] for opened, leaves in ((old, ours), (new, theirs)))
     matched: list[InstancePair] = []
     for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind in ("equal", "replace"):
-            for one, two in zip(ours[start:stop], theirs[other:end], strict=kind == "equal"):
-                pair = _pair(old.graph, one, new.graph, two, kind == "equal")
+            for opened, two in zip(ours[start:stop], theirs[other:end], strict=kind == "equal"):
+                pair = _pair(old.graph, opened, new.graph, two, kind == "equal")
                 if pair is not None:
                     matched.append(pair)
     return matched
@@ -62,7 +62,8 @@ def _pair(old: Graph, ours: InstanceSpan, new: Graph, theirs: InstanceSpan, alik
 
 
 def _aligned(old: Graph, ours: range, new: Graph, theirs: range) -> Iterator[tuple[int, int]]:
-    """Operations by operator, in order; where as many stand in the place of others (another activation), one by one."""
+    """Pairs of operations with the same operator, in order. A replaced run of the same length (another activation) is
+    paired one to one."""
     a, b = ([graph.operations[i].op for i in span] for graph, span in ((old, ours), (new, theirs)))
     for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind == "equal" or (kind == "replace" and stop - start == end - other):

@@ -1,4 +1,4 @@
-"""`remate fmt`: schedule files in canonical form, notes kept."""
+"""`remate fmt`: schedule files in canonical form. Notes stay."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .lines import with_features
 
 
 class Formatted(msgspec.Struct, frozen=True):
-    """What the file becomes. changed: it is not that yet. figures: those that were wrong, if they were to be
-    computed."""
+    """The formatted schedule. changed: whether its text differs from the file. figures: corrected figures, if
+    requested."""
 
     schedule: Schedule
     changed: bool
@@ -28,9 +28,9 @@ def formatted(path: str | Path, *, figures: bool = False) -> Formatted:
     Raises ScheduleError if it cannot be read.
     """
     data = read(path)
-    found = _with_figures(data) if figures else None
-    schedule = with_features(found.schedule if found else decode(data))
-    return Formatted(schedule, encode(schedule) != data, found)
+    refreshed_figures = _with_figures(data) if figures else None
+    schedule = with_features(refreshed_figures.schedule if refreshed_figures else decode(data))
+    return Formatted(schedule, encode(schedule) != data, refreshed_figures)
 
 
 def _with_figures(data: bytes) -> Refreshed:

@@ -1,5 +1,4 @@
-"""What `check` looks at beyond the reader: whether the recorded figures are true, and the step still the planned
-one."""
+"""Checks of `remate check` after reading: whether recorded figures are correct, and whether the step is unchanged."""
 
 from __future__ import annotations
 
@@ -13,20 +12,21 @@ from .analysis import Analysis
 from .figures import GAP_TOLERANCE, computed, gap
 
 _REFUTED = (
-    "the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out, "
-    "`remate replan` proves one"
+    "the bound was proven for another budget or other costs: `remate fmt --figures` drops it, "
+    "`remate replan` proves a new one"
 )
 
 
 def findings(opened: Analysis, text: str, path: str = "S.json") -> list[ScheduleError]:
-    """All faults of a schedule that could be opened, with their places in `text`; empty if it keeps its promises.
+    """All faults of a schedule that can be opened, with their places in `text`.
 
-    path: of the file, for the commands in hints."""
+    path: name of the file for the commands in hints.
+    """
     return locate(text, [*_edited(opened), *promises(opened, path)])
 
 
 def _edited(opened: Analysis) -> Iterator[ScheduleError]:
-    """R083 if the step is not the one that was planned: a runtime would refuse the file."""
+    """R083 if the step was edited after planning: a runtime would refuse the file."""
     try:
         check_fingerprint(opened.schedule)
     except ScheduleError as fault:
@@ -34,9 +34,9 @@ def _edited(opened: Analysis) -> Iterator[ScheduleError]:
 
 
 def promises(opened: Analysis, path: str = "S.json") -> Iterator[ScheduleError]:
-    """Figures of the solve record that the schedule does not give (R081), and a peak over the budget (R080)."""
+    """Figures of the solve record that differ from the schedule's (R081), and a peak above the budget (R080)."""
     solve, timeline, name = opened.schedule.solve, opened.timeline, shlex.quote(path)
-    mend = f"`remate fmt --figures {name}` writes all figures anew"
+    mend = f"`remate fmt --figures {name}` computes all figures again"
     if timeline.peak > solve.budget:
         over = f"the peak is {timeline.peak:,} bytes, {timeline.peak - solve.budget:,} more than the budget"
         yield ScheduleError("R080", over, "/solve/budget", _over_budget(opened, name))
@@ -48,16 +48,15 @@ def promises(opened: Analysis, path: str = "S.json") -> Iterator[ScheduleError]:
     requested = solve.compiled
     if requested is not None and requested.peak is not None and requested.peak > requested.budget:
         excess = requested.peak - requested.budget
-        over = f"compiled, the peak is {requested.peak:,} bytes, {excess:,} more than the budget for it"
+        over = f"compiled, the peak is {requested.peak:,} bytes, {excess:,} more than its budget"
         yield ScheduleError("R080", over, "/solve/compiled/budget", _over_budget(opened, name))
     yield from _bound(opened, mend)
 
 
 def _over_budget(opened: Analysis, name: str) -> str:
     peak = opened.timeline.peak
-    return (
-        f'recompute more (`remate explain {name}` reports what costs most), or write "budget": {peak} if this is meant'
-    )
+    explain = f"`remate explain {name}` reports the largest values"
+    return f'recompute more ({explain}), or write "budget": {peak} if this is intended'
 
 
 def _bound(opened: Analysis, mend: str) -> Iterator[ScheduleError]:

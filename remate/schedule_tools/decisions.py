@@ -1,5 +1,4 @@
-"""The decisions in which two schedules differ: what is now kept, now recomputed, recompute elsewhere, or under another
-plan."""
+"""Differences between two plans: which operations are kept, recomputed at other points, or follow another plan."""
 
 from __future__ import annotations
 
@@ -29,10 +28,9 @@ class OperationDecision(msgspec.Struct, frozen=True):
 
 
 class InstanceDecision(msgspec.Struct, frozen=True):
-    """The same change in some instances of one block. plan: (old, new) if they name another plan now.
+    """The same change in some instances of one block. plan: (old, new) if the name of their plan changed.
 
-    again: operations that are recomputed more or less often than before, yet at least once in both. paged: those whose
-    values are paged otherwise than before, or only in one.
+    again: operations that are recomputed in both plans, but not equally often. paged: operations whose pages differ.
     """
 
     block: str
@@ -46,7 +44,7 @@ class InstanceDecision(msgspec.Struct, frozen=True):
 
 
 def decisions(old: Analysis, new: Analysis) -> tuple[InstanceDecision, ...]:
-    """One Decision for each kind of change; instances that changed alike share it, in program order."""
+    """One InstanceDecision for each kind of change, in program order. Instances that change alike share it."""
     before, after = _points(old), _points(new)
     plans = {place.id: place.instance.plan for place in old.expanded.places}
     known = {op.id for op in old.graph.operations[: old.graph.backward_start]}
@@ -75,16 +73,16 @@ def decisions(old: Analysis, new: Analysis) -> tuple[InstanceDecision, ...]:
 
 def _points(opened: Analysis) -> dict[str, tuple[str, ...]]:
     operations = opened.graph.operations
-    found: dict[str, list[str]] = {}
+    points_by_id: dict[str, list[str]] = {}
     for recompute in opened.expanded.recomputes:
-        found.setdefault(operations[recompute.op].id, []).append(operations[recompute.before].id)
-    return {op: tuple(points) for op, points in found.items()}
+        points_by_id.setdefault(operations[recompute.op].id, []).append(operations[recompute.before].id)
+    return {op: tuple(points) for op, points in points_by_id.items()}
 
 
 def _pages(opened: Analysis) -> dict[str, tuple[str, ...]]:
-    """By operation, how its values are paged, as far as that has an effect: where they go, and what runs next when they
-    leave and when they come back."""
-    found: dict[str, list[str]] = {}
+    """For each operation, how its values are paged: where they go, and which operation runs next when they leave and
+    when they come back. Pages without effect are left out."""
+    trips_by_id: dict[str, list[str]] = {}
     operations, back, at = opened.graph.operations, dict[int, str](), ""
     for event in reversed(opened.linked.events):
         if isinstance(event, Computation):
@@ -95,8 +93,8 @@ def _pages(opened: Analysis) -> dict[str, tuple[str, ...]]:
             isinstance(event, PageGone) and 0 <= opened.graph.values[event.value].producer < opened.graph.backward_start
         ):
             name = operations[opened.graph.values[event.value].producer].id
-            found.setdefault(name, []).append(f"to the {event.to} before {at}, back before {back[event.trip]}")
-    return {name: tuple(reversed(trips)) for name, trips in found.items()}
+            trips_by_id.setdefault(name, []).append(f"to the {event.to} before {at}, back before {back[event.trip]}")
+    return {name: tuple(reversed(trips)) for name, trips in trips_by_id.items()}
 
 
 def _choice(
@@ -107,9 +105,9 @@ def _choice(
     new: tuple[str, ...],
     ns: int | None = None,
 ) -> OperationDecision:
-    """ns: of one run; default: the operation's."""
+    """ns: time of one run; by default that of the operation."""
     op, graph = opened.graph.operations[index], opened.graph
-    made = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
+    nbytes = sum(graph.nbytes(v) for v in op.writes if v is not None and graph.root[v] == v)
 
     def said(points: tuple[str, ...]) -> tuple[str, ...]:
         inside = place.id + "."
@@ -117,7 +115,7 @@ def _choice(
 
     return OperationDecision(
         op.id.removeprefix(place.id + "."),
-        made,
+        nbytes,
         (op.ns if ns is None else ns) * (len(new) - len(old)),
         said(old),
         said(new),

@@ -1,4 +1,4 @@
-"""What a training process holds on its device besides the step: from the memory of a device to a budget, and back."""
+"""Memory that training needs on its device beside the step: from the memory of a device to a budget, and back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from remate_runtime.format import Gradients, Model, did_you_mean, input_leaves, 
 from ..errors import UnknownNameError
 from .optimizer_state import Factory, factory_named, optimizer_bytes
 
-OptimizerState = str | int | Factory  # a name, bytes, or what makes an optimizer of parameters
+OptimizerState = str | int | Factory  # a name, bytes, or a function from parameters to an optimizer
 MIB = 1 << 20
 CONTEXT = (
     768 * MIB
@@ -35,7 +35,7 @@ OPTIMIZERS = {
 
 
 class Resident(msgspec.Struct, frozen=True):
-    """Bytes that stay on the device for the whole of a training: what they are, how many, and a remark."""
+    """Bytes that stay on the device during training: name, size and a remark."""
 
     what: str
     nbytes: int
@@ -85,9 +85,9 @@ def _state(model: Model, optimizer: OptimizerState) -> tuple[int, str]:
     if isinstance(optimizer, int):
         return optimizer, "as stated"
     if not isinstance(optimizer, str) or optimizer not in OPTIMIZERS:
-        made = factory_named(optimizer) if isinstance(optimizer, str) else optimizer
-        name = optimizer if isinstance(optimizer, str) else getattr(made, "__qualname__", type(made).__qualname__)
-        return optimizer_bytes(model, made), f"{name}: what one step makes"
+        factory = factory_named(optimizer) if isinstance(optimizer, str) else optimizer
+        name = optimizer if isinstance(optimizer, str) else getattr(factory, "__qualname__", type(factory).__qualname__)
+        return optimizer_bytes(model, factory), f"{name}: measured in one step"
     copies, frozen = OPTIMIZERS[optimizer], set(model.frozen)
     state = [text for name, text in model.parameters.items() if name not in frozen for _ in range(copies)]
     multiples = ("nothing", "once the trainable parameters", "twice the trainable parameters")

@@ -121,7 +121,7 @@ def _true_figures(old: Analysis, new: Analysis) -> tuple[str, ...]:
 def _solve(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
     """Of a record in it, such as `compiled`, each field by its path."""
     a, b = old.schedule.solve, new.schedule.solve
-    compiled = [msgspec.to_builtins(one.compiled) or {} for one in (a, b)]
+    compiled = [msgspec.to_builtins(solve.compiled) or {} for solve in (a, b)]
     fields = _fields(a, b, skip=("note", "profile", "compiled", *_true_figures(old, new)))
     return (*fields, *_entries("compiled", *compiled))
 
@@ -178,7 +178,7 @@ def _other(a: Schedule, b: Schedule) -> tuple[str, ...]:
         others.append("fingerprint")
     if list(a.blocks) != list(b.blocks):
         others.append("blocks" if a.blocks.keys() != b.blocks.keys() else "order of the blocks")
-    notes = [{where: note for where, note in notes_of(one).items() if where} for one in (a, b)]
+    notes = [{where: note for where, note in notes_of(schedule).items() if where} for schedule in (a, b)]
     if notes[0] != notes[1]:
         changed = {k for k in (*notes[0], *notes[1]) if notes[0].get(k) != notes[1].get(k)}
         others.append(f"notes ({len(changed)})")

@@ -1,7 +1,6 @@
-"""Edits of the decisions in a schedule file: keep an operation, recompute or page one, give an instance another plan,
-narrow the range of a size.
+"""Edits of the decisions in a schedule file: keep, recompute, page or split operations, change plans, narrow sizes.
 
-An edit changes the lines that a person would change, and the solve record, whose figures are computed anew.
+An edit changes the lines that a person would change. It also computes the figures of the solve record again.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ _EDITED = "edited"
 
 
 class EditError(RemateError):
-    """An edit that cannot be made. The text says why, and what could be done instead."""
+    """An edit that is not possible. The text says why, and what to do instead."""
 
 
 class Editor:
-    """Edits one schedule. everywhere: an edit reaches all instances that share the line or the plan it changes."""
+    """Edits one schedule. everywhere: an edit changes every instance that shares the line or plan."""
 
     def __init__(self, opened: Analysis, everywhere: bool = False) -> None:
         self.opened, self.schedule, self.everywhere = opened, opened.schedule, everywhere
@@ -48,18 +47,18 @@ class Editor:
 
     def result(self) -> Analysis:
         """The edited schedule with its figures. Raise ScheduleError R04x if an edit is not legal."""
-        found = analyse(self.schedule)
+        analysis = analyse(self.schedule)
         solve = replace(
             self.schedule.solve,
             stopped_by=_EDITED,
-            parts=(),  # of the plan as it was
-            gap=gap(found),
-            **computed(found),
+            parts=(),  # they refer to the previous plan
+            gap=gap(analysis),
+            **computed(analysis),
         )
-        if found.linked.paged:  # bounds are of plans that recompute only
+        if analysis.linked.paged:  # bounds cover only plans that recompute
             solve = replace(solve, lower_bound=None)
         return Analysis(
-            replace(with_features(self.schedule), solve=solve), found.expanded, found.linked, found.timeline
+            replace(with_features(self.schedule), solve=solve), analysis.expanded, analysis.linked, analysis.timeline
         )
 
     def plan(self, instance: str, plan: str) -> None:
@@ -87,7 +86,7 @@ class Editor:
                 changed = True
         if not changed:
             raise EditError(
-                f"{name} is neither recomputed nor paged, it is kept as it is\n"
+                f"{name} is already kept: it is neither recomputed nor paged\n"
                 f"  hint: `remate explain` shows what is recomputed"
             )
 
@@ -105,8 +104,8 @@ class Editor:
     def page(
         self, names: Sequence[str], to: PageMemory = "disk", out: str = "", gone: str = "", back: str = ""
     ) -> None:
-        """Let values, or all that can leave of instances, leave the device and come back. Points as in the file; "":
-        its defaults."""
+        """Page values, or all values of instances that can leave the device. Points are as in the file; "" means the
+        default."""
         for name in names:
             self._kept(name.partition(":")[0])
         points = [point for point in (out, gone, back) if point]
@@ -114,15 +113,15 @@ class Editor:
             self._names.find(point)
         scope = self._scope([*names, *points])
         local = (point.removeprefix(scope) for point in (out, gone, back))
-        made = Page(tuple(name.removeprefix(scope) for name in names), to, *local)
+        page = Page(tuple(name.removeprefix(scope) for name in names), to, *local)
         entries = self._entries(scope.removesuffix("."))
-        if made in entries:
-            raise EditError(f"{', '.join(names)}: paged so already")
-        self._write(scope.removesuffix("."), (*entries, made))
+        if page in entries:
+            raise EditError(f"{', '.join(names)}: already paged like this")
+        self._write(scope.removesuffix("."), (*entries, page))
 
     def narrow(self, name: str, low: int, high: int) -> None:
-        """Let the size `name` vary from `low` to `high` only, within its range and around what was planned. Every size
-        that is left has been proven, so that the step's fingerprint is made again."""
+        """Restrict the size `name` to `low` through `high`, within its range and around the planned size. The remaining
+        sizes are already proven, so the fingerprint is computed again."""
         dims = self.schedule.model.dims
         if name not in dims:
             hint = f"named sizes: {', '.join(dims)}" if dims else "the schedule is for one size"
@@ -130,22 +129,24 @@ class Editor:
         dim = dims[name]
         if not dim.min <= low <= dim.planned <= high <= dim.max or (low % dim.multiple or high % dim.multiple):
             raise EditError(
-                f"{name}={low}..{high} is not within {ranged(dim)} and around {dim.planned}, which was planned\n"
-                "  hint: other ranges need `remate replan`, which proves them"
+                f"{name}={low}..{high} is not within {ranged(dim)} or leaves out {dim.planned}, the planned size\n"
+                "  hint: run `remate replan` to prove other ranges"
             )
         narrowed = {**dims, name: replace(dim, min=low, max=high)}
-        made = replace(self.schedule, model=replace(self.schedule.model, dims=narrowed))
-        self.schedule = replace(made, model=replace(made.model, fingerprint=fingerprint(made)))
+        narrowed_schedule = replace(self.schedule, model=replace(self.schedule.model, dims=narrowed))
+        self.schedule = replace(
+            narrowed_schedule, model=replace(narrowed_schedule.model, fingerprint=fingerprint(narrowed_schedule))
+        )
 
     def split(self, names: Sequence[str], into: int) -> None:
-        """Let operations run tile by tile; those that are split already, in another number of tiles."""
+        """Run operations tile by tile. For operations that are split already, change the number of tiles."""
         named_now = {self._names.find(name).operation for name in names}
         if -1 in named_now:
             raise EditError(f"{', '.join(names)}: operations are split\n  hint: name them by their ids")
         scope = self._scope(names).removesuffix(".")
-        made = Split(tuple(name.removeprefix(f"{scope}.") for name in names), into)
-        others = (one for one in self._entries(scope) if not isinstance(one, Split) or one.split != made.split)
-        self._write(scope, (made, *others))
+        split = Split(tuple(name.removeprefix(f"{scope}.") for name in names), into)
+        others = (entry for entry in self._entries(scope) if not isinstance(entry, Split) or entry.split != split.split)
+        self._write(scope, (split, *others))
 
     # Names
 
@@ -155,39 +156,40 @@ class Editor:
     def _place(self, name: str) -> InstanceSpan:
         return next(place for place in self._places() if place.id == name)
 
-    def _forward(self, found: Named, name: str) -> list[int]:
-        """The operations that `name` stands for, views left out."""
+    def _forward(self, target: Named, name: str) -> list[int]:
+        """The forward operations that `name` refers to, without views."""
         graph = self.opened.graph
-        if found.place is not None:
-            return [i for i in found.place.forward if not graph.operations[i].view]
-        if found.tiles:
-            return [i for i in found.tiles if i < graph.backward_start and not graph.operations[i].view]
-        if not 0 <= found.operation < graph.backward_start or graph.operations[found.operation].view:
-            what = "a view" if 0 <= found.operation < graph.backward_start else "not a forward operation"
+        if target.place is not None:
+            return [i for i in target.place.forward if not graph.operations[i].view]
+        if target.tiles:
+            return [i for i in target.tiles if i < graph.backward_start and not graph.operations[i].view]
+        if not 0 <= target.operation < graph.backward_start or graph.operations[target.operation].view:
+            what = "a view" if 0 <= target.operation < graph.backward_start else "not a forward operation"
             raise EditError(f"{name} is {what}\n  hint: only forward operations that are no views are recomputed")
-        return [found.operation]
+        return [target.operation]
 
     def _kept(self, name: str) -> list[int]:
-        """The operations whose values `name` stands for; below -1, a parameter or a gradient, by its value."""
-        found, graph = self._names.find(name), self.opened.graph
+        """The operations whose values `name` refers to. A number below -1 encodes the value of a parameter or a
+        gradient."""
+        target, graph = self._names.find(name), self.opened.graph
         value = self._names.values.get(name.removeprefix("%"), -1)
         if value >= 0 and (is_parameter(graph, value) or is_paged_gradient(graph, value)):
             return [-2 - value]
-        return self._forward(found, name)
+        return self._forward(target, name)
 
     def _point(self, name: str) -> int:
-        found = self._names.find(name)
-        index = found.operation
-        if found.place is not None:
-            index = found.place.backward.start if found.place.backward else -1
+        target = self._names.find(name)
+        index = target.operation
+        if target.place is not None:
+            index = target.place.backward.start if target.place.backward else -1
         if index < 0:
             raise EditError(f"{name} is no point\n  hint: name a backward operation, or an instance for its backward")
         return index
 
     def _start(self, name: str) -> int:
-        """Where an operation, or the first operation of an instance, stands in the step."""
-        found = self._names.find(name)
-        return found.place.forward.start if found.place is not None else found.operation
+        """The position in the step of an operation, or of the first operation of an instance."""
+        target = self._names.find(name)
+        return target.place.forward.start if target.place is not None else target.operation
 
     def _scope(self, names: Sequence[str]) -> str:
         """`id.` of the innermost instance around all `names`; "" for the top level."""
@@ -209,7 +211,7 @@ class Editor:
             inside = self._kept(prefix + operation)
             if kept.isdisjoint(inside):
                 names.append(name)
-            elif prefix + operation not in self._names.operations:  # an instance: the rest of it
+            elif prefix + operation not in self._names.operations:  # inside an instance
                 ids = (self.opened.graph.operations[i].id for i in inside if i not in kept)
                 names += [full.removeprefix(prefix) for full in ids]
         if tuple(names) == named(entry):
@@ -227,7 +229,7 @@ class Editor:
             return
         names = list(entry.recompute)
         if name in names:
-            raise EditError(f"{scope}{name} recomputations before {scope}{before} already")
+            raise EditError(f"{scope}{name} is already recomputed before {scope}{before}")
         start = self._start(scope + name)
         names.insert(sum(self._start(scope + other) < start for other in names), name)
         entries[at] = replace(entry, recompute=tuple(names))
@@ -268,7 +270,7 @@ class Editor:
         same = [other.id for other in self._places() if other.where == place.where]
         if len(same) > 1:
             raise EditError(
-                f"{place.id} stands on one line with {len(same) - 1} more instances, in a block that repeats\n"
+                f"{place.id} shares its line with {len(same) - 1} more instances of a repeated block\n"
                 f"  hint: --all edits all of them: {', '.join(same[:6])}{', …' if len(same) > 6 else ''}"
             )
         return [place.where]

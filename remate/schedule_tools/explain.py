@@ -1,5 +1,5 @@
-"""Why one operation, value or instance is kept or recomputed: which bytes it holds and for how long, what else would
-cost."""
+"""Why an operation, value or instance is kept or recomputed: its bytes, how long it is held, and the cost of
+alternatives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HOLDERS = 5
 
 
 class ResidentValue(msgspec.Struct, frozen=True):
-    """A value held from after one step to another (named, both inclusive). steps: how many."""
+    """A value in memory from `start` to `end`, both inclusive. steps: number of operations in between."""
 
     value: str
     nbytes: int
@@ -29,7 +29,7 @@ class ResidentValue(msgspec.Struct, frozen=True):
 
 
 class Alternative(msgspec.Struct, frozen=True):
-    """What could be chosen instead, and what the step would then cost: peak in bytes, time in ns (null: not tried)."""
+    """Another choice and the cost of the step with it: peak in bytes, time in ns (null: not tried)."""
 
     what: str
     operations: tuple[str, ...]
@@ -38,7 +38,7 @@ class Alternative(msgspec.Struct, frozen=True):
 
 
 class Moment(msgspec.Struct, frozen=True):
-    """The first moment of the peak, and who holds memory then."""
+    """The first moment of the peak, and which values are in memory then."""
 
     step: str
     part: str  # forward | backward
@@ -47,7 +47,7 @@ class Moment(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """kind: operation | source | instance. facts: one line each. choices: beside what the schedule does (first)."""
+    """kind: operation | source | instance. facts: one line each. choices: the current one first, then alternatives."""
 
     name: str
     kind: str
@@ -60,23 +60,24 @@ class Explanation(msgspec.Struct, frozen=True):
 
 def explain(opened: Analysis, text: str) -> Explanation:
     """Explain what `text` names. Raise UnknownNameError."""
-    found = IdIndex(opened).find(text)
+    target = IdIndex(opened).find(text)
     about = _Explainer(opened)
-    if found.place is not None:
-        return about.instance(found.place)
-    operation = _operation(opened, found)
-    return about.operation(operation) if operation >= 0 else about.source(found.value)
+    if target.place is not None:
+        return about.instance(target.place)
+    operation = _operation(opened, target)
+    return about.operation(operation) if operation >= 0 else about.source(target.value)
 
 
 def moment(opened: Analysis, limit: int | None = _HOLDERS) -> Moment:
+    """The first moment of the peak, with at most `limit` groups of values."""
     timeline = opened.timeline
     part = "forward" if timeline.peak_at < timeline.backward_start else "backward"
     step = operation_at(opened, timeline.peak_at) if timeline.during else "(the step has no operations)"
     return Moment(step, part, timeline.peak, tuple(grouped(opened, timeline.peak_at)[:limit]))
 
 
-def _operation(opened: Analysis, found: Named) -> int:
-    return found.operation if found.operation >= 0 else opened.graph.values[found.value].producer
+def _operation(opened: Analysis, target: Named) -> int:
+    return target.operation if target.operation >= 0 else opened.graph.values[target.value].producer
 
 
 class _Explainer:
@@ -92,7 +93,7 @@ class _Explainer:
             facts.append(f"source: {op.source}")
         if op.view:
             base = self.graph.values[self.graph.root[op.reads[0]]]
-            facts.append(f"a view of %{base.name}: takes no memory and no time, made again whenever it is needed")
+            facts.append(f"a view of %{base.name}: it takes no memory and no time, and is computed again on demand")
             return self._done(op.id, "operation", "view", facts, (), ())
         if index >= self.graph.backward_start:
             facts.append("backward operations run once; only forward operations are recomputed")
@@ -112,7 +113,7 @@ class _Explainer:
         return self._done(about.name, "source", about.kind, facts, (), self._places(value))
 
     def _places(self, value: int) -> tuple[Alternative, ...]:
-        """Of a parameter: on the device all the time, or away whenever nothing reads it."""
+        """For a parameter: stay on the device, or leave it whenever nothing reads it."""
         pages = self.opened.expanded.pages
         if any(page.value == value for page in pages):
             return self._now(), self._tried("keep it", (), self.trials.without_pages([value]))
@@ -184,13 +185,13 @@ class _Explainer:
         return facts
 
     def _trips(self, index: int) -> list[str]:
-        """What the pages of its values do."""
-        clock, made = self.opened.timeline.clock, self.steps.made(index)
-        copies = [copy for copy in clock.copies if copy.value in made] if clock is not None else []
-        pages = sum(page.value in made for page in self.opened.expanded.pages)
+        """Facts about the pages of the operation's values."""
+        clock, values = self.opened.timeline.clock, self.steps.made(index)
+        copies = [copy for copy in clock.copies if copy.value in values] if clock is not None else []
+        pages = sum(page.value in values for page in self.opened.expanded.pages)
         if not copies:
             return (
-                ["a page of it has no effect: nothing reads it behind the point where it would leave"] if pages else []
+                ["a page of it has no effect: nothing reads it after the point where it would leave"] if pages else []
             )
         busy = sum(copy.end - copy.begin for copy in copies)
         nbytes = sum(self.graph.nbytes(copy.value) for copy in copies if copy.direction == "out")
@@ -202,7 +203,7 @@ class _Explainer:
         ]
 
     def _resident(self, value: int) -> list[str]:
-        """When a parameter that is paged is on the device."""
+        """When a paged parameter is on the device."""
         clock = self.opened.timeline.clock
         copies = [copy for copy in clock.copies if copy.value == value] if clock is not None else []
         if not copies:
@@ -210,12 +211,12 @@ class _Explainer:
         held = [self._first_and_last(span) for span in self.steps.spans.get(value, ())]
         busy = sum(copy.end - copy.begin for copy in copies)
         return [
-            f"on the device from {', '.join(' to '.join(one) for one in held if one)}; "
+            f"on the device from {', '.join(' to '.join(names) for names in held if names)}; "
             f"{len(copies)} copies back, which take {busy:,} ns of the lane"
         ]
 
     def _first_and_last(self, span: ResidentSpan) -> tuple[str, str] | None:
-        """The operations that run first and last in a stretch."""
+        """The first and the last operation that run during a span."""
         events = self.opened.linked.events
         at = [k for k in range(span.start, min(span.end + 1, len(events))) if isinstance(events[k], Computation)]
         return (operation_at(self.opened, at[0]), operation_at(self.opened, at[-1])) if at else None
@@ -226,10 +227,10 @@ class _Explainer:
         return ", ".join(names[:4]) + more if names else "nothing"
 
     def _held(self, index: int) -> tuple[ResidentValue, ...]:
-        found = []
+        residents = []
         for value in self.steps.made(index):
-            found += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.allocation.nbytes]
-        return tuple(found)
+            residents += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.allocation.nbytes]
+        return tuple(residents)
 
     def _span(self, value: int, span: ResidentSpan) -> ResidentValue:
         at_peak = span.start <= self.opened.timeline.peak_at <= span.end
@@ -245,36 +246,36 @@ class _Explainer:
             return self._now(), self._tried("keep it", (), self.trials.keeping({index}))
         point = self.steps.first_backward_read(index)
         if any(page.value in self.steps.made(index) for page in self.opened.expanded.pages):
-            made = self.steps.made(index)
-            kept = self._now(), self._tried("keep it", (), self.trials.without_pages(made))
+            own_values = self.steps.made(index)
+            kept = self._now(), self._tried("keep it", (), self.trials.without_pages(own_values))
             if point < 0:
                 return kept
             operations = self.graph.operations
-            readers = [r for r in self.opened.expanded.recomputes if set(operations[r.op].reads) & set(made)]
+            readers = [r for r in self.opened.expanded.recomputes if set(operations[r.op].reads) & set(own_values)]
             point = min([point, *(reader.before for reader in readers)])
             closure = self.steps.closure(index, point)
-            instead = self.trials.without_pages(made, [FlatRecompute(op, point) for op in closure])
+            instead = self.trials.without_pages(own_values, [FlatRecompute(op, point) for op in closure])
             others = ", and what it needs" if len(closure) > 1 else ""
             return *kept, self._tried(f"recompute it instead{others}", tuple(closure), instead)
         if point < 0 or self._decision(index) != "kept":
             return ()
         closure = self.steps.closure(index, point)
         before = self.graph.operations[point].id
-        found = [self._now()]
+        choices = [self._now()]
         alone = self.trials.recomputing([FlatRecompute(index, point)])
-        found.append(self._tried(f"recompute it before {before}", (index,), alone))
+        choices.append(self._tried(f"recompute it before {before}", (index,), alone))
         values = [value for value in self.steps.made(index) if self.graph.nbytes(value)]
         if len(values) == 1 and not stays(self.graph, values[0], held_outside(self.graph)):
-            found.append(self._tried("page it to the disk", (), self.trials.paging(FlatPage(values[0]))))
+            choices.append(self._tried("page it to the disk", (), self.trials.paging(FlatPage(values[0]))))
         if len(closure) > 1:
             both = self.trials.recomputing([FlatRecompute(op, point) for op in closure])
-            found.append(self._tried("recompute it, and what it needs", tuple(closure), both))
-        return tuple(found)
+            choices.append(self._tried("recompute it, and what it needs", tuple(closure), both))
+        return tuple(choices)
 
-    def _tried(self, what: str, operations: tuple[int, ...], found: TrialResult | None) -> Alternative:
+    def _tried(self, what: str, operations: tuple[int, ...], result: TrialResult | None) -> Alternative:
         names = tuple(self.graph.operations[i].id for i in operations)
-        return Alternative(what, names, found.peak if found else None, found.time if found else None)
+        return Alternative(what, names, result.peak if result else None, result.time if result else None)
 
     def _with_plan(self, place: InstanceSpan, plan: str) -> Alternative:
-        found = self.trials.of_schedule(with_plan(self.opened.schedule, [place.where], plan))
-        return self._tried(f"plan {plan}", (), found)
+        result = self.trials.of_schedule(with_plan(self.opened.schedule, [place.where], plan))
+        return self._tried(f"plan {plan}", (), result)

@@ -1,4 +1,4 @@
-"""The derived figures of `solve`: computed from the schedule, never typed by a person."""
+"""The derived figures of `solve`: always computed from the schedule."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
 
 
 class Refreshed(msgspec.Struct, frozen=True):
-    """A schedule with true figures. changes: (field of `solve`, as it was recorded, as it is). remarks: what a person
-    should know or do besides."""
+    """A schedule with correct figures. changes: (field of `solve`, recorded value, computed value). remarks: notes for
+    the user."""
 
     schedule: Schedule
     changes: tuple[tuple[str, int | float | None, int | float | None], ...]
@@ -34,40 +34,42 @@ def computed(opened: Analysis) -> dict[str, int]:
 
 
 def refreshed(schedule: Schedule) -> Refreshed:
-    """Compute peak, time, their baselines and the gap. The budget, which is a decision, stays; a bound that was proven
-    for other costs, or that the schedule refutes, goes. Raises ScheduleError."""
+    """Compute peak, time, the baseline's peak and time, and the gap. The budget stays, because it is a decision. A
+    bound is dropped if it was proven for other costs or the schedule refutes it. Raises ScheduleError."""
     opened = analyse(schedule)
-    found = computed(opened)
+    simulated = computed(opened)
     solve, remarks = schedule.solve, list[str]()
     bound = solve.lower_bound
     if bound is not None and opened.linked.paged:
         bound = None
-        remarks.append("the bound is of plans that recompute only, values are paged: it is left out")
-    elif bound is not None and any(getattr(solve, name) != found[name] for name in ("baseline_peak", "baseline_time")):
+        remarks.append("the bound covers only plans that recompute, and this one pages: the bound is dropped")
+    elif bound is not None and any(
+        getattr(solve, name) != simulated[name] for name in ("baseline_peak", "baseline_time")
+    ):
         bound = None
         remarks.append(
-            "the bound was proven for other costs of the operations and is left out; `remate replan` proves one"
+            "the bound was proven for other costs of the operations and is dropped; `remate replan` proves a new one"
         )
-    elif bound is not None and found["peak"] <= solve.budget and found["time"] < bound:
+    elif bound is not None and simulated["peak"] <= solve.budget and simulated["time"] < bound:
         bound = None
         remarks.append(
-            "it is faster than its bound, which was proven for another budget or other costs and is left out; "
-            "`remate replan` proves one"
+            "it is faster than its bound, which was proven for another budget or other costs and is dropped; "
+            "`remate replan` proves a new one"
         )
-    if found["peak"] > solve.budget:
-        over = f"{found['peak'] - solve.budget:,} bytes"
+    if simulated["peak"] > solve.budget:
+        over = f"{simulated['peak'] - solve.budget:,} bytes"
         remarks.append(
-            f"its peak is {over} over the budget: recompute more (`remate explain` reports what costs most), or write "
-            f'"budget": {found["peak"]} if this is meant'
+            f"its peak is {over} over the budget: recompute more (`remate explain` reports the largest values), "
+            f'or write "budget": {simulated["peak"]} if this is intended'
         )
     left = None if bound is None or solve.gap is None else gap(opened)
     if left is not None and solve.gap is not None and abs(left - solve.gap) <= GAP_TOLERANCE:
         left = solve.gap  # written with more digits
-    figures: dict[str, Any] = {**found, "lower_bound": bound, "gap": left}
-    if solve.compiled is not None and solve.compiled.peak is not None and found["peak"] != solve.peak:
+    figures: dict[str, Any] = {**simulated, "lower_bound": bound, "gap": left}
+    if solve.compiled is not None and solve.compiled.peak is not None and simulated["peak"] != solve.peak:
         solve = replace(solve, compiled=replace(solve.compiled, peak=None))
         remarks.append(
-            "what it holds where it is compiled was predicted for another plan and is left out; "
+            "the peak of the compiled step was predicted for another plan and is dropped; "
             "`remate check --engine compiled` reports it"
         )
     changes = [(name, getattr(solve, name), new) for name, new in figures.items() if getattr(solve, name) != new]
@@ -75,8 +77,9 @@ def refreshed(schedule: Schedule) -> Refreshed:
 
 
 def gap(opened: Analysis) -> float | None:
-    """How much of the baseline time the schedule may be slower than the fastest one within its budget; None if no
-    bound is known, the budget is not met, or values are paged, which no bound looks at."""
+    """Upper bound for how much slower the schedule is than the fastest one within its budget, as a share of the
+    baseline's time. None if no bound is known, the peak exceeds the budget, or values are paged, which bounds do not
+    cover."""
     solve, timeline = opened.schedule.solve, opened.timeline
     if solve.lower_bound is None or opened.linked.paged or timeline.peak > solve.budget or not opened.baseline.time:
         return None
@@ -84,7 +87,7 @@ def gap(opened: Analysis) -> float | None:
 
 
 def decode_without_figures(data: bytes) -> Schedule:
-    """`decode`, where FIGURES may be missing: they are zero. Raises ScheduleError."""
+    """Like `decode`, but FIGURES may be missing and are then zero. Raises ScheduleError."""
     try:
         return decode(data)
     except ScheduleError as error:
@@ -95,4 +98,4 @@ def decode_without_figures(data: bytes) -> Schedule:
     try:
         return decode(json.dumps(tree))
     except ScheduleError:
-        return decode(data)  # what else is missing, at its place in the file
+        return decode(data)  # report other missing fields at their places in the file

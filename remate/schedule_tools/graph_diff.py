@@ -1,4 +1,4 @@
-"""Operations that came, went or changed between two schedules, summarised by block."""
+"""Operations that were added, removed or changed between two schedules, summarized by block."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from remate_runtime.flat_step import Graph, Op, to_json
 from .analysis import Analysis, pattern
 from .names import owners
 
-_PAIRS = 1_000_000  # operations that went times those that came: beyond, none is matched
+_PAIRS = 1_000_000  # removed times added operations; beyond that, none are matched
 
 
 class OpChange(msgspec.Struct, frozen=True):
-    """change: replaced (by another operator) | renamed | added | removed | changed. count: in how many instances. old,
-    new: what differs, as text; of a replaced operation the operators; `op` is its old name, as of a renamed one, whose
-    new name is `new`."""
+    """change: replaced (by another operator) | renamed | added | removed | changed. count: number of instances.
+
+    old, new: what differs, as text. For a replaced operation they are the operators. For a renamed one, `op` is the old
+    name and `new` the new name.
+    """
 
     op: str
     change: str
@@ -34,7 +36,7 @@ class BlockChange(msgspec.Struct, frozen=True):
 
 
 def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
-    """What differs but for costs."""
+    """Differences between the graphs, except costs."""
     a, b = ({op.id: index for index, op in enumerate(opened.graph.operations)} for opened in (old, new))
     homes = owners(old), owners(new)
     counts: dict[tuple[str, str, str, str, str], int] = {}
@@ -71,7 +73,7 @@ def graph_changes(old: Analysis, new: Analysis) -> tuple[BlockChange, ...]:
 
 
 def _successors(old: Graph, removed: list[int], new: Graph, added: list[int]) -> dict[int, int]:
-    """Operations that went, and those that took their places: in the same order, with results of the same types."""
+    """Removed operations and the operations that replace them: in the same order, with results of the same types."""
     if len(removed) * len(added) > _PAIRS:
         return {}
     keys = [
@@ -83,7 +85,7 @@ def _successors(old: Graph, removed: list[int], new: Graph, added: list[int]) ->
 
 
 def _renamed(old: Graph, new: Graph, successors: dict[int, int]) -> dict[str, str]:
-    """Values of operations that took a place: new name -> old name."""
+    """Values of replacing operations: new name -> old name."""
     values = [(old.operations[before].writes, new.operations[after].writes) for before, after in successors.items()]
     return {
         new.values[now].name: old.values[was].name
@@ -96,8 +98,8 @@ def _renamed(old: Graph, new: Graph, successors: dict[int, int]) -> dict[str, st
 def _differences(
     old: Graph, was: Op, new: Graph, now: Op, inside: str, renamed: dict[str, str]
 ) -> list[tuple[str, str]]:
-    """(before, after) for each part but the operator in which two operations of one place differ. inside: id of their
-    instance, with a dot."""
+    """(before, after) for each part, except the operator, in which two corresponding operations differ. inside: id of
+    their instance, with a dot."""
     pairs = []
     types = _types(old, was), _types(new, now)
     if types[0] != types[1]:
@@ -113,7 +115,8 @@ def _types(graph: Graph, op: Op) -> str:
 
 
 def _arguments(graph: Graph, op: Op, inside: str, rename: Callable[[str], str] = str) -> str:
-    """As text; with `inside`, names in it are local, and those elsewhere patterns, so that instances are alike."""
+    """The arguments as text. Names inside `inside` become local and other names become patterns, so that instances
+    compare equal."""
 
     def name(value: int) -> str:
         full = rename(graph.values[value].name)

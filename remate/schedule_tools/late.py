@@ -1,5 +1,5 @@
-"""Recomputations that stand earlier than their results are needed, where a later point has been tried and holds
-less."""
+"""Recomputations that run earlier than their results are needed, where a trial shows that a later point needs less
+memory."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ class Late(msgspec.Struct, frozen=True):
 
 
 def needed_before(opened: Analysis) -> list[int]:
-    """By recompute: the operation before which its result is first needed; its own point where that cannot be later."""
+    """For each recomputation, the operation before which its result is first needed, or its own point if it cannot run
+    later."""
     graph, recomputes = opened.graph, opened.expanded.recomputes
     at_position = {at: k for k, at in enumerate(recompute_positions(opened.linked))}
-    maker: dict[int, int] = {}  # by value that owns a storage: the recomputation that made what is there now
+    maker: dict[int, int] = {}  # by value that owns a storage: the recomputation that produced its current content
     need = [len(graph.operations)] * len(recomputes)
     chained: list[list[int]] = [[] for _ in recomputes]  # recomputations at the same point that read its result
 
@@ -64,7 +65,7 @@ def needed_before(opened: Analysis) -> list[int]:
 
 
 def later_points(opened: Analysis, trials: Trials) -> Iterator[Late]:
-    """One finding for each entry of which some recomputations can move, all instances alike, so that memory falls."""
+    """One finding for each entry in which recomputations can move later, in all instances alike, and memory falls."""
     need = needed_before(opened)
     entries: dict[str, list[int]] = {}
     for k, where in enumerate(opened.expanded.stated):
@@ -76,7 +77,7 @@ def later_points(opened: Analysis, trials: Trials) -> Iterator[Late]:
 
 
 def _late(opened: Analysis, need: list[int], members: list[int]) -> list[int]:
-    """Members whose name in the file stands, in every instance, for recomputes that are needed later only."""
+    """Names in the entry that stand, in every instance, for recomputations whose results are only needed later."""
     expanded = opened.expanded
     early = {expanded.stated[k] for k in members if need[k] <= expanded.recomputes[k].before}
     return [k for k in members if expanded.stated[k] not in early]
@@ -87,7 +88,7 @@ def _tried(
 ) -> Late | None:
     recomputes, operations = opened.expanded.recomputes, opened.graph.operations
     target = {k: need[k] for k in late}
-    if len(late) == len(members):  # the entry moves as a whole: before the first of its needs at each point
+    if len(late) == len(members):  # the entry moves as a whole, to the first need at each point
         first: dict[int, int] = {}
         for k in members:
             first[recomputes[k].before] = min(first.get(recomputes[k].before, need[k]), need[k])
@@ -101,14 +102,17 @@ def _tried(
     written = {k: _written(opened, where, k) for k in late}
     names = dict.fromkeys(name for name, _ in written.values())
     points = dict.fromkeys(operations[target[k]].id.removeprefix(scope) for k, (_, scope) in written.items())
-    effect = f"the peak falls to {outcome.peak:,} bytes" if outcome.peak < now.peak else "less memory is held meanwhile"
+    effect = (
+        f"the peak falls to {outcome.peak:,} bytes" if outcome.peak < now.peak else "less memory is held in between"
+    )
     listed = ", ".join(list(names)[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     message = f"{listed} {'recomputes' if len(names) == 1 else 'recompute'} earlier than needed"
     return Late(where, message, f"recompute before {', '.join(list(points)[:4])}: {effect}")
 
 
 def _written(opened: Analysis, where: str, k: int) -> tuple[str, str]:
-    """The name that the entry gives recompute `k`, and the id (with a dot) of the instance in which it is written."""
+    """The name that the entry gives recomputation `k`, and the id (with a dot) of the instance in which the entry is
+    written."""
     name = named(entry_at(opened.schedule, where))[int(opened.expanded.stated[k].rpartition("/")[2])]
     full = opened.graph.operations[opened.expanded.recomputes[k].op].id
     at = f".{full}".find(f".{name}")

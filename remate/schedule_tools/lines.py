@@ -12,7 +12,7 @@ _FEATURES: dict[str, type] = {PAGE_FEATURE: Page, SPLIT_FEATURE: Split}
 
 
 def lines(schedule: Schedule) -> dict[str, Instance]:
-    """Every line that places a block: JSON pointer -> instance. A line of a block stands for many instances."""
+    """Every line that places a block: JSON pointer -> instance. One line of a block can place many instances."""
     instances = {f"/program/{at}": instance for at, instance in enumerate(schedule.program)}
     for name, block in schedule.blocks.items():
         inside = f"/blocks/{escape(name)}/instances"
@@ -28,7 +28,7 @@ def entry_at(schedule: Schedule, pointer: str) -> Statement:
 
 
 def with_features(schedule: Schedule) -> Schedule:
-    """The schedule with what its statements need in `requires`, and nothing else of that."""
+    """The schedule with `requires` set to exactly the features that its statements need."""
     plans = [schedule.statements, *(plan for block in schedule.blocks.values() for plan in block.plans.values())]
     kinds = {type(statement) for plan in plans for statement in plan}
     needed = tuple(feature for feature, kind in _FEATURES.items() if kind in kinds)
@@ -37,7 +37,7 @@ def with_features(schedule: Schedule) -> Schedule:
 
 
 def with_plan(schedule: Schedule, pointers: Collection[str], plan: str) -> Schedule:
-    """The schedule in which the lines at `pointers` name another plan."""
+    """The schedule with another plan named in the lines at `pointers`."""
 
     def changed(instances: tuple[Instance, ...], where: str) -> tuple[Instance, ...]:
         return tuple(replace(i, plan=plan) if f"{where}/{at}" in pointers else i for at, i in enumerate(instances))

@@ -1,5 +1,7 @@
-"""What is legal in a schedule and yet most likely not meant. Findings carry codes of their own, documented in
-`schema/lint.md`; whatever is claimed about memory has been tried with the simulator."""
+"""Finds what is legal in a schedule but probably a mistake.
+
+Each finding has a code, which `schema/lint.md` documents. Every claim about memory is tried with the simulator.
+"""
 
 from __future__ import annotations
 
@@ -34,13 +36,18 @@ CODES = {
 
 
 def lint(opened: Analysis, path: str) -> list[ScheduleError]:
-    """All findings, without line and column. path: the file, as hints should name it."""
-    found = [*_unused_results(opened), *_twice(opened), *_unused_definitions(opened.schedule), *_equal(opened.schedule)]
+    """All findings, without line and column. path: name of the file for hints."""
+    findings = [
+        *_unused_results(opened),
+        *_twice(opened),
+        *_unused_definitions(opened.schedule),
+        *_equal(opened.schedule),
+    ]
     for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
-        found.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
-    found += [*_without_effect(opened), *_needless_pages(opened, path), *_slack(opened, path)]
-    found += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
-    return found
+        findings.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
+    findings += [*_without_effect(opened), *_needless_pages(opened, path), *_slack(opened, path)]
+    findings += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
+    return findings
 
 
 def _unused_results(opened: Analysis) -> Iterator[ScheduleError]:
@@ -50,7 +57,7 @@ def _unused_results(opened: Analysis) -> Iterator[ScheduleError]:
     names = _names(opened)
     for where, use in needed.items():
         if not use:
-            message = f"nobody uses what {names[where]} makes again here"
+            message = f"nothing uses the result of this recomputation of {names[where]}"
             yield ScheduleError("L001", message, where, "delete it: the time falls, results do not change")
 
 
@@ -64,13 +71,13 @@ def _twice(opened: Analysis) -> Iterator[ScheduleError]:
             told.add(where)
             point = opened.graph.operations[recompute.before].id
             yield ScheduleError(
-                "L008", f"{names[where]} recomputations a second time before {point}", where, "delete one of the two"
+                "L008", f"{names[where]} is recomputed a second time before {point}", where, "delete one of the two"
             )
         seen.add(key)
 
 
 def _without_effect(opened: Analysis) -> Iterator[ScheduleError]:
-    """By line of the file: none of the instances that it stands for pages anything there."""
+    """Pages that have no effect in any instance of their line."""
     leaving = {event.value for event in opened.linked.events if isinstance(event, PageOut | PageBack)}
     acts: dict[str, bool] = {}
     for page, where in zip(opened.expanded.pages, opened.expanded.paged, strict=True):
@@ -85,7 +92,7 @@ def _without_effect(opened: Analysis) -> Iterator[ScheduleError]:
 
 
 def _needless_pages(opened: Analysis, path: str) -> Iterator[ScheduleError]:
-    """The values of one operation, or the parameter, that the budget lets stay, what is waited for longest first; at
+    """The values of one operation, or one parameter, that fit the budget without paging, the longest stall first. At
     most one finding."""
     clock, budget, trials = opened.timeline.clock, opened.schedule.solve.budget, Trials(opened, ALLOWANCE // 2)
     if clock is None or opened.timeline.peak > budget:
@@ -108,11 +115,11 @@ def _needless_pages(opened: Analysis, path: str) -> Iterator[ScheduleError]:
 
 
 def _names(opened: Analysis) -> dict[str, str]:
-    """By pointer of a recomputation: the (first) operation that it stands for."""
-    operations, found = opened.graph.operations, {}
+    """For each JSON pointer of a recomputation, the first operation that it stands for."""
+    operations, names = opened.graph.operations, {}
     for recompute, where in zip(opened.expanded.recomputes, opened.expanded.stated, strict=True):
-        found.setdefault(where, operations[recompute.op].id)
-    return found
+        names.setdefault(where, operations[recompute.op].id)
+    return names
 
 
 def _unused_definitions(schedule: Schedule) -> Iterator[ScheduleError]:
@@ -124,21 +131,23 @@ def _unused_definitions(schedule: Schedule) -> Iterator[ScheduleError]:
             yield ScheduleError("L004", f"no instance uses block {name!r}", where, "delete it")
             continue
         several = sum(line.block == name for line in lines(schedule).values()) > 1
-        for plan in block.plans if not several else ():  # several instances: a choice for those who edit
+        for plan in (
+            block.plans if not several else ()
+        ):  # with several instances, an unused plan is a choice that editors may make
             if plan != BASELINE and (name, plan) not in named:
                 hint = "delete it, or let an instance use it"
                 yield ScheduleError("L003", f"no instance uses plan {plan!r}", f"{where}/plans/{escape(plan)}", hint)
 
 
 def _reachable(schedule: Schedule) -> set[str]:
-    found: set[str] = set()
+    names: set[str] = set()
     todo = [instance.block for instance in schedule.program]
     while todo:
         name = todo.pop()
-        if name not in found:
-            found.add(name)
+        if name not in names:
+            names.add(name)
             todo += [instance.block for instance in schedule.blocks[name].instances]
-    return found
+    return names
 
 
 def _equal(schedule: Schedule) -> Iterator[ScheduleError]:
@@ -154,7 +163,7 @@ def _equal(schedule: Schedule) -> Iterator[ScheduleError]:
 
 
 def _slack(opened: Analysis, path: str) -> Iterator[ScheduleError]:
-    """The most expensive operation whose recomputes the budget lets go; at most one finding."""
+    """The most expensive operation whose recomputations the budget does not need. At most one finding."""
     graph, timeline, budget = opened.graph, opened.timeline, opened.schedule.solve.budget
     if timeline.peak > budget or not opened.expanded.recomputes:
         return

@@ -1,6 +1,6 @@
-"""Three-way merge of schedules: plans, statements, instances and notes by meaning, figures computed anew.
+"""Three-way merge of schedules. Plans, statements, instances and notes merge by meaning; figures are computed again.
 
-The step itself is never mixed: at most one side may have planned another one.
+Steps are never mixed: at most one side may have a new step.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from remate_runtime.format import Schedule, check_fingerprint, decode, encode, f
 from .figures import FIGURES, refreshed
 from .merge_tree import Path, Side, TreeMerge
 
-_MAKER = ("strategy", "solver", "stopped_by", "cost", "parts")  # of one side, as a whole
+_MAKER = ("strategy", "solver", "stopped_by", "cost", "parts")  # taken from one side as a whole
 _DERIVED = (*FIGURES, *_MAKER, "lower_bound", "gap", "profile")
 
 
 class CannotMergeError(RemateError):
-    """Schedules that cannot be merged by meaning. The text says why, and what to do."""
+    """Schedules cannot be merged by meaning. The text says why, and what to do."""
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """text: the canonical text, with conflict markers if there are conflicts. conflicts: what both sides changed, each
-    in its own way, as JSON pointers without numbers. remarks: what a person should know besides."""
+    """text: canonical text, with conflict markers if there are conflicts. conflicts: JSON pointers, without numbers, of
+    what both sides changed differently. remarks: notes for the user."""
 
     text: bytes
     conflicts: tuple[str, ...]
@@ -39,11 +39,11 @@ class Merged(msgspec.Struct, frozen=True):
 
 
 def merge(base: Schedule, ours: Schedule, theirs: Schedule, names: tuple[str, str] = ("ours", "theirs")) -> Merged:
-    """What both sides made of `base`. names: of the sides, for conflict markers. Raises CannotMergeError."""
+    """Merge the changes of both sides to `base`. names: of the sides, for conflict markers. Raises CannotMergeError."""
     steps = [fingerprint(side) for side in (base, ours, theirs)]
     if len(set(steps)) == 3 or (steps[1] != steps[2] and steps[0] not in steps[1:]):
         raise CannotMergeError(
-            "both sides planned another step\n  hint: take one of them, and `remate replan` or `remate rebind` it to "
+            "both sides have a new step\n  hint: take one side, and `remate replan` or `remate rebind` it to "
             "the merged model"
         )
     schedule, conflicts = _merged(base, ours, theirs, "ours")
@@ -90,8 +90,8 @@ def _merged(base: Schedule, ours: Schedule, theirs: Schedule, prefer: Side) -> t
 
 
 def _keys(path: Path, items: list[Any]) -> list[Any] | None:
-    """What names the items of a list; statements by their point, pages by what they page, and one from the next at the
-    same point."""
+    """Keys for the items of a list. Statements are keyed by their point, pages by their values, and equal keys are
+    numbered."""
     if not all(isinstance(item, dict) for item in items):
         return None
     if path == ("statements",) or path[2:3] == ("plans",):
@@ -109,8 +109,8 @@ def _keys(path: Path, items: list[Any]) -> list[Any] | None:
 
 
 def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge, mixed: bool) -> Any:
-    """Figures are computed later; who solved it and why it stopped belongs to one side, or to none. measured: that of
-    the side whose costs are taken."""
+    """Merge the solve records without their figures. Solver and stopping reason come from one side, or from neither if
+    plans are mixed. measured: the record of the side whose costs are used."""
     sides = base, ours, theirs
     requested = [{k: v for k, v in side.items() if k not in _DERIVED} for side in sides]
     merged = merging.merged(requested[0], requested[1], requested[2], ("solve",))
@@ -127,7 +127,7 @@ def _solve(base: Any, ours: Any, theirs: Any, measured: Any, merging: TreeMerge,
 
 
 def _bounded(merged: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
-    """With the best bound that was proven for this step, these costs and this budget, or a larger one."""
+    """Add the best bound proven for this step, these costs, and this budget or a larger one."""
     costs, step = _costs_of(merged), fingerprint(merged)
     bounds = [
         side.solve.lower_bound
@@ -159,7 +159,8 @@ def _costs(tree: Any) -> tuple[Any, Any]:
 
 
 def _measured(trees: list[Any], theirs_replanned: bool) -> int:
-    """Whose costs to take, never a mixture: of who changed them; if both did, of the side whose step it is."""
+    """The side whose costs are used; costs are never mixed. If both sides changed them, the side with the new step
+    wins."""
     base, ours, theirs = map(_costs, trees)
     return 2 if ours == base or (theirs != base and theirs_replanned) else 1
 
@@ -178,7 +179,7 @@ def _take_costs(tree: Any, source: Any) -> None:
 
 
 def _marked(ours: str, theirs: str, names: tuple[str, str]) -> str:
-    """One text, in which lines that differ stand between conflict markers."""
+    """One text with conflict markers around the lines that differ."""
     a, b = ours.splitlines(), theirs.splitlines()
     merged: list[str] = []
     for kind, start, stop, other, end in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():

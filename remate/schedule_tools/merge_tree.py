@@ -1,4 +1,4 @@
-"""Three-way merge of JSON trees by meaning: entries of maps and of lists of named things, not lines."""
+"""Three-way merge of JSON trees by meaning: entries of maps and keyed lists instead of lines."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ KeysOf = Callable[[Path, list[Any]], list[Any] | None]  # keys of a list's items
 
 
 class TreeMerge:
-    """One merge. prefer: whose value is taken where both sides changed the same. keys_of: what names the items of a
-    list. conflicts: paths of what both changed, each in its own way."""
+    """One merge. prefer: whose value wins where both sides changed the same entry. keys_of: keys for the items of a
+    list. conflicts: paths that both sides changed differently."""
 
     def __init__(self, prefer: Side, keys_of: KeysOf) -> None:
         self.conflicts: list[Path] = []
         self._prefer, self._keys_of = prefer, keys_of
 
     def merged(self, base: Any, ours: Any, theirs: Any, path: Path = ()) -> Any:
-        """What became of `base` on both sides."""
+        """Merge the changes of both sides to `base`."""
         if ours == theirs or theirs == base:
             return ours
         if ours == base:
@@ -35,7 +35,7 @@ class TreeMerge:
         return ours if self._prefer == "ours" else theirs
 
     def _named(self, path: Path, items: list[Any]) -> dict[Any, Any] | None:
-        """The items of a list by their keys; None if it is one value."""
+        """The items of a list by their keys; None if the list is one value."""
         keys = self._keys_of(path, items)
         return None if keys is None or len(set(keys)) < len(keys) else dict(zip(keys, items, strict=True))
 
@@ -50,8 +50,8 @@ class TreeMerge:
 
 
 def _order(base: list[Any], ours: list[Any], theirs: list[Any]) -> list[Any]:
-    """The order of the side that changed it (ours, if both did), with what the other one has besides, each after what
-    it follows there."""
+    """The order of the side that changed it (ours if both did). Each additional key of the other side follows its
+    predecessor there."""
     first, second = (theirs, ours) if ours == base else (ours, theirs)
     keys, known = list(first), set(first)
     after: Any = None

@@ -1,7 +1,7 @@
-"""Schedule files of older versions: read them, and write them in the version that this remate writes.
+"""Reads schedule files of older versions and writes them in the current version.
 
-A step of a migration is a pure function from the JSON tree of one version to that of the next. It changes the tree's
-form and nothing of what it means; its `version` is set here.
+A migration step is a pure function from the JSON tree of one version to that of the next. It changes the form of the
+tree and not its meaning. `upgrade` sets its `version`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Migrated(msgspec.Struct, frozen=True):
 
 
 def migrate(data: bytes) -> Migrated:
-    """Read a file of any version up to the current one. Raise ScheduleError; R005 for a version that is newer."""
+    """Read a file of any version up to the current one. Raise ScheduleError, with R005 for a newer version."""
     version = version_of(data)
     if version is None or version >= VERSION:
         return Migrated(decode(data), VERSION)
@@ -38,7 +38,7 @@ def migrate(data: bytes) -> Migrated:
 
 
 def version_of(data: bytes) -> int | None:
-    """The version that a schedule states; None if the file is no sound JSON object that is a schedule."""
+    """The version that a schedule states; None if the file is not a JSON object with a version."""
     try:
         if scan(data):
             return None
@@ -50,7 +50,7 @@ def version_of(data: bytes) -> int | None:
 
 
 def upgrade(tree: Tree, steps: Mapping[int, Migration], target: int) -> Tree:
-    """Apply step after step until the tree has version `target`. Raise ScheduleError R005 where a step is missing."""
+    """Apply migration steps until the tree has version `target`. Raise ScheduleError R005 if a step is missing."""
     while (version := tree["version"]) < target:
         if version not in steps:
             hint = f"read it with the last remate that wrote this version, or {REPLAN}"

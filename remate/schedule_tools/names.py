@@ -1,4 +1,4 @@
-"""What a name on the command line refers to: an operation, an instance of a block, or a value of the flat step."""
+"""Resolves names from the command line: an operation, an instance of a block, or a value of the flat step."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .analysis import Analysis
 
 
 class Named(msgspec.Struct, frozen=True):
-    """Exactly one of the three. operation, value: index in the graph or -1. tiles: of an operation that is split, all
-    that it became; `operation` is the first of them that is no view."""
+    """An operation, a value or an instance; exactly one is set. operation, value: index in the graph, or -1. tiles: all
+    tiles of a split operation; `operation` is then its first tile that is not a view."""
 
     operation: int = -1
     value: int = -1
@@ -22,7 +22,7 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class IdIndex:
-    """Look-ups by full id. Built once for many."""
+    """Look-ups by full id. Build it once for many look-ups."""
 
     def __init__(self, opened: Analysis) -> None:
         self.operations = {op.id: index for index, op in enumerate(opened.graph.operations)}
@@ -32,7 +32,7 @@ class IdIndex:
         self.values = {value.name: index for index, value in enumerate(opened.graph.values)}
 
     def find(self, text: str) -> Named:
-        """What `text` (`%` may precede a value) stands for. Raise UnknownNameError with what may have been meant."""
+        """Resolve `text` (a value may start with `%`). Raise UnknownNameError with a suggestion."""
         bare = text.removeprefix("%")
         if text in self.operations:
             return Named(operation=self.operations[text])
@@ -50,12 +50,12 @@ class IdIndex:
 
     def unknown(self, text: str, what: str) -> UnknownNameError:
         known = self.places if what == "instance" else {**self.operations, **self.places, **self.values}
-        hint = did_you_mean(text.removeprefix("%"), known, "`remate show` lists what the schedule holds")
+        hint = did_you_mean(text.removeprefix("%"), known, "`remate show` lists the contents of the schedule")
         return UnknownNameError(f"there is no {what} {text[:120]!r}\n  hint: {hint}")
 
 
 def owners(opened: Analysis) -> list[InstanceSpan]:
-    """For every operation the innermost instance that holds it."""
+    """For each operation, the innermost instance that contains it."""
     places: list[InstanceSpan | None] = [None] * len(opened.graph.operations)
     for place in opened.expanded.places:
         if place.leaf:

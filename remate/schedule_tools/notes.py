@@ -1,4 +1,4 @@
-"""Remarks of people: where they stand, and carrying them to the schedule that takes another one's place."""
+"""Notes of people in a schedule: finds them, and carries them to the schedule that replaces it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from remate_runtime.format import Block, Schedule, input_leaves
 
-Where = tuple[Any, ...]  # names from the outside in; statements by what they say
+Where = tuple[Any, ...]  # names from the outside in; statements by their content
 _Visit = Callable[[Where, Any], Any]
 
 
 def notes_of(schedule: Schedule) -> dict[Where, str]:
-    """Every note of a schedule by its place; that of the schedule itself has the place ()."""
+    """Every note by its place. The note of the schedule itself has the place ()."""
     notes: dict[Where, str] = {}
 
     def visit(where: Where, thing: Any) -> Any:
@@ -29,8 +29,8 @@ def notes_of(schedule: Schedule) -> dict[Where, str]:
 def carry_notes(
     old: Schedule, new: Schedule, moved: Mapping[Where, Where] | None = None
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """`new` with the notes of `old` on what is in both, and those that found no place. Notes of `new` itself stay.
-    moved: places of `old` that are others in `new`."""
+    """Copy the notes of `old` to the same places of `new`. Notes of `new` stay. Returns the schedule, and the notes
+    without a place. moved: places of `old` that have another place in `new`."""
     left: dict[Where, str] = {}
     for where, note in notes_of(old).items():
         there = (moved or {}).get(where, where)

@@ -1,4 +1,4 @@
-"""Bytes of the state of any optimizer: what it makes for tensors without memory, in one step."""
+"""Bytes of any optimizer's state: runs one step of it on tensors without memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HINT = "\n  hint: state the bytes of its state instead: optimizer_bytes, --opti
 
 
 def factory_named(path: str) -> Factory:
-    """The class of an optimizer by its path, `torch.optim.Adafactor`. Raises UnknownNameError."""
+    """The class of an optimizer, by its path such as `torch.optim.Adafactor`. Raises UnknownNameError."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)
@@ -28,16 +28,16 @@ def factory_named(path: str) -> Factory:
 
 
 def optimizer_bytes(model: Model, factory: Factory) -> int:
-    """Bytes that the state of an optimizer takes for the trainable parameters of a model, on their device.
+    """Bytes of an optimizer's state for the trainable parameters of a model, on their device.
 
-    The optimizer is made for each kind of parameter on the meta device, and makes one step.
+    The optimizer runs one step on the meta device for each kind of parameter.
 
     Args:
         model: Parameters by name and type, and which of them are frozen.
-        factory: Makes the optimizer of a list of parameters, for example `torch.optim.AdamW`.
+        factory: Creates the optimizer from a list of parameters, for example `torch.optim.AdamW`.
 
     Raises:
-        UnknownNameError: It makes no state that way, for example because it runs kernels of its own.
+        UnknownNameError: The optimizer cannot run that way, for example because it uses kernels of its own.
     """
     frozen, sizes, total = set(model.frozen), dict[str, int](), 0
     unit = operators.DEVICES[model.device].allocation
@@ -50,7 +50,7 @@ def optimizer_bytes(model: Model, factory: Factory) -> int:
 
 
 def _state(text: str, factory: Factory) -> list[int]:
-    """Bytes of each storage that the optimizer keeps for one parameter of this type."""
+    """Bytes of each storage that the optimizer keeps for a parameter of this type."""
     import torch
 
     from remate_runtime.operator_calls import TORCH_DTYPES
@@ -63,7 +63,7 @@ def _state(text: str, factory: Factory) -> list[int]:
     try:
         optimizer = factory([parameter])
         optimizer.step()
-    except Exception as error:  # state that was made before the step asked for values is complete
+    except Exception as error:  # state created before the step read values is complete
         if optimizer is None or not optimizer.state.get(parameter):
             name = getattr(factory, "__qualname__", repr(factory))
             raise UnknownNameError(f"{name} cannot be run on a tensor {text} without memory: {error}{_HINT}") from None

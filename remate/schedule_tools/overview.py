@@ -1,4 +1,4 @@
-"""Where the memory of a schedule goes: the values that cost most at the peak, and what more memory would buy."""
+"""Where the memory of a schedule goes: the largest values at the peak, and what a larger budget would allow."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ COSTLIEST = 10
 
 class Costly(msgspec.Struct, frozen=True):
     """Values at the peak that differ only in the numbers of their names. state: kept | recompute | in use | output |
-    gradient | backward | tangent | generator state | buffer copy. other: keep | recompute, the opposite of what is done
-    with all of them, and what the step would then cost (null: there is no other choice, or it was not tried)."""
+    gradient | backward | tangent | generator state | buffer copy.
+
+    other: keep | recompute, the opposite of the current choice for all of them, and the cost of the step with it (null:
+    no other choice, or not tried).
+    """
 
     name: str
     type: str
@@ -32,8 +35,8 @@ class Costly(msgspec.Struct, frozen=True):
 
 
 class Purchase(msgspec.Struct, frozen=True):
-    """What `extra` bytes beyond the budget buy. keep: operations to keep, in groups. everything: all recomputations can
-    go."""
+    """The gain from `extra` bytes beyond the budget. keep: operations to keep, in groups. everything: all
+    recomputations can be dropped."""
 
     extra: int
     keep: tuple[tuple[str, int], ...]
@@ -52,7 +55,8 @@ class Overview(msgspec.Struct, frozen=True):
 
 
 def overview(opened: Analysis, extra: int | None = None) -> Overview:
-    """extra: bytes of budget to spend beyond the file's; None: a tenth of the baseline's peak."""
+    """Find the largest values at the peak, and what a larger budget allows. extra: additional bytes; None: a tenth of
+    the baseline's peak."""
     if extra is None:
         extra = opened.baseline.peak // 10
     steps = StepPositions(opened)
@@ -117,7 +121,7 @@ def _purchase(opened: Analysis, steps: StepPositions, trials: Trials, extra: int
 
 
 def _longest(ranked: list[int], limit: int, trials: Trials) -> tuple[list[int], TrialResult | None]:
-    """By halving: a number of the first operations of `ranked` that can be kept within `limit`."""
+    """Bisect for the number of first operations of `ranked` that can be kept within `limit`."""
     low, high, best = 0, len(ranked), None
     while low < high and trials.left > 0:
         middle = (low + high + 1) // 2

@@ -1,5 +1,4 @@
-"""A file for parts of a model against the live model: its parts, how the model calls them, and the step of one of
-them."""
+"""Compares a file for parts of a model with the live model: the parts, their calls, and the step of a part."""
 
 from __future__ import annotations
 
@@ -17,8 +16,15 @@ from .staleness import StalenessCause, differences, digest_differences_of
 
 
 def part_differences(opened: Analysis, call: RecordedCall, used: Sequence[str]) -> list[StalenessCause]:
-    """All causes of staleness; empty if the file fits. call: of the whole model. used: outputs that get a gradient.
-    Raises CaptureError where a part cannot be traced any more."""
+    """All causes of staleness; empty if the file fits.
+
+    Args:
+        call: Arguments of the whole model.
+        used: Outputs that receive a gradient.
+
+    Raises:
+        CaptureError: A part cannot be traced any more.
+    """
     planned = opened.schedule.model
     paths = list(unfold_paths(planned.at))
     try:

@@ -1,4 +1,4 @@
-"""The largest of any stretch of numbers, in constant time after one preparation."""
+"""The maximum of any range of numbers, in constant time after one preparation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 class Maxima:
-    """Largest of every stretch whose length is a power of two; two of them cover any stretch."""
+    """Maximum of every range whose length is a power of two. Two of them cover any range."""
 
     def __init__(self, numbers: Sequence[int]) -> None:
         self._levels = [list(numbers)]

@@ -1,4 +1,4 @@
-"""What a stretch of held memory is there for."""
+"""The role of each value that is in memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLES = (
 
 
 class Roles:
-    """The role of what a storage holds. Look-ups are computed once, for many questions."""
+    """Roles of the contents of storages. Look-ups are computed once, for many queries."""
 
     def __init__(self, opened: Analysis) -> None:
         self._back = {(at, event.value) for at, event in enumerate(opened.linked.events) if isinstance(event, PageBack)}
@@ -39,7 +39,7 @@ class Roles:
         return {self.graph.root[value] for _, value in self.graph.gradients}
 
     def role(self, allocation: Allocation, value: int | None) -> str:
-        """One of ROLES. value: what `allocation` holds at the moment in question; None for a state of the generator."""
+        """One of ROLES. value: content of `allocation` at that moment; None for a generator's state."""
         if value is None:
             return "generator state"
         about = self.graph.values[value]

@@ -1,8 +1,8 @@
-"""What the published JSON Schema says of a file that the reader accepts: nothing, or one of the two is wrong.
+"""Compares the published JSON Schema with a file that the reader accepts. A difference means that one of the two is
+wrong.
 
-Editors and other people's tools go by the schema, so `check` holds a file to it, too. The reader refuses all that the
-schema refuses (the corpus and the tests of the format say so file by file), and is the one that describes it, with
-better words.
+Editors and other tools use the schema, so `check` validates against it, too. The reader refuses every file that the
+schema refuses, with better messages. The corpus and the tests of the format check that for each file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from remate_runtime.format import escape, locate
 
 from .schema_file import load_schema
 
-MOST_BYTES = 1 << 20  # of a file: the schema takes about two seconds for so much
+MOST_BYTES = 1 << 20  # bytes of a file; the schema needs about two seconds for that many
 _SHOWN = 20  # faults
 _CODES = {
     "additionalProperties": "R010",
@@ -28,14 +28,14 @@ _CODES = {
 
 
 def schema_faults(text: str) -> list[ScheduleError]:
-    """Faults by the schema, with their places in `text`, which the reader accepts; none for more than MOST_BYTES."""
+    """Faults by the schema, with their places in `text`. Empty for a text above MOST_BYTES."""
     if len(text) > MOST_BYTES:
         return []
     faults = []
     for error in _validator().iter_errors(json.loads(text)):
         where = "".join(f"/{escape(str(part))}" for part in error.absolute_path)
         message = f"the published JSON Schema refuses it: {error.message[:200]}"
-        hint = "mend the file; if it is right, this is a defect of remate: please report it with the file"
+        hint = "correct the file; if it is right, please report this as a bug of remate, with the file"
         faults.append(ScheduleError(_CODES.get(str(error.validator), "R013"), message, where, hint))
         if len(faults) == _SHOWN:
             break

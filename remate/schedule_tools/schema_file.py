@@ -1,4 +1,4 @@
-"""Where the JSON Schema of the schedule format is: inside the installed package, or in the source tree."""
+"""Finds the JSON Schema of the schedule format: in the installed package, or in the source tree."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 NAME = "schedule-1.schema.json"
-SCHEMA_URL = NAME  # what a schedule states as `$schema`: relative, so that an editor finds a copy beside the file
+SCHEMA_URL = NAME  # the `$schema` of a schedule: relative, so that editors use a copy beside the file
 
 
 def schema_path() -> Path:
-    """The schema's file. An installed wheel carries it in the package `remate`; an editable install has it in
-    `schema/`.
+    """The file of the schema. An installed wheel has it in the package `remate`, an editable install in `schema/`.
 
-    Raises FileNotFoundError if the installation is damaged.
+    Raises:
+        FileNotFoundError: The installation is damaged.
     """
     here = Path(__file__).resolve().parents[1]
     for path in (here / NAME, here.parent / "schema" / NAME):

@@ -1,5 +1,4 @@
-"""A schedule that names sizes, looked at over its range: legal everywhere, and up to which sizes it is within its
-budget."""
+"""Evaluates a schedule over its range of sizes: whether each size is legal, and which sizes are within the budget."""
 
 from __future__ import annotations
 
@@ -28,14 +27,14 @@ from remate_runtime.support.quantities import size as quantity
 from .analysis import Analysis, analyse
 from .figures import refreshed
 
-_ALL = 3  # dimensions of which all combinations are looked at; of more, some
-_LADDER = 4  # sizes of each dimension for which the largest of the first one is looked for
+_ALL = 3  # up to this many dimensions, all corners are evaluated; with more, some
+_LADDER = 4  # sizes of each other dimension for which the largest first dimension is searched
 
 Size = dict[str, int]
 
 
 class AtSize(msgspec.Struct, frozen=True):
-    """peak, baseline: bytes. recomputes: of the plan there."""
+    """peak, baseline: bytes. recomputes: number of recomputations at this size."""
 
     dims: Size
     peak: int
@@ -44,13 +43,14 @@ class AtSize(msgspec.Struct, frozen=True):
 
 
 class BudgetedRange(msgspec.Struct, frozen=True):
-    """What the budget allows over the range of a schedule. corners: at its ends. largest: sizes within the budget, with
-    the first dimension as large as can be for sizes of the others; none of these: the budget holds at every corner."""
+    """What the budget allows over the range of a schedule. corners: results at the ends of the range. largest: sizes
+    within the budget whose first dimension is as large as possible for the others; empty if the budget holds at every
+    corner."""
 
     budget: int
     corners: tuple[AtSize, ...]
     largest: tuple[AtSize, ...]
-    never: tuple[Size, ...]  # sizes of the others at which even the smallest first dimension is over the budget
+    never: tuple[Size, ...]  # sizes at which even the smallest first dimension exceeds the budget
 
     @property
     def everywhere(self) -> bool:
@@ -58,15 +58,14 @@ class BudgetedRange(msgspec.Struct, frozen=True):
 
 
 def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
-    """The plain schedule of a size, with the plan and the figures that it has there. Raises BindError,
-    ScheduleError."""
+    """The plain schedule for a size, with its plan and figures at that size. Raises BindError, ScheduleError."""
     plain, dropped, recomputes = fitted(schedule, dims)
     if is_planned(schedule, dims):
         return plain
     size = checked_size(schedule.model.dims, dims)
     remarks = [f"at {spelled(size)}, with the times of the size that was planned"]
     remarks += (
-        [f"{dropped} of {recomputes} recomputations are left out: the budget does not call for them here"]
+        [f"{dropped} of {recomputes} recomputations are left out: the budget does not need them here"]
         if dropped
         else []
     )
@@ -77,7 +76,7 @@ def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
 
 
 def size_of(recorded: Model, live: Model) -> Size:
-    """The size at which a live model was captured, by its inputs. Raises BindError where they are not of one size of
+    """The size at which a live model was captured, from its inputs. Raises BindError if they do not have one size of
     the range."""
     given = {leaf.name: parse_type(leaf.text) for leaf in input_leaves(live.inputs)}
     sizes: Size = {}
@@ -88,13 +87,13 @@ def size_of(recorded: Model, live: Model) -> Size:
                 sizes.setdefault(name, shape[axis])
     lacking = [name for name in recorded.dims if name not in sizes]
     if lacking:
-        raise BindError(f"no input of the model reports what {lacking[0]} is")
+        raise BindError(f"no input of the model has the size {lacking[0]}")
     return checked_size(recorded.dims, sizes)
 
 
 def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
-    """A schedule that names the sizes of another one, opened at the size that the other was planned at, if that is in
-    its range: so that what they take can be compared."""
+    """Open a schedule with named sizes at the planned size of another one, if its range includes that, so that the two
+    can be compared."""
     dims = {name: dim.planned for name, dim in other.schedule.model.dims.items()}
     if not dims or dims.keys() != opened.schedule.model.dims.keys():
         return opened
@@ -105,14 +104,14 @@ def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
 
 
 def is_planned(schedule: Schedule, dims: Mapping[str, int]) -> bool:
-    """Whether it is the size that the schedule was planned at."""
+    """Whether this is the size for which the schedule was planned."""
     declared = schedule.model.dims
     return all(number == declared[name].planned for name, number in checked_size(declared, dims).items())
 
 
 def over_range(schedule: Schedule) -> BudgetedRange:
-    """Evaluate the corners of the range, and where they are not all within the budget find the largest sizes that are,
-    a peak taken to grow with every size. Raises ScheduleError for a size at which the step is not legal."""
+    """Evaluate the corners of the range. If some exceed the budget, find the largest sizes that do not, assuming that
+    the peak grows with every size. Raises ScheduleError for a size at which the step is not legal."""
     budget, declared = schedule.solve.budget, schedule.model.dims
     corners = tuple(evaluated(schedule, size) for size in corner_sizes(declared))
     if all(corner.peak <= budget for corner in corners):
@@ -130,8 +129,8 @@ def over_range(schedule: Schedule) -> BudgetedRange:
 
 
 def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
-    """What is illegal at sizes where the planned one is legal: at the ends of the range, and between them where a size
-    is odd. A fault says at which size it was met first."""
+    """Faults at other sizes, although the planned size is legal: at the ends of the range, and at odd sizes in between.
+    A fault names the first size at which it occurs."""
     faults: dict[tuple[str, str], ScheduleError] = {}
     between = {name: _odd(dim) for name, dim in schedule.model.dims.items()}
     for size in (*corner_sizes(schedule.model.dims), between):
@@ -147,7 +146,7 @@ def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
 
 
 def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:
-    """The ends of the range, the largest first; of more than three dimensions, some of the corners."""
+    """The ends of the range, the largest first. With more than three dimensions, only some of the corners."""
     least, most = ({name: getattr(dim, end) for name, dim in declared.items()} for end in ("min", "max"))
     if len(declared) > _ALL:
         yield from (most, least, *({**most, name: least[name]} for name in declared))
@@ -158,7 +157,7 @@ def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:
 
 
 def evaluated(schedule: Schedule, dims: Size) -> AtSize:
-    """What a size takes. Raises ScheduleError."""
+    """Peak and number of recomputations at a size. Raises ScheduleError."""
     expanded = expand(fitted(schedule, dims).schedule)
     peak = simulate(link(expanded.graph, expanded.recomputes, expanded.pages)).peak
     baseline = simulate(link(expanded.graph)).peak if expanded.recomputes or expanded.pages else peak
@@ -181,7 +180,7 @@ def _largest(schedule: Schedule, first: str, rest: Size) -> AtSize | None:
 
 
 def _ladder(dim: Dimension) -> list[int]:
-    """The planned size, the ends, and some between them, each about half of the next."""
+    """The planned size, the ends, and some sizes in between, each about half of the next."""
     steps = {dim.min, dim.planned, dim.max}
     number = dim.max
     while number > dim.min and len(steps) < _LADDER:
@@ -191,7 +190,7 @@ def _ladder(dim: Dimension) -> list[int]:
 
 
 def _odd(dim: Dimension) -> int:
-    """A size between the ends, odd if there is one."""
+    """A size between the ends, odd if possible."""
     middle = (dim.min + dim.max) // 2 // dim.multiple
     middle += 1 - middle % 2 if (middle + 1) * dim.multiple <= dim.max else 0
     return max(dim.min, middle * dim.multiple)

@@ -1,4 +1,4 @@
-"""Whether a live model is still the one that a schedule was planned for; every cause by name, with both values."""
+"""Whether a live model is still the one that a schedule was planned for. Every cause has a name and both values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ABSENT = "absent"
 
 
 class StalenessCause(msgspec.Struct, frozen=True):
-    """One cause: what it is about, its value in the file and in the live model (`absent` where there is none)."""
+    """One cause: its subject, and its values in the file and in the live model (`absent` if there is none)."""
 
     what: str
     file: str
@@ -30,7 +30,7 @@ class StalenessCause(msgspec.Struct, frozen=True):
 
 
 def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph: Graph) -> list[StalenessCause]:
-    """All causes of staleness, the most telling first; empty if the schedule fits the live model."""
+    """All causes of staleness, the most informative first; empty if the schedule fits the live model."""
     causes = [*_settings(recorded, live), *_signature(recorded, live)]
     return causes + list(_operations(recorded_graph, live_graph))
 

@@ -1,4 +1,5 @@
-"""Look-ups over the events of an opened schedule: where operations run, where values live, what reads them."""
+"""Look-ups over the events of an opened schedule: when operations run, when values are live, and which operations read
+them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from .analysis import Analysis
 
 
 class ResidentSpan(msgspec.Struct, frozen=True):
-    """A value held by a storage of the device from position `start` through `end`."""
+    """A storage of the device that contains a value from position `start` through `end`."""
 
     start: int
     end: int
@@ -32,14 +33,14 @@ class ResidentSpan(msgspec.Struct, frozen=True):
 
 
 class StepPositions:
-    """Everything is computed on first use, once."""
+    """Look-ups that are each computed once, on first use."""
 
     def __init__(self, opened: Analysis) -> None:
         self.opened, self.graph = opened, opened.graph
 
     @cached_property
     def first_run(self) -> list[int]:
-        """By operation: position of its first execution; -1 for a view that nobody needs."""
+        """For each operation, the position of its first execution; -1 for an unused view."""
         positions = [-1] * len(self.graph.operations)
         for at, event in enumerate(self.opened.linked.events):
             if isinstance(event, Execution) and positions[event.op] < 0:
@@ -48,7 +49,7 @@ class StepPositions:
 
     @cached_property
     def spans(self) -> dict[int, list[ResidentSpan]]:
-        """By value that owns a storage: where it is held, in order."""
+        """For each value that owns a storage, when it is in memory, in order."""
         spans_of: dict[int, list[ResidentSpan]] = {}
         for allocation, contents in self.opened.contents.items():
             ends = [start for start, _ in contents[1:]] + [allocation.death]
@@ -61,7 +62,7 @@ class StepPositions:
 
     @cached_property
     def recomputes_of(self) -> dict[int, list[int]]:
-        """By operation that is recomputed: the indices of its recomputations in `expanded.recomputes`."""
+        """For each recomputed operation, the indices of its recomputations in `expanded.recomputes`."""
         indices: dict[int, list[int]] = {}
         for index, recompute in enumerate(self.opened.expanded.recomputes):
             indices.setdefault(recompute.op, []).append(index)
@@ -69,7 +70,8 @@ class StepPositions:
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
-        """By value that owns a storage: operations, views aside, that read it or a view of it, in step order."""
+        """For each value that owns a storage, the operations, without views, that read it or a view of it, in step
+        order."""
         readers_of: dict[int, list[int]] = {}
         for index, op in enumerate(self.graph.operations):
             if not op.view:
@@ -78,7 +80,7 @@ class StepPositions:
         return readers_of
 
     def count(self, span: ResidentSpan) -> int:
-        """Operations, views among them, and turns during which a span lasts."""
+        """Number of operations, with views, and boundaries during a span."""
         return sum(
             not isinstance(event, Free | Update | Deliver | Paging)
             for event in self.opened.linked.events[span.start : span.end + 1]
@@ -92,7 +94,7 @@ class StepPositions:
         return sum(self.graph.nbytes(value) for value in self.made(operation))
 
     def first_backward_read(self, operation: int) -> int:
-        """The first backward operation that reads what `operation` makes; -1 if none does."""
+        """The first backward operation that reads a result of `operation`; -1 if there is none."""
         backward_start = self.graph.backward_start
         reads = (
             index for value in self.made(operation) for index in self.readers.get(value, ()) if index >= backward_start
@@ -100,15 +102,15 @@ class StepPositions:
         return min(reads, default=-1)
 
     def alive(self, value: int, position: int) -> bool:
-        """Whether `value` (or, for a view, its base) is held just before `position`. Sources always are."""
+        """Whether `value`, or the base of a view, is in memory just before `position`. Sources always are."""
         root = self.graph.root[value]
         if self.graph.values[root].producer < 0:
             return True
         return any(span.start < position <= span.end for span in self.spans.get(root, ()))
 
     def closure(self, operation: int, before: int) -> list[int]:
-        """`operation` and the forward operations that would be recomputed with it before operation `before`, so that no
-        value needs to be kept for it; in forward order."""
+        """`operation` and the forward operations to recompute with it before operation `before`, so that no value must
+        be kept for it. In forward order."""
         position = self.first_run[before]
         operations, todo = {operation}, [operation]
         while todo:
@@ -125,13 +127,13 @@ class StepPositions:
 
 
 def recompute_positions(linked: Linked) -> list[int]:
-    """Position of every recomputation, in the order of `expanded.recomputes`."""
+    """Position of each recomputation, in the order of `expanded.recomputes`."""
     return [at for at, event in enumerate(linked.events) if isinstance(event, RecomputeRun)]
 
 
 def useful(linked: Linked) -> list[bool]:
-    """By recompute, in the order of `expanded.recomputes`: whether something needs its result, useless recomputations
-    not counted."""
+    """For each recomputation, in the order of `expanded.recomputes`, whether something uses its result. Useless
+    recomputations do not count as uses."""
     graph = linked.graph
     live = {gradient for _, gradient in graph.gradients}
     flags: list[bool] = []
@@ -153,5 +155,5 @@ def useful(linked: Linked) -> list[bool]:
 
 
 def ordered(recomputes: list[FlatRecompute]) -> list[FlatRecompute]:
-    """As a schedule executes them: by point, and before one point in the order given."""
+    """Recomputations in execution order: by point, and stable at the same point."""
     return sorted(recomputes, key=lambda recompute: recompute.before)

@@ -1,5 +1,4 @@
-"""Trying other recomputations for the same step: the linker and the simulator, within an allowance that bounds the
-time."""
+"""Tries other recomputations for the same step with the linker and the simulator, within an allowance of work."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ ALLOWANCE = 40_000  # executions simulated: a few tenths of a second
 
 
 class TrialResult(msgspec.Struct, frozen=True):
-    """What other recomputations would cost: bytes, ns, how many recomputations are left, and bytes summed over the
-    steps."""
+    """Cost of a trial: bytes, ns, number of remaining recomputations, and bytes summed over the steps."""
 
     peak: int
     time: int
@@ -28,13 +26,13 @@ class TrialResult(msgspec.Struct, frozen=True):
 
 
 class Trials:
-    """Each trial costs its executions. Once the allowance is used up, `cost` returns None."""
+    """Runs trials. Each one costs its executions; when the allowance is used up, `cost` returns None."""
 
     def __init__(self, opened: Analysis, allowance: int = ALLOWANCE) -> None:
         self.opened, self.left = opened, allowance
 
     def cost(self, recomputes: Iterable[FlatRecompute]) -> TrialResult | None:
-        """Cost of the step with these recomputations, those aside whose results nobody needs."""
+        """Cost of the step with these recomputations. Recomputations with unused results are dropped."""
         if self.left <= 0:
             return None
         chosen = ordered(list(recomputes))
@@ -51,11 +49,11 @@ class Trials:
         return self.cost(recompute for recompute in self.opened.expanded.recomputes if recompute.op not in operations)
 
     def recomputing(self, more: Iterable[FlatRecompute]) -> TrialResult | None:
-        """With further recomputations. At one point they come before those that are there, in their order."""
+        """With further recomputations. At the same point they come before the existing ones, in their order."""
         return self.cost([*more, *self.opened.expanded.recomputes])
 
     def of_schedule(self, schedule: Schedule) -> TrialResult | None:
-        """Cost of another schedule of the same step, as it stands."""
+        """Cost of another schedule of the same step, unchanged."""
         if self.left <= 0:
             return None
         expanded = expand(schedule)
@@ -64,12 +62,12 @@ class Trials:
         return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
     def without_pages(self, values: Collection[int], recomputes: Sequence[FlatRecompute] = ()) -> TrialResult | None:
-        """With these values kept instead of paged, or with these recomputations instead."""
+        """With these values kept instead of paged, and optionally with these additional recomputations."""
         if self.left <= 0:
             return None
         expanded = self.opened.expanded
         pages = [page for page in expanded.pages if page.value not in values]
-        again = sorted([*recomputes, *expanded.recomputes], key=lambda one: one.before)
+        again = sorted([*recomputes, *expanded.recomputes], key=lambda recompute: recompute.before)
         timeline = simulate(self._link(again, pages))
         return TrialResult(timeline.peak, timeline.time, len(again), sum(timeline.during))
 
@@ -82,6 +80,6 @@ class Trials:
         return TrialResult(timeline.peak, timeline.time, len(expanded.recomputes), sum(timeline.during))
 
     def _link(self, recomputes: list[FlatRecompute], pages: Sequence[FlatPage] | None = None) -> Linked:
-        """pages: default: those of the schedule."""
+        """pages: by default those of the schedule."""
         self.left -= len(self.opened.graph.operations) + len(recomputes)
         return link(self.opened.graph, recomputes, self.opened.expanded.pages if pages is None else pages)

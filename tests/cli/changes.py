@@ -1,4 +1,4 @@
-"""Editing the copies of schedule files that a test works on."""
+"""Edits copies of schedule files for tests."""
 
 from __future__ import annotations
 

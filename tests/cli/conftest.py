@@ -1,4 +1,4 @@
-"""Running a command inside the test process."""
+"""Runs commands inside the test process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 
 @pytest.fixture(autouse=True)
 def silent_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine, commands would say that they are still at work."""
+    """Silence messages that commands print while they work on a busy machine."""
     monkeypatch.setattr(Waiting.__init__, "__defaults__", (3600.0, *(Waiting.__init__.__defaults__ or ())[1:]))
 
 
@@ -35,7 +35,7 @@ def silent_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
 def remate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
-    """`remate("check", "mlp.json")` runs in a folder that holds copies of the files of `data/`."""
+    """`remate("check", "mlp.json")` runs in a folder with copies of the files of `data/`."""
     shutil.copytree(DATA, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
 
@@ -58,5 +58,5 @@ def planned_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def planned(remate: Callable[..., Outcome], planned_once: Path) -> None:
-    """`s.json` in the folder of the test is planned for `models.py:build`."""
+    """Plan `models.py:build` and write `s.json` into the folder of the test."""
     shutil.copy(planned_once, "s.json")

@@ -1,4 +1,4 @@
-"""The command as a process of its own."""
+"""Runs the command as a separate process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_shell(line: str, folder: Path, **variables: str) -> subprocess.CompletedP
 
 
 def at_terminal(argv: list[str], folder: Path, columns: int) -> str:
-    """What a person sees of a command at a terminal that wide: standard output and standard error as they come."""
+    """Output of a command at a terminal of this width: standard output and standard error interleaved."""
     shutil.copytree(DATA, folder, dirs_exist_ok=True)
     ours, theirs = os.openpty()
     given = environment(COLUMNS=str(columns), TERM="xterm", NO_COLOR="")

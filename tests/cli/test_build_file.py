@@ -1,4 +1,4 @@
-"""`FILE.py:build`: what is found, and how each failure is reported."""
+"""`FILE.py:build`: which functions are accepted, and how each failure is reported."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_missing_file_and_folder(remate: Remate) -> None:
 
 
 def test_deleted_recompute_is_legal_and_its_peak_is_found(remate: Remate) -> None:
-    """An edit of the plan changes the figures, nothing else; `check` names the new ones."""
+    """Editing the plan changes only the figures, and `check` reports the new ones."""
     edit("mlp.json", ('"plan": "recompute"', '"plan": "baseline"'))
     outcome = remate("check", "mlp.json")
     assert outcome.status == 1

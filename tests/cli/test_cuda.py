@@ -1,4 +1,4 @@
-"""On a CUDA device: a schedule is planned there, compared, trained by, and its memory measured and drawn."""
+"""On a CUDA device: plan and compare a schedule, train with it, and measure and draw its memory."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def test_bytes_of_the_state_and_a_reserve_are_subtracted(remate: Remate) -> None
 
 @pytest.mark.parametrize("name", ["Adafactor", "Adadelta", "NAdam", "Adagrad", "SGD", "AdamW"])
 def test_any_optimizer_makes_one_step_without_memory(remate: Remate, name: str) -> None:
-    """As much as the state of a real one, but for its counters."""
+    """The predicted state equals that of a real optimizer, except counters."""
     model = load("mlp.json").model
     (held,) = [r for r in residents(model, f"torch.optim.{name}") if r.what == "optimizer state"]
     shapes = [parse_type(text).shape for text in model.parameters.values()]
@@ -93,7 +93,9 @@ def test_any_optimizer_makes_one_step_without_memory(remate: Remate, name: str) 
         parameter.grad = torch.ones_like(parameter)
     optimizer = getattr(torch.optim, name)(parameters)
     optimizer.step()
-    state = [t for one in optimizer.state.values() for t in one.values() if isinstance(t, torch.Tensor) and t.dim()]
+    state = [
+        t for values in optimizer.state.values() for t in values.values() if isinstance(t, torch.Tensor) and t.dim()
+    ]
     assert held.nbytes == sum(tensor.untyped_storage().nbytes() for tensor in state)
     frozen = replace(model, frozen=tuple(model.parameters))
     assert [r.nbytes for r in residents(frozen, f"torch.optim.{name}")][3] == 0
@@ -125,7 +127,7 @@ MADE: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd-momentum": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
     "adagrad": torch.optim.Adagrad,
     "rmsprop": torch.optim.RMSprop,
-    "muon": lambda p: torch.optim.Muon([one for one in p if one.dim() == 2]),
+    "muon": lambda p: torch.optim.Muon([weight for weight in p if weight.dim() == 2]),
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "adamax": torch.optim.Adamax,

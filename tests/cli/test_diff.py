@@ -1,4 +1,4 @@
-"""`remate diff`: decisions, graphs and records that differ, for people, as JSON, and called by git."""
+"""`remate diff`: decisions, graphs and records that differ, as text, as JSON, and called by git."""
 
 from __future__ import annotations
 
@@ -64,16 +64,16 @@ def test_graph_model_and_record(remate: Remate, golden: Golden) -> None:
 
 
 def test_another_activation_is_named(remate: Remate) -> None:
-    """Operations that take a place, and what reads them, are no additions, removals and changes of arguments."""
+    """Replaced operations and their readers are not reported as additions, removals or changed arguments."""
     text = Path("mlp.json").read_text()
     assert "aten.gelu_backward" in text
     text = text.replace("gelu", "silu")
     Path("new.json").write_text(text)
     assert remate("diff", "mlp.json", "new.json").err == ""
-    found = remate("diff", "mlp.json", "new.json").out
-    assert "operators: aten.gelu -> aten.silu 6x, aten.gelu_backward -> aten.silu_backward 6x" in found
-    assert " added" not in found.split("model")[0]
-    assert " removed" not in found.split("model")[0]
+    printed = remate("diff", "mlp.json", "new.json").out
+    assert "operators: aten.gelu -> aten.silu 6x, aten.gelu_backward -> aten.silu_backward 6x" in printed
+    assert " added" not in printed.split("model")[0]
+    assert " removed" not in printed.split("model")[0]
 
 
 def test_another_profile_is_one_line(remate: Remate) -> None:
@@ -91,7 +91,7 @@ def test_another_profile_is_one_line(remate: Remate) -> None:
 
 
 def test_what_was_planned_for_compiled_execution(remate: Remate) -> None:
-    """As sizes, not as the file's record; a peak that an edit made unknown is none."""
+    """Differences are printed as sizes. A peak that an edit made unknown has no value."""
     for name, text in (("a.json", '"budget": 2097152, "peak": 1048576'), ("new.json", '"budget": 1048576')):
         change("mlp.json", ('"cost": "cpu"', f'"cost": "cpu", "compiled": {{{text}}}'), to=name)
     results = [remate("diff", old, "new.json").out for old in ("a.json", "mlp.json")]

@@ -1,4 +1,4 @@
-"""`remate edit`: the lines that change are those that a person would change."""
+"""`remate edit` changes the lines that a person would change."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_notes_stay(remate: Remate) -> None:
 
 
 def test_a_shared_line_needs_all(remate: Remate) -> None:
-    """An instance inside a block that is used several times stands on one line with its likes."""
+    """Instances inside a block that is used several times share one line."""
     nested = Path(__file__).parents[2] / "schema" / "corpus" / "valid" / "nested.json"
     Path("nested.json").write_text(nested.read_text())
     from remate.schedule_tools.analysis import open_schedule

@@ -62,7 +62,7 @@ def test_what_more_memory_buys_is_simulated(remate: Remate) -> None:
 
 
 def test_closure_names_what_else_would_recompute(remate: Remate) -> None:
-    """gelu reads addmm, which the plan recomputations only later: recomputing gelu alone keeps addmm alive for it."""
+    """gelu reads addmm, which the plan recomputes only later. Recomputing gelu alone keeps addmm alive."""
     change("mlp.json", ('"%layers.5.grad.mm_x"}', '"%layers.5.grad.mm_x"}, "plan": "recompute"'))
     report = json.loads(remate("explain", "mlp.json", "layers.4.gelu", "--format", "json").out)
     assert report["choices"][-1]["what"] == "recompute it, and what it needs"

@@ -1,4 +1,4 @@
-"""With msgspec, jsonschema and shtab alone the commands on files work, and every other one says what to install."""
+"""With msgspec, jsonschema and shtab alone, commands on files work, and all others name the missing package."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ARGUMENTS = {
 
 @pytest.fixture
 def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """`without("torch")`: as if it were not installed."""
+    """`without("torch")`: let imports of torch fail."""
 
     def hide(*modules: str) -> None:
         for module in modules:
@@ -62,7 +62,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def test_every_command_without_torch_and_solvers(tmp_path: Path) -> None:
-    """One process for all, in which nothing heavy can be imported."""
+    """All commands run in one process in which no heavy module can be imported."""
     assert set(ARGUMENTS) == set(COMMANDS)
     calls = [[name, *arguments.split()] for name, (arguments, _) in ARGUMENTS.items()]
     calls.append(["check", "mlp.json", "--model", "models.py:build"])
@@ -134,7 +134,7 @@ def test_nothing_is_missing() -> None:
 
 
 def test_extras_are_those_of_the_distribution() -> None:
-    """The messages name what pip would install, and the base is what the file commands need."""
+    """The messages name packages that pip would install. The base installation has what the file commands need."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]
     assert {name(text) for text in project["dependencies"]} == {"msgspec", "jsonschema", "shtab"}

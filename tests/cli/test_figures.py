@@ -1,4 +1,4 @@
-"""Figures that nobody types: `fmt --figures` computes them, `check` names that command; files that a merge has left."""
+"""Derived figures: `fmt --figures` computes them, `check` names that command, and files after a merge."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_check_names_the_command_that_mends(remate: Remate, field: str) -> None:
     change("a b.json", (f'"{field}": {right[field]}', f'"{field}": {right[field] - 1}'))
     outcome = remate("check", "a b.json")
     assert outcome.status == 1
-    assert "hint: `remate fmt --figures 'a b.json'` writes all figures anew" in outcome.err
+    assert "hint: `remate fmt --figures 'a b.json'` computes all figures again" in outcome.err
     checked = remate("fmt", "--figures", "--check", "a b.json")
     assert checked.status == 1
     assert checked.out.startswith(f"a b.json: figures are off\n  {field}: ")
@@ -46,7 +46,7 @@ def test_nothing_to_do(remate: Remate) -> None:
 
 
 def test_an_edit_needs_no_figures(remate: Remate) -> None:
-    """A recomputation is deleted by hand; whoever wrote the file by hand may leave the figures out."""
+    """After deleting a recomputation by hand, figures may be missing from the file."""
     text = Path("mlp.json").read_text()
     edited = re.sub(r', "plan": "recompute"', "", text, count=1)
     assert edited != text
@@ -59,11 +59,11 @@ def test_an_edit_needs_no_figures(remate: Remate) -> None:
     solve = solve_of("s.json")
     assert solve["time"] < solve_of("mlp.json")["time"]
     assert f"warning: s.json: its peak is {solve['peak'] - solve['budget']:,} bytes over the budget" in outcome.err
-    assert f'"budget": {solve["peak"]} if this is meant' in outcome.err
+    assert f'"budget": {solve["peak"]} if this is intended' in outcome.err
     over = remate("check", "s.json")
     assert over.status == 1
     assert (
-        f'recompute more (`remate explain s.json` reports what costs most), or write "budget": {solve["peak"]}'
+        f'recompute more (`remate explain s.json` reports the largest values), or write "budget": {solve["peak"]}'
         in over.err
     )
     change("s.json", (f'"budget": {solve["budget"]}', f'"budget": {solve["peak"]}'))
@@ -71,7 +71,7 @@ def test_an_edit_needs_no_figures(remate: Remate) -> None:
 
 
 def bounded(time: int, gap: float) -> None:
-    """`s.json` claims a bound."""
+    """Write `s.json` with a bound."""
     change(
         "mlp.json",
         ('"lower_bound": 1302000', f'"lower_bound": {time}'),
@@ -84,8 +84,7 @@ def test_a_bound_that_the_schedule_refutes_goes(remate: Remate) -> None:
     bounded(solve_of("mlp.json")["time"] + 1, 0.0)
     outcome = remate("check", "s.json")
     assert (
-        "hint: the bound was proven for another budget or other costs: `remate fmt --figures` leaves it out"
-        in outcome.err
+        "hint: the bound was proven for another budget or other costs: `remate fmt --figures` drops it" in outcome.err
     )
     outcome = remate("fmt", "--figures", "s.json")
     assert "  lower_bound: 1,305,001 -> none\n  gap: 0.0 -> none\n" in outcome.out
@@ -104,7 +103,7 @@ def test_a_bound_for_other_costs_goes(remate: Remate) -> None:
 def test_a_bound_that_holds_stays(remate: Remate) -> None:
     solve = solve_of("mlp.json")
     bounded(solve["baseline_time"], 0.5)
-    assert "hint: `remate fmt --figures s.json` writes all figures anew" in remate("check", "s.json").err
+    assert "hint: `remate fmt --figures s.json` computes all figures again" in remate("check", "s.json").err
     assert remate("fmt", "--figures", "s.json").status == 0
     wanted = round((solve["time"] - solve["baseline_time"]) / solve["baseline_time"], 6)
     assert (solve_of("s.json")["lower_bound"], solve_of("s.json")["gap"]) == (solve["baseline_time"], wanted)

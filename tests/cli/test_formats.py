@@ -1,4 +1,4 @@
-"""How `check` prints faults for people, programs and GitHub; `fmt`."""
+"""Formats of faults in `check` for people, programs and GitHub; `fmt`."""
 
 from __future__ import annotations
 

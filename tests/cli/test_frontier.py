@@ -1,4 +1,4 @@
-"""`remate frontier` and `remate.frontier`, with costs that no machine changes."""
+"""`remate frontier` and `remate.frontier`, with costs that do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = ("--cost", "cpu", "--time-limit", "10", "--gap", "0.02")
 
 
 def without_numbers(text: str) -> str:
-    """How well the solver does is not what these tests are about."""
+    """Hide figures of the solver, which these tests do not check."""
     text = re.sub(r"budget-\d+\.json|[+-]?\d[\d.,]*", lambda match: match[0] if "json" in match[0] else "N", text)
     return re.sub(r" {2,}", "  ", text)
 

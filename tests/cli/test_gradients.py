@@ -1,4 +1,4 @@
-"""`--gradients` on the command line: what is planned for is written down, measured and counted."""
+"""`--gradients` on the command line: recorded, measured, and counted."""
 
 from __future__ import annotations
 

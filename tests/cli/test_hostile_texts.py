@@ -38,7 +38,7 @@ def places(tree: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def full() -> dict[str, Any]:
-    """A schedule that uses the optional fields, too."""
+    """A schedule that also uses the optional fields."""
     tree = json.loads((DATA / "mlp.json").read_text())
     tree["model"]["note"] = tree["solve"]["note"] = tree["blocks"]["Layer"]["note"] = "a"
     tree["program"][0]["note"] = tree["blocks"]["Layer"]["forward"][0]["note"] = "a"
@@ -63,7 +63,7 @@ def full() -> dict[str, Any]:
 
 
 def variants() -> list[bytes]:
-    """One file for each text, and for each key, that is the attack."""
+    """One file for each text and each key that contains the attack."""
     produced, count = [], sum(1 for _ in places(full()))
     for attack in (ATTACK, SOURCE, "%" + ATTACK):
         for number in range(count):
@@ -80,7 +80,7 @@ def variants() -> list[bytes]:
 
 
 def accepted() -> bytes:
-    """The file in which every text that may be an attack is one."""
+    """A file in which every text that may contain an attack contains it."""
     tree, taken = full(), 0
     for number in range(sum(1 for _ in places(tree))):
         for attack in (ATTACK, SOURCE):
@@ -99,7 +99,7 @@ def accepted() -> bytes:
 
 
 def check(shown: str, commands: bool = False) -> None:
-    """commands: of a workflow, which the format `github` prints on purpose."""
+    """commands: workflow commands that the format `github` prints on purpose."""
     assert all(char.isprintable() or char == "\n" for char in shown), ascii(shown)
     assert "##[" not in shown
     for line in map(str.lstrip, shown.split("\n")):
@@ -210,7 +210,7 @@ def test_commands_that_bring_a_model_or_two_files_together(remate: Remate, hosti
 
 
 def test_bare_instances(remate: Remate) -> None:
-    """Names with such characters are refused, and the refusal is plain."""
+    """Names with such characters are refused, with a readable message."""
     tree = json.loads(Path("graph.json").read_text())
     for number in range(sum(1 for _ in places(tree))):
         copied = copy.deepcopy(tree)
@@ -264,7 +264,7 @@ def test_what_a_model_that_is_not_the_planned_one_is_told(tmp_path: Path, hostil
 
 
 def test_commands_print_through_one_function() -> None:
-    """What is left prints JSON, which is ASCII, or nothing of a file."""
+    """All other output is JSON in ASCII, or contains no text of a file."""
     allowed = {"output.py", "several.py", "diff.py", "explain.py", "strategies.py", "completion.py"}
     folder = Path(remate_cli.__file__).parent
     assert {path.name for path in folder.glob("*.py") if re.search(r"(?<!\w)print\(", path.read_text())} == allowed

@@ -28,11 +28,11 @@ def test_a_schedule_from_a_pipe(tmp_path: Path, line: str) -> None:
 
 
 def test_nothing_in_the_pipe(tmp_path: Path) -> None:
-    found = in_shell("remate show - < /dev/null", tmp_path)
-    assert (found.returncode, "standard input is empty" in found.stderr) == (2, True)
+    process = in_shell("remate show - < /dev/null", tmp_path)
+    assert (process.returncode, "standard input is empty" in process.stderr) == (2, True)
 
 
 def test_a_faulty_schedule_in_the_pipe(tmp_path: Path) -> None:
-    found = in_shell("echo '{' | remate show -", tmp_path)
-    assert found.returncode == 1
-    assert found.stderr.startswith("error: standard input: R002")
+    process = in_shell("echo '{' | remate show -", tmp_path)
+    assert process.returncode == 1
+    assert process.stderr.startswith("error: standard input: R002")

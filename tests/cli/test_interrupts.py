@@ -48,7 +48,7 @@ command.run()
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """A shell that runs the tests in the background has made the process deaf to Ctrl-C."""
+    """Restore Ctrl-C, which shells disable for background processes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -61,7 +61,7 @@ class Ended(NamedTuple):
 
 
 def interrupted(folder: Path, planned: Path, line: str, *waits: float) -> Ended:
-    """The command in `folder`, with SIGINT so many seconds after it began, and again."""
+    """Run the command in `folder`, with SIGINT this many seconds after its start, and again."""
     shutil.copytree(DATA, folder, dirs_exist_ok=True)
     shutil.copy(planned, folder / "s.json")
     command = [sys.executable, "-c", START, *line.split()]
@@ -115,7 +115,7 @@ def test_an_impatient_person(tmp_path: Path, planned_once: Path, name: str) -> N
 
 
 class Press:
-    """Ctrl-C of the process itself, when a function is called for the first time."""
+    """Interrupts the process when a function is called for the first time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any, name: str, times: int = 1) -> None:
         self.real, self.times = getattr(module, name), times
@@ -142,7 +142,7 @@ def test_while_capturing(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("where", ["schedule_of", "simulate"])
 def test_what_is_found_is_saved(remate: Remate, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    """A solution that took minutes is not lost while it is written down."""
+    """A solution is not lost if Ctrl-C arrives while it is written."""
     import remate.api.plan as api
 
     Press(monkeypatch, api, where)
@@ -159,7 +159,7 @@ def test_the_second_time_is_meant(remate: Remate, monkeypatch: pytest.MonkeyPatc
 
 
 def test_while_solving(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The best schedule so far; none so far is no proof that there is none."""
+    """The best schedule so far is kept. Without a schedule, infeasibility is not claimed."""
     search = sys.modules["remate.strategy.solve"]  # the package has a function of this name
     Press(monkeypatch, search, "candidates")
     outcome = remate(*PLAN)
@@ -184,7 +184,7 @@ def test_handlers_are_put_back() -> None:
 
 
 def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
-    """As in what a script starts in the background."""
+    """For example in processes that a script starts in the background."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with Finishing() as finishing, Deadline() as deadline:
@@ -212,7 +212,7 @@ def test_a_file_that_is_being_written(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_search_that_does_not_end() -> None:
-    """The first Ctrl-C asks it to, the second one does not wait."""
+    """The first Ctrl-C requests the end of the search, the second one does not wait for it."""
     with pytest.raises(KeyboardInterrupt), Deadline() as deadline:  # noqa: PT012
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.01)

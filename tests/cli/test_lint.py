@@ -1,4 +1,4 @@
-"""`remate lint`: every code fires where it should, and only there."""
+"""`remate lint`: each code is reported where it applies, and nowhere else."""
 
 from __future__ import annotations
 

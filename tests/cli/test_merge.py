@@ -1,4 +1,4 @@
-"""`remate merge`: what two branches decided about one schedule, as git's merge driver in a real repository."""
+"""`remate merge`: merges the decisions of two branches, and works as git's merge driver in a real repository."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def edited(schedule: Schedule, at: int, **fields: Any) -> Schedule:
 
 
 def plan_of(schedule: Schedule, at: int) -> str:
-    """Another plan for an instance than the one that it has."""
+    """A plan for an instance that differs from its current one."""
     place: Instance = schedule.program[at]
     known = [BASELINE, *schedule.blocks[place.block].plans]
     return next(name for name in known if name != place.plan)
@@ -53,7 +53,7 @@ def merged(remate: Remate, base: Schedule) -> Callable[..., Any]:
 
 
 def true(path: str) -> bool:
-    """Nothing is wrong with a file, but that it may take more than its budget."""
+    """Check that a file has no fault, except that it may exceed its budget."""
     return {fault.code for fault in findings(open_schedule(path), Path(path).read_text())} <= {"R080"}
 
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_merged_by_meaning_is_merged_as_text(base: Schedule, merg
 
 
 class Repository:
-    """A git repository of its own, with no settings from outside."""
+    """A new git repository without settings from outside."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -196,7 +196,7 @@ class Repository:
 
 
 def test_edited_on_two_branches_merged_rebound_and_replanned(remate: Remate) -> None:
-    """The life of a schedule in a repository, from plan to replan."""
+    """A schedule in a repository, from plan to replan."""
     repository, path = Repository(Path.cwd()), "net.schedule.json"
     Path("net.py").write_text(MODEL)
     assert remate("plan", "net.py:build", "--budget", "70%", "-o", path, "--cost", "cpu", "--quiet").status == 0

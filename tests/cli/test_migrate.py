@@ -1,4 +1,4 @@
-"""`remate migrate`: current files, newer ones, and the way older ones would take."""
+"""`remate migrate`: current files, newer files, and migrations of older ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_there_is_a_way_from_every_version() -> None:
 
 
 def test_upgrade_walks_version_by_version(remate: Remate) -> None:
-    """Two made-up older versions: one called the fields otherwise, one had no `solve.cost`."""
+    """Two invented older versions: one has other names of fields, the other no `solve.cost`."""
     del remate
     now = json.loads(Path("mlp.json").read_text())
     oldest = {**now, "version": 1, "tasks": now["program"]}

@@ -1,4 +1,4 @@
-"""What commands write: never over a file of another kind, whole or not at all, tested before long work, or to `-`."""
+"""Outputs of commands: never over files of another kind, atomic, checked before long work, or written to `-`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = {"plot": "out.svg"}
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_another_kind_of_file_is_left_as_it_is(remate: Remate, writer: str) -> None:
-    """Unless --force is given; its own kind may be written again."""
+    """Files of the same kind are overwritten, others only with --force."""
     path = Path(NAMES.get(writer, "out"))
     path.write_text(SOURCE)
     outcome = remate(*WRITERS[writer], str(path))
@@ -111,7 +111,7 @@ def test_frontier_looks_at_every_file(remate: Remate) -> None:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_standard_output(remate: Remate, writer: str, tmp_path: Path) -> None:
-    """`-` gives the bytes of the file and nothing else; what is said goes to standard error."""
+    """`-` writes only the bytes of the file. Messages go to standard error."""
     path = NAMES.get(writer, "-o.json")
     argv = WRITERS[writer]
     named = ("--name", "same") if writer in ("plan", "instance") else ()
@@ -126,7 +126,7 @@ def test_standard_output(remate: Remate, writer: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("writer", WRITERS)
 @pytest.mark.parametrize("why", ["no such folder", "a folder", "not to be written"])
 def test_told_before_the_work(remate: Remate, writer: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before a schedule is read or a model imported."""
+    """The error comes before a schedule is read or a model imported."""
     path = NAMES.get(writer, "out")
     if why == "no such folder":
         path = f"no/{path}"
@@ -154,7 +154,7 @@ def test_a_file_size_limit(tmp_path: Path, writer: str) -> None:
 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_disk_that_is_full_at_the_end(remate: Remate, monkeypatch: pytest.MonkeyPatch, writer: str) -> None:
-    """A command that took minutes puts what it made elsewhere."""
+    """A command that took minutes saves its result elsewhere."""
     path = Path(NAMES.get(writer, "out"))
     replace = os.replace
 
@@ -197,7 +197,7 @@ def test_a_probe_leaves_nothing(tmp_path: Path) -> None:
 def test_a_profile_that_cannot_be_used_is_told_before_the_work(
     remate: Remate, monkeypatch: pytest.MonkeyPatch, command: str, profile: str, said: str
 ) -> None:
-    """Before the model is traced."""
+    """The error comes before the model is traced."""
     import remate.api.plan as api
 
     monkeypatch.setattr(api, "captured", lambda *_, **__: pytest.fail("too late"))

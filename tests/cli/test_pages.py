@@ -1,4 +1,4 @@
-"""What people see of paged values: in show, diff, explain, fmt, check, merge, trace and report."""
+"""Paged values in the output of show, diff, explain, fmt, check, merge, trace and report."""
 
 from __future__ import annotations
 

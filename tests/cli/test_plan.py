@@ -1,4 +1,4 @@
-"""`remate plan` with costs that no machine changes."""
+"""`remate plan` with costs that do not depend on the machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOFLINE = ("--cost", "cpu")
 
 
 def without_numbers(text: str) -> str:
-    """How well the solver does is not what these tests are about."""
+    """Hide figures of the solver, which these tests do not check."""
     text = re.sub(r"solved by \S+ \((none|highs \S+)\)", "solved by STRATEGY (SOLVER)", text)
     text = re.sub(r"stopped by \w+", "stopped by REASON", text)
     return re.sub(r" {2,}", "  ", re.sub(r"[+-]?\d[\d.,]*", "N", text))

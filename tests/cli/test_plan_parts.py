@@ -1,4 +1,4 @@
-"""Files for parts of a model, through the commands."""
+"""Commands on files for parts of a model."""
 
 from __future__ import annotations
 

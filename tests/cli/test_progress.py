@@ -21,7 +21,7 @@ class Terminal(io.StringIO):
 
 
 class Screen:
-    """What a terminal shows of a line that is written over."""
+    """The visible content of a terminal line that is rewritten."""
 
     def __init__(self, written: str) -> None:
         self.cells: list[str] = []
@@ -38,7 +38,7 @@ class Screen:
 
 
 def terminal_of(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """In place of stderr; not a fixture, because pytest puts its own stderr back between fixtures and test."""
+    """Replace stderr by a terminal. This is not a fixture, because pytest restores stderr between fixtures and test."""
     result = Terminal()
     monkeypatch.setattr(sys, "stderr", result)
     monkeypatch.setattr(waiting.Waiting.__init__, "__defaults__", (3.0, 0.0, "remate: "))

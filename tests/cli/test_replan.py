@@ -1,4 +1,4 @@
-"""`remate replan`: the same question again, about the model as it is now."""
+"""`remate replan`: plan again with the same options for the current model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`remate report`, `remate trace`, and the measured curve that `remate run` writes for the page."""
+"""`remate report`, `remate trace`, and the measured curve that `remate run` writes for the report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`check` and `show` tell what torch's allocator would reserve for a step on CUDA, and of other devices nothing."""
+"""`check` and `show` print the reserved memory of torch's allocator for steps on CUDA, and nothing for other devices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ON_CUDA = str(Path(__file__).parents[2] / "schema" / "corpus" / "valid" / "devic
 
 
 def test_on_cuda(remate: Remate) -> None:
-    """6 KiB are held; a segment of small blocks has 2 MiB, 2 MiB - 6 KiB of which the step never uses."""
+    """6 KiB are allocated. A segment of small blocks has 2 MiB, of which the step does not use 2 MiB - 6 KiB."""
     checked, shown = remate("check", ON_CUDA), remate("show", ON_CUDA)
     assert checked.status == shown.status == 0
     lines = [line.strip() for line in checked.out.splitlines()]
@@ -31,7 +31,7 @@ def test_on_cuda(remate: Remate) -> None:
 
 
 def test_allocated_is_what_is_held() -> None:
-    """Blocks of the small pool are as large as what is requested, so that the model allocates the peak."""
+    """Blocks of the small pool have the requested size, so allocated memory equals the peak."""
     opened = open_schedule(ON_CUDA)
     result = reserved(opened.linked)
     assert result is not None

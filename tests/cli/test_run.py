@@ -67,7 +67,7 @@ def test_memory_that_runs_out(remate: Remate, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.usefixtures("planned")
 def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A change that the digest does not see: what a step beside the model finds."""
+    """The digest does not notice the change; a step beside the model does."""
     from remate_runtime.applied import scheduled_forward
 
     def doubled(*args: object) -> Any:
@@ -119,7 +119,7 @@ def test_other_activations_are_refused(remate: Remate) -> None:
 
 
 def test_what_is_paged_is_measured(remate: Remate) -> None:
-    """Beside prediction; where parameters are paged, both peaks count them."""
+    """Measurement and prediction. Where parameters are paged, both peaks include them."""
     options = ["--cost", "cpu", "--disk-budget", "1GiB", "--bandwidth", "2GB/s", "-o", "s.json", "--quiet"]
     for strategy, budget in (("offload-only", "90%"), ("weight-offloading", "97%")):
         planned = remate("plan", "models.py:build", "--budget", budget, "--strategy", strategy, *options, "--force")

@@ -1,4 +1,4 @@
-"""`check` holds files to the published JSON Schema, too; where the two disagree, it says where."""
+"""`check` also validates files against the published JSON Schema, and reports where schema and reader disagree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Remate = Callable[..., Any]
 
 @pytest.fixture
 def stricter(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A schema that asks for more than the reader."""
+    """A schema that requires more than the reader."""
     schema = schema_file.load_schema()
     schema["properties"]["name"] = {"enum": ["another"]}
     schema["$defs"]["model"]["required"].append("note")
@@ -48,7 +48,7 @@ def test_disagreement_is_told_with_its_place(remate: Remate) -> None:
 
 @pytest.mark.usefixtures("stricter")
 def test_the_reader_comes_first(remate: Remate) -> None:
-    """One fault for one cause."""
+    """One fault for each cause."""
     change("mlp.json", ('"budget": 4720000', '"budget": "4720000"'))
     faults = json.loads(remate("check", "mlp.json", "--format", "json").out)["faults"]
     assert [(fault["code"], fault["pointer"]) for fault in faults] == [("R012", "/solve/budget")]

@@ -1,4 +1,4 @@
-"""`remate show`: its text, and the plot."""
+"""`remate show`: its text and its plot."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_curve_is_the_simulated_memory() -> None:
 
 
 def test_storage_written_over_goes_by_its_latest_value() -> None:
-    """In layers 0 to 3 `gelu` is written over `addmm`, so what is kept there is `gelu`."""
+    """In layers 0 to 3 `gelu` overwrites `addmm`, so the kept value is `gelu`."""
     opened = open_schedule(str(DATA / "mlp.json"))
     values = [opened.contents[a][-1][1] for a in held_at(opened, opened.timeline.backward_start)]
     names = {opened.graph.values[v].name for v in values if v is not None}

@@ -1,4 +1,4 @@
-"""`show` and `check` tell what the step takes, whatever becomes of delivered gradients."""
+"""`show` and `check` print the memory of the step for each use of delivered gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on a file that names sizes: at the planned size, at the one of --at, and over the range."""
+"""Commands on a file with named sizes: at the planned size, at the size of --at, and over the range."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_show_at_a_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "show", file, "--at", "b=20,t=31")
     assert "at b=20, t=31, with the times of the size that was planned" in text
     assert "f32[20,31,24]" in text
-    assert "10 of 10 recomputations are left out: the budget does not call for them here" in said(
+    assert "10 of 10 recomputations are left out: the budget does not need them here" in said(
         capsys, "show", file, "--at", "b=3"
     )
     text = said(capsys, "show", file, "--at", "b=24,t=40")

@@ -1,4 +1,4 @@
-"""What people see of splits: in edit, show, check, fmt, diff, explain, lint, merge, trace and report."""
+"""Splits in the output of edit, show, check, fmt, diff, explain, lint, merge, trace and report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`remate check --model` and `remate run` on models that are no longer what was planned for."""
+"""`remate check --model` and `remate run` on models that changed after planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`remate strategies`: what can be requested by name."""
+"""`remate strategies`: lists the names that can be requested."""
 
 from __future__ import annotations
 

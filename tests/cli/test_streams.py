@@ -1,4 +1,4 @@
-"""Standard output that ends early, lacks letters or is full: no traceback, and the exit status means what it means."""
+"""Standard output that is closed early, lacks characters or is full: no traceback, and correct exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees: tables no wider than it, colours unless they are unwanted."""
+"""Output at a terminal: tables no wider than it, and colours unless disabled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Misspelt commands and options, and what a shell completes."""
+"""Misspelt commands and options, and shell completion."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Heads that are as many as a batch may be, positions, a causal mask, a loss that divides by sizes."""
+    """As many heads as batches may have, positions, a causal mask, and a loss that divides by sizes."""
 
     def __init__(self, rows: int = 64) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
 
 class Padded(nn.Module):
-    """Sequences filled up to a multiple of 8."""
+    """Sequences padded to a multiple of 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Padded(nn.Module):
 
 
 class Branches(nn.Module):
-    """Another step for short sequences."""
+    """A different step for short sequences."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Branches(nn.Module):
 
 
 class Every(nn.Module):
-    """Another step for one length in `every`."""
+    """A different step for one length in `every`."""
 
     def __init__(self, every: int) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Every(nn.Module):
 
 
 class Logarithm(nn.Module):
-    """A factor that no expression gives."""
+    """A factor that no expression gives, of the sequence length."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Logarithm(nn.Module):
 
 
 class OfBatch(Logarithm):
-    """The same of the size of the batch."""
+    """A factor that no expression gives, of the batch size."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.transpose(0, 1))
@@ -101,7 +101,7 @@ class Loop(nn.Module):
 
 
 class Numbers(nn.Module):
-    """A tensor made from Python numbers that depend on a size."""
+    """A tensor created from Python numbers that depend on a size."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A schedule for a range of sizes stays one: replan, rebind."""
+"""replan and rebind keep a schedule's range of sizes."""
 
 from __future__ import annotations
 

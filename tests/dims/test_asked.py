@@ -1,4 +1,4 @@
-"""`dims` as people write it: the conventions of torch.export."""
+"""Spellings of `dims`: the conventions of torch.export."""
 
 from __future__ import annotations
 

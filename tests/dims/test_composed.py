@@ -83,7 +83,7 @@ def test_what_is_made_of_nothing_known() -> None:
 
 
 class Flattened(nn.Module):
-    """Attention over an image as a sequence, of one scale or several, with a token of its own or without."""
+    """Attention over an image as a sequence, at one or several scales, with or without an extra token."""
 
     def __init__(self, scales: tuple[int, ...] = (4,), token: bool = False) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def test_measured_workspaces_between_the_ends(tmp_path: Path) -> None:
 
 
 class Attending(nn.Module):
-    """Attention by one operator, behind a convolution."""
+    """Attention by one operator, after a convolution."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class Attending(nn.Module):
 
 
 class Rooted(nn.Module):
-    """A factor that no expression gives, of one of the sizes."""
+    """A factor of one of the sizes that no expression gives."""
 
     def __init__(self) -> None:
         super().__init__()

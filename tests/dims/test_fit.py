@@ -1,4 +1,4 @@
-"""The largest batch for a device: what it takes and gives at each size is what a plan for that size alone says."""
+"""The largest batch for a device. Each size has the time and memory of a plan for that size alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def alone():
 
 
 class Wide(nn.Module):
-    """What is computed from a small input is large, and cheap to compute again."""
+    """Large intermediate values from a small input that are cheap to recompute."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,15 +52,15 @@ class Wide(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def found() -> Fit:
+def fitted() -> Fit:
     torch.manual_seed(0)
     return remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200"))
 
 
-def test_the_largest_fits_beside_what_stays_on_the_device(found: Fit) -> None:
-    schedule, largest = found.schedule, found.largest
+def test_the_largest_fits_beside_what_stays_on_the_device(fitted: Fit) -> None:
+    schedule, largest = fitted.schedule, fitted.largest
     dim = schedule.model.dims["b"]
-    assert (found.dim, dim.min, dim.max, dim.planned) == ("b", 2, largest.size, largest.size)
+    assert (fitted.dim, dim.min, dim.max, dim.planned) == ("b", 2, largest.size, largest.size)
     there = at_size(schedule, {"b": largest.size})
     stays = sum(resident.nbytes for resident in residents(there.model, "adamw"))
     assert largest.peak is not None
@@ -71,16 +71,16 @@ def test_the_largest_fits_beside_what_stays_on_the_device(found: Fit) -> None:
     assert over_range(schedule).everywhere
 
 
-def test_nothing_much_larger_fits(found: Fit) -> None:
-    size = found.largest.size * 66 // 64 + 1
+def test_nothing_much_larger_fits(fitted: Fit) -> None:
+    size = fitted.largest.size * 66 // 64 + 1
     with pytest.raises(InfeasibleError):
-        remate.plan(Wide(), (torch.randn(size, 16),), budget=found.largest.left, cost="h200", effort="quick")
+        remate.plan(Wide(), (torch.randn(size, 16),), budget=fitted.largest.left, cost="h200", effort="quick")
 
 
-def test_each_size_is_what_a_plan_for_it_alone_says(found: Fit) -> None:
-    assert [batch.size for batch in found.batches] == sorted({batch.size for batch in found.batches})
-    kept = [batch for batch in found.batches if batch.keeps_all]
-    recompute = [batch for batch in found.batches if not batch.keeps_all]
+def test_each_size_is_what_a_plan_for_it_alone_says(fitted: Fit) -> None:
+    assert [batch.size for batch in fitted.batches] == sorted({batch.size for batch in fitted.batches})
+    kept = [batch for batch in fitted.batches if batch.keeps_all]
+    recompute = [batch for batch in fitted.batches if not batch.keeps_all]
     assert len(kept) > 2
     assert len(recompute) > 2
     for batch in (kept[0], kept[-1], recompute[0]):
@@ -90,7 +90,7 @@ def test_each_size_is_what_a_plan_for_it_alone_says(found: Fit) -> None:
         assert (batch.baseline_peak, batch.baseline_time) == (alone.baseline_peak, alone.baseline_time)
         assert batch.time == alone.time
     assert all(batch.recomputes == 0 and batch.time == batch.baseline_time for batch in kept)
-    assert found.fastest.per_second == max(batch.per_second for batch in found.batches)
+    assert fitted.fastest.per_second == max(batch.per_second for batch in fitted.batches)
 
 
 def test_an_end_that_was_requested_for_is_the_largest() -> None:

@@ -1,4 +1,4 @@
-"""Expressions that give known numbers: all of them, and none that gives others."""
+"""Fitting returns all expressions that give known numbers, and no others."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_an_expression_is_found(text: str, number: Callable[..., int]) -> None:
 
 
 def test_what_fits_by_accident_is_kept_too() -> None:
-    """Lengths of which none leaves a rest of 1: (t+6)//8 is (t+7)//8 there."""
+    """No length has a remainder of 1, so (t+6)//8 equals (t+7)//8."""
     sizes = [{"b": 13, "t": t} for t in (64, 98, 206, 541, 883, 1012)]
     expressions = [str(size) for size in fitter(sizes).sizes([(s["t"] + 7) // 8 for s in sizes])]
     assert {"(t+7)//8", "(t+6)//8"} <= set(expressions)
@@ -68,7 +68,7 @@ def test_a_bound_is_nowhere_less() -> None:
 
 
 def test_a_bound_is_close_where_it_is_planned_and_at_both_ends() -> None:
-    """It was a multiple of a product, without a number beside: twice as much at the planned size."""
+    """A regression test: the bound was a multiple of a product without a constant, twice as large at the planned size."""
     row = [1_100_000, 2_000_000, 4_000_000, 5_000_000, 250_000]  # of more or less b*t, and something
     bound = fitter(SIZES).bound(row)
     values = [bound.at(sizes) for sizes in SIZES]

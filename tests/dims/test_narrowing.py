@@ -23,7 +23,7 @@ T = {"x": {0: "b", 1: "t"}}
 
 
 class Around(nn.Module):
-    """A layer, and what is done with its result."""
+    """A layer, and a function of its result."""
 
     def __init__(self, then: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Around(nn.Module):
 
 
 class Filtered(nn.Module):
-    """A kernel of five without padding, and one of three with it."""
+    """A kernel of five without padding, and a kernel of three with padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class Filtered(nn.Module):
 
 
 class Shifted(nn.Module):
-    """Each token is reported by those before it."""
+    """Each token is predicted from the previous ones."""
 
     def __init__(self) -> None:
         super().__init__()

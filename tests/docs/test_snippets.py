@@ -36,7 +36,7 @@ EXCERPTS = {"docs/reference/schedule-file.md": "examples/gpt2.json"}
 
 @pytest.mark.parametrize("page", EXCERPTS)
 def test_excerpts_are_of_the_example(page: str) -> None:
-    """Each line of a block of JSON is a line of the file; `…` stands for what was left out."""
+    """Each line of a block of JSON is a line of the file. `…` marks omitted lines."""
     lines = (ROOT / EXCERPTS[page]).read_text(encoding="utf-8").splitlines()
     shown = [line for block in blocks(page) if block.language == "json" for line in block.text.splitlines()]
     for line in shown:

@@ -19,7 +19,7 @@ _QUALIFIED = re.compile(r"<class '([^']*)'>|[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_]
 
 
 def of_types() -> Described:
-    """The structs of `remate_runtime.format`."""
+    """Field descriptions of the structs of `remate_runtime.format`."""
     by_name: Described = {}
     for name, kind in vars(file_format).items():
         own = isinstance(kind, type) and kind.__module__.startswith(f"{file_format.__package__}.")
@@ -31,14 +31,14 @@ def of_types() -> Described:
 
 
 def of_schema() -> Described:
-    """The objects of the JSON Schema: its root, and the definitions with properties."""
+    """Field descriptions of the JSON Schema: its root, and definitions with properties."""
     schema = load_schema()
     objects = {"schedule": schema, **{n: d for n, d in schema["$defs"].items() if "properties" in d}}
     return {name: _properties(definition) for name, definition in objects.items()}
 
 
 def needed(old: Described, new: Described) -> tuple[str, list[str]]:
-    """("", "revision" or "version", with what calls for it)."""
+    """("", "revision" or "version", with the changes that require it)."""
     added, broken = [], []
     for name in {**old, **new}:
         if name not in new:
@@ -75,7 +75,7 @@ def _properties(definition: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _kind(about: dict[str, Any]) -> str:
-    """The part of a JSON Schema that says what kind of value it is; limits are left to the corpus."""
+    """The part of a JSON Schema that determines the kind of a value. The corpus tests limits."""
     said = {key: about[key] for key in ("type", "$ref", "const", "enum") if key in about}
     for key in ("items", "additionalProperties"):
         if isinstance(about.get(key), dict):
@@ -84,5 +84,5 @@ def _kind(about: dict[str, Any]) -> str:
 
 
 def _text(kind: Any) -> str:
-    """A type as text that does not depend on where a class lives."""
+    """A type as text that does not depend on the module of a class."""
     return _QUALIFIED.sub(lambda match: (match[1] or match[0]).rpartition(".")[2], str(kind))

@@ -1,4 +1,4 @@
-"""Pages of a schedule file, for the second simulator: from `schema/README.md` alone, nothing of remate imported."""
+"""Pages of a schedule file, for the second simulator: from `schema/README.md` alone, without importing remate."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Trip = tuple[
 
 
 def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list[Trip]:
-    """Pages that have an effect. Numbers count what executes, views that are made on demand apart."""
+    """Pages with an effect. Numbers count executions, without views that are computed on demand."""
     number, boundary = 0, -1
     first: dict[int, int] = {}
     touched: dict[str, list[tuple[int, bool]]] = {}  # whether it is made there
 
-    def note(values: list[str], made: bool) -> None:
+    def note(values: list[str], writes: bool) -> None:
         for value in values:
-            touched.setdefault(root(value), []).append((number, made))
+            touched.setdefault(root(value), []).append((number, writes))
 
     for index in range(len(step.ops) + 1):
         if index == step.backward_start:
@@ -37,19 +37,19 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
                 note(step.ops[run].reads, False)
                 note(step.ops[run].writes, True)
                 number += 1
-    found: dict[tuple[str, int], Trip] = {}
+    by_read: dict[tuple[str, int], Trip] = {}
     for value, memory, *points in step.pages:
         out, gone, back = (None if point is None else first[point] for point in points)
         there = touched.get(value, [])
         if value in step.parameters:
             for trip in _of_parameter(value, memory, gone, back, sorted(at for at, _ in there)):
-                found.setdefault((value, trip[5]), trip)
+                by_read.setdefault((value, trip[5]), trip)
             continue
         if value in step.gradients.values():
             continue
         if gone is None:
             gone = 1 + max(at for at, _ in there if at < boundary)
-        before = [at for at, made in there if at < gone and made]
+        before = [at for at, written in there if at < gone and written]
         after = sorted(touch for touch in there if touch[0] >= gone)
         if not before or not after or after[0][1]:
             continue
@@ -57,14 +57,14 @@ def trips(step: Step, root: Callable[[str], str], maker: dict[str, int]) -> list
         back = read if back is None else min(back, read)
         out = min(max(before[-1] + 1, out or 0), gone)
         if gone < back:
-            found.setdefault((value, read), (value, memory, out, gone, back, read))
+            by_read.setdefault((value, read), (value, memory, out, gone, back, read))
 
     def place(value: str) -> tuple[int, int]:
         if value in step.parameters:
             return -1, step.parameters.index(value)
         return maker[value], step.ops[maker[value]].writes.index(value)
 
-    order = sorted(found.values(), key=lambda trip: (trip[3], *place(trip[0])))
+    order = sorted(by_read.values(), key=lambda trip: (trip[3], *place(trip[0])))
     over: dict[str, int] = {}
     for at, (value, memory, out, gone, back, read) in enumerate(order):
         if value in step.parameters:
@@ -80,11 +80,11 @@ def _of_parameter(value: str, memory: str, gone: int | None, back: int | None, r
     if not after or (gone is not None and after == reads):
         return []
     there = after[0] if back is None else min(back, after[0])
-    found = [(value, memory, -1, -1 if gone is None else gone, there, after[0])] if gone is None or gone < there else []
+    trips = [(value, memory, -1, -1 if gone is None else gone, there, after[0])] if gone is None or gone < there else []
     if gone is None and back is None:
-        inner = [(one, other) for one, other in pairwise(reads) if other > one + 1]
-        found += [(value, memory, -1, one + 1, other, other) for one, other in inner]
-    return found
+        inner = [(before, other) for before, other in pairwise(reads) if other > before + 1]
+        trips += [(value, memory, -1, before + 1, other, other) for before, other in inner]
+    return trips
 
 
 def leaving(
@@ -95,7 +95,7 @@ def leaving(
     deliveries: dict[int, list[str]],
     consumed: bool,
 ) -> dict[int, list[tuple[str, str, int]]]:
-    """By number of an execution, the parameters and gradients that leave behind it: value, memory, number of the trip."""
+    """For each execution, the parameters and gradients that leave after it: value, memory, number of the trip."""
     last: dict[str, int] = {}
     for at, index in enumerate(order):
         if isinstance(index, int):
@@ -108,29 +108,29 @@ def leaving(
     handed = {value: memory for value, memory, *_ in reversed(step.pages) if value in step.gradients.values()}
     for at, value in enumerate(sorted(handed, key=numbers.index)):
         gone[value] = handed[value], len(trips) + at
-    found: dict[int, list[tuple[str, str, int]]] = {}
+    by_position: dict[int, list[tuple[str, str, int]]] = {}
     for value in sorted(gone, key=numbers.index):
-        found.setdefault(last[root(value)], []).append((value, *gone[value]))
-    return found
+        by_position.setdefault(last[root(value)], []).append((value, *gone[value]))
+    return by_position
 
 
 def resident(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
-    """Bytes of the parameters on the device when the step begins; none where no page has an effect."""
+    """Bytes of parameters on the device when the step begins; empty if no page has an effect."""
     between = {trip[0] for trip in trips if trip[3] == -1}
     paged = any(trip[0] in sizes for trip in trips)
     return {name: nbytes for name, nbytes in sizes.items() if paged and name not in between}
 
 
 def paged_parameters(sizes: dict[str, int], trips: list[Trip]) -> dict[str, int]:
-    """Bytes that paged parameters take in each memory, throughout."""
-    found: dict[str, int] = {}
+    """Bytes of paged parameters in each memory, throughout the step."""
+    nbytes: dict[str, int] = {}
     for name, memory in {trip[0]: trip[1] for trip in reversed(trips) if trip[0] in sizes}.items():
-        found[ACCOUNTS[memory]] = found.get(ACCOUNTS[memory], 0) + sizes[name]
-    return found
+        nbytes[ACCOUNTS[memory]] = nbytes.get(ACCOUNTS[memory], 0) + sizes[name]
+    return nbytes
 
 
 class Lanes:
-    """When copies are over."""
+    """End times of copies."""
 
     def __init__(self, step: Step) -> None:
         self._lanes = {**_LANES, **step.file.get("lanes", {})}
@@ -138,7 +138,7 @@ class Lanes:
         self._over: dict[tuple[str, int], int] = {}  # by direction and trip
 
     def wait(self, kind: str, memory: str, trip: int, nbytes: int, now: int) -> int:
-        """How long an event waits."""
+        """Waiting time of an event."""
         direction = "out" if kind in ("page_out", "page_gone") else "back"
         if kind in ("page_gone", "page_ready"):
             return max(0, self._over.get((direction, trip), now) - now)

@@ -15,7 +15,7 @@ ROWS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "schema/rows-1.js
 
 
 class RowAxes:
-    """By value its axes that are rows, the sums over rows, and what each named operation reads by rows."""
+    """For each value its row axes, the sums over rows, and the arguments that each named operation reads by rows."""
 
     def __init__(self, step: Step, named: list[int]) -> None:
         self.step = step
@@ -41,8 +41,8 @@ class RowAxes:
     def at(self, value: str) -> tuple[int, int] | None:
         if value not in self.axes and value in self.view:
             before = self.at(self.view[value].reads[0])
-            if before is not None and (found := self.through(self.view[value], value, before)) is not None:
-                self.axes[value] = found
+            if before is not None and (axes := self.through(self.view[value], value, before)) is not None:
+                self.axes[value] = axes
         return self.axes.get(value)
 
     def through(self, op: Op, value: str, axes: tuple[int, int]) -> tuple[int, int] | None:
@@ -50,8 +50,8 @@ class RowAxes:
         if kind == "reshape":
             return reshaped(a, b, axes)
         if kind == "transpose":
-            one, other = [int(d) % len(a) for d in op.args[1:3]] or [0, 1]
-            at = {one: other, other: one}.get(axes[0], axes[0])
+            first, other = [int(d) % len(a) for d in op.args[1:3]] or [0, 1]
+            at = {first: other, other: first}.get(axes[0], axes[0])
             return (at, at + 1) if axes[1] - axes[0] == 1 else None
         if kind == "unsqueeze":
             at = int(op.args[1]) % len(b)
@@ -79,14 +79,14 @@ class RowAxes:
         op = self.step.ops[i]
         about, out = ROWS["operators"][op.line["op"]], op.writes[0]
         read: dict[str, tuple[int, int]] = {}
-        made: list[tuple[int, int] | None] = [None] * len(op.writes)
+        results: list[tuple[int, int] | None] = [None] * len(op.writes)
         kind = about["rule"]
         if kind == "elementwise":
             rank, axes = len(self.shape(out)), self.at(out)
             for value in op.reads:
-                if axes is None and (found := self.at(value)) is not None:
+                if axes is None and (known := self.at(value)) is not None:
                     shift = rank - len(self.shape(value))
-                    axes = found[0] + shift, found[1] + shift
+                    axes = known[0] + shift, known[1] + shift
             if axes is None:
                 return
             for value in op.reads:
@@ -94,7 +94,7 @@ class RowAxes:
                 span = max(0, axes[0] - shift), max(0, axes[1] - shift)
                 if self.shape(value)[slice(*span)] == self.shape(out)[slice(*axes)]:
                     read[value] = span
-            made = [axes] * len(op.writes)
+            results = [axes] * len(op.writes)
         elif kind == "along":
             cut = [str(op.args[at]) for at in about["cut"]]
             axes = next((self.at(value) for value in cut if self.at(value) is not None), None)
@@ -103,14 +103,14 @@ class RowAxes:
             if axes is None:
                 return
             read = dict.fromkeys(cut, axes)
-            made = [axes if each == "rows" else None for each in about["out"]]
+            results = [axes if each == "rows" else None for each in about["out"]]
         elif kind == "product":
             left, right = (str(op.args[at]) for at in about["cut"])
             a, b = self.at(left), self.at(right)
             if a == (1, 2) or (a is None and b == (0, 1)):
                 read = {left: (1, 2), right: (0, 1)}
             elif a == (0, 1) or self.at(out) == (0, 1):
-                read, made = {left: (0, 1)}, [(0, 1)]
+                read, results = {left: (0, 1)}, [(0, 1)]
                 if about["cut"] != [0, 1] and self.shape(str(op.args[0]))[:-1] not in ((), (1,)):
                     read[str(op.args[0])] = 0, 1
             else:
@@ -121,25 +121,25 @@ class RowAxes:
             over = {int(d) % rank for d in op.args[1] or range(rank)}
             rest = [d for d in range(rank) if d not in over or (len(op.args) > 2 and op.args[2])]
             if axes is None:
-                found = self.at(out)
-                if found is None:
+                known = self.at(out)
+                if known is None:
                     return
-                axes = rest[found[0]], rest[found[1] - 1] + 1
+                axes = rest[known[0]], rest[known[1] - 1] + 1
             read = {value: axes}
             if not over & set(range(*axes)):
-                made = [(rest.index(axes[0]), rest.index(axes[1] - 1) + 1)]
+                results = [(rest.index(axes[0]), rest.index(axes[1] - 1) + 1)]
         else:
             scores, target = (str(op.args[at]) for at in ((0, 1) if kind == "loss" else (1, 2)))
             if self.at(scores) is None:
                 return
             read = {scores: (0, 1), target: (0, 1)}
             if kind == "loss_backward":
-                made = [(0, 1)]
+                results = [(0, 1)]
                 if not op.args[4]:
                     read = {str(op.args[0]): (0, 1), **read}
         for value, axes in read.items():
             self.learn(value, axes)
-        for value, axes in zip(op.writes, made, strict=True):
+        for value, axes in zip(op.writes, results, strict=True):
             if axes is None:
                 self.sums.add(value)
             else:

@@ -14,7 +14,7 @@ from .independent_step import TABLES, Json, Name, Op, Step
 
 
 class Simulation:
-    """Events of a step, with the bytes that each memory holds while they happen."""
+    """Events of a step, with the bytes in each memory during them."""
 
     def __init__(self, step: Step, assumed: str) -> None:
         self.step, self.types, self.assumed = step, step.types, assumed
@@ -145,13 +145,13 @@ class Simulation:
                 groups.append([])
                 owners = set()
         groups = [group for group in groups if group]
-        found: dict[int, list[str]] = {}
+        by_position: dict[int, list[str]] = {}
         for number, group in enumerate(groups):
             touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
             behind = max(last.get(value, backward_start) for value in touched)
             at = behind if number + 1 < len(groups) else len(self.order) - 1
-            found.setdefault(at, []).extend(group)
-        return found
+            by_position.setdefault(at, []).extend(group)
+        return by_position
 
     # Storages
 
@@ -194,9 +194,9 @@ class Simulation:
                 self.events.append({"free": freed})
                 self.held.append({})
             late = self.step.parameters if self.assumed == "consumed" else ()
-            self._leave([one for one in out.get(at, []) if one[0] not in late])
+            self._leave([page for page in out.get(at, []) if page[0] not in late])
             self._deliver(deliveries.get(at, []))
-            self._leave([one for one in out.get(at, []) if one[0] in late])
+            self._leave([page for page in out.get(at, []) if page[0] in late])
 
     def _leave(self, moves: list[tuple[str, str, int]]) -> None:
         for value, memory, trip in moves:
@@ -210,10 +210,10 @@ class Simulation:
             for source in sources:
                 owner = self.root(self.step.gradients[source])
                 sharing = [s for s in self.of if self.root(self.step.gradients[s]) == owner]
-                made = self.maker.get(owner, -1) >= self.step.backward_start
+                computed = self.maker.get(owner, -1) >= self.step.backward_start
                 if self.step.gradients[source] in self.handed:
                     continue
-                if made and all(s in self.step.parameters for s in sharing):
+                if computed and all(s in self.step.parameters for s in sharing):
                     self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
                     self._copy(self.step.gradients[source])
@@ -304,16 +304,16 @@ class Simulation:
         return self.device != "cpu" and self.types[self.root(value)].cpu
 
     def beside(self) -> tuple[int, int]:
-        """Bytes that the other calls of a part hold: between forward and backward, and of gradients of parameters."""
+        """Bytes of the other calls of a part: between forward and backward, and of gradients of parameters."""
         model, modules = self.step.model, 0
         for path in model.get("at", []):
             runs = [part[1:-1].split("-") for part in path.split(".") if part.startswith("[")]
             modules += prod(int(last) - int(first) + 1 for first, last in runs)
         calls = max(1, modules) * model.get("calls", 1)
         owners = {self.root(g) for s, g in self.step.gradients.items() if s in self.step.parameters}
-        made = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
+        gradients = sum(self._nbytes(g) for g in owners if g in self.maker and not self._on_host(g))
         others = modules if model.get("calls", 1) > 1 else modules - 1
-        return (calls - 1) * self.kept, max(0, others) * made
+        return (calls - 1) * self.kept, max(0, others) * gradients
 
     def _new(self, value: str) -> int:
         self.count += 1
@@ -345,11 +345,11 @@ class Simulation:
         return None
 
     def _dies(self, op: Op, value: str, free: list[str]) -> bool:
-        store, made = self.slots.get(value), op.writes[0]
-        if store is None or store in self.pins or self.types[value] != self.types[made]:
+        store, result = self.slots.get(value), op.writes[0]
+        if store is None or store in self.pins or self.types[value] != self.types[result]:
             return False
         owner = self.types[self.stores[store][0]]
-        if owner.nbytes != self.types[made].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
+        if owner.nbytes != self.types[result].nbytes or sum(a == value for a in op.args if isinstance(a, Name)) > 1:
             return False
         if any(self.slots.get(other) == store for other in op.reads if other != value):
             return False
@@ -378,22 +378,22 @@ class Simulation:
 
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
-    found = Simulation(Step(file), file["solve"].get("gradients", "retained"))
-    kept, made = found.beside()
+    step = Simulation(Step(file), file["solve"].get("gradients", "retained"))
+    kept, summed = step.beside()
 
     def peak(kind: str, memory: str) -> int:
-        return max((held.get(memory, 0) for held in (found.held if kind == "retained" else found.least)), default=0)
+        return max((held.get(memory, 0) for held in (step.held if kind == "retained" else step.least)), default=0)
 
     def of_all(kind: str) -> int:
-        return peak(kind, "device") + (max(kept, made) if kind == "retained" else kept)
+        return peak(kind, "device") + (max(kept, summed) if kind == "retained" else kept)
 
-    host = peak(found.assumed, "host")
-    paged = {to: found.away[name] for to, name in ACCOUNTS.items() if name in found.away}
+    host = peak(step.assumed, "host")
+    paged = {to: step.away[name] for to, name in ACCOUNTS.items() if name in step.away}
     return {
-        "peak": of_all(found.assumed),
+        "peak": of_all(step.assumed),
         **({"host_peak": host} if host else {}),
         "peaks": {kind: of_all(kind) for kind in ("retained", "accumulated", "consumed")},
-        **({"paged": paged, "stall": found.stall} if paged else {}),
-        "time": found.time,
-        "events": found.events,
+        **({"paged": paged, "stall": step.stall} if paged else {}),
+        "time": step.time,
+        "events": step.events,
     }

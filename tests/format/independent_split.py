@@ -17,14 +17,14 @@ LOW = ("bf16", "f16")
 
 
 class Window:
-    """One split of a step: the operations that stand in place of those named."""
+    """One split of a step: the operations that replace the named ones."""
 
     def __init__(self, step: Step, named: list[int], into: int, costs: Json, home: str) -> None:
         self.step, self.named, self.into, self.costs, self.home = step, named, into, costs, home
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
-        found = RowAxes(step, named)
-        self.view, self.made, self.axes, self.sums = found.view, found.made, found.axes, found.sums
-        self.by_rows, self.rows, self.tiled = found.by_rows, found.rows, found.tiled
+        rows = RowAxes(step, named)
+        self.view, self.made, self.axes, self.sums = rows.view, rows.made, rows.axes, rows.sums
+        self.by_rows, self.rows, self.tiled = rows.by_rows, rows.rows, rows.tiled
         self.tiles: dict[tuple[str, int], str] = {}
         self.ops: list[Op] = []
         self.total: dict[str, str] = {}
@@ -63,7 +63,7 @@ class Window:
         step.index = {op.id: i for i, op in enumerate(self.ops)}
 
     def spans(self) -> None:
-        """Ranges of instances, by the ids of what is in them."""
+        """Ranges of instances, by the ids of their operations."""
         ends = list(accumulate(1 for _ in self.ops))
         assert ends[-1] == len(self.ops)
         for full, (forward, backward) in self.step.spans.items():
@@ -76,12 +76,12 @@ class Window:
         inside = [i for i in self.named if start <= i < stop]
         if not inside:
             return list(range(start, stop))
-        made, before, behind = {w for i in inside for w in self.step.ops[i].writes}, [], []
+        written, before, behind = {w for i in inside for w in self.step.ops[i].writes}, [], []
         for i in range(inside[0], inside[-1] + 1):
             if i not in inside:
                 op = self.step.ops[i]
-                (behind if made & set(op.reads) else before).append(i)
-                made |= set(op.writes) if made & set(op.reads) else set()
+                (behind if written & set(op.reads) else before).append(i)
+                written |= set(op.writes) if written & set(op.reads) else set()
         return [*range(start, inside[0]), *before, inside, *behind, *range(inside[-1] + 1, stop)]
 
     def superfluous(self, op: Op) -> bool:
@@ -111,14 +111,14 @@ class Window:
                 elif value in self.wanted:
                     self.last(i, f"all.shape{end}", self.whole[value], value)
 
-    def last(self, i: int, suffix: str, made: str, value: str) -> None:
+    def last(self, i: int, suffix: str, source: str, value: str) -> None:
         if suffix.startswith("all.sum") and self.step.types[value].dtype in LOW:
-            self.emit(i, suffix, "aten._to_copy", [made], value)
+            self.emit(i, suffix, "aten._to_copy", [source], value)
         elif suffix.startswith("all.shape") and self.axes[value][1] - self.axes[value][0] > 1:
-            self.emit(i, suffix, "aten.view", [made], value)
+            self.emit(i, suffix, "aten.view", [source], value)
         else:
-            at = next(k for k, op in enumerate(self.ops) if made in op.writes)
-            self.ops[at] = self.ops[at]._replace(writes=[value if w == made else w for w in self.ops[at].writes])
+            at = next(k for k, op in enumerate(self.ops) if source in op.writes)
+            self.ops[at] = self.ops[at]._replace(writes=[value if w == source else w for w in self.ops[at].writes])
 
     def is_loss(self, i: int) -> bool:
         return ROWS["operators"][self.step.ops[i].line["op"]]["rule"] == "loss"
@@ -150,34 +150,34 @@ class Window:
         name, operator = f"{op.id}@{tile}", op.line["op"]
         writes = []
         for value in op.writes:
-            made = name + value[len(op.id) :]
-            self.step.types[made] = self.step.types[value] if value in self.sums else self.tile_type(value, tile)
-            writes.append(made)
+            written = name + value[len(op.id) :]
+            self.step.types[written] = self.step.types[value] if value in self.sums else self.tile_type(value, tile)
+            writes.append(written)
         first = op.writes[0]
         if operator == "aten.mm" and first in self.total and self.step.types[first].dtype not in LOW:
             self.emit(i, str(tile), "aten.addmm", [self.total[first], *args], writes[0])
             self.total[first] = writes[0]
             return
         self.put(i, str(tile), {**op.line, "op": operator}, args, writes)
-        for k, (value, made) in enumerate(zip(op.writes, writes, strict=True)):
+        for k, (value, written) in enumerate(zip(op.writes, writes, strict=True)):
             end = f".{k}" if several else ""
             if value in self.sums:
-                self.add(i, f"{tile}.sum{end}", value, made)
+                self.add(i, f"{tile}.sum{end}", value, written)
                 continue
-            self.tiles[value, tile] = made
+            self.tiles[value, tile] = written
             if value in self.wanted:
                 self.fill(i, value, tile, end)
 
-    def add(self, i: int, suffix: str, value: str, made: str) -> None:
+    def add(self, i: int, suffix: str, value: str, addend: str) -> None:
         if self.step.types[value].dtype in LOW:
             single = self.typed(i, f"{suffix}.f32", self.step.types[value]._replace(dtype="f32"))
-            self.emit(i, f"{suffix}.f32", "aten._to_copy", [made], single)
-            made = single
+            self.emit(i, f"{suffix}.f32", "aten._to_copy", [addend], single)
+            addend = single
         if value in self.total:
-            total = self.typed(i, suffix, self.step.types[made])
-            self.emit(i, suffix, "aten.add.Tensor", [self.total[value], made], total)
-            made = total
-        self.total[value] = made
+            total = self.typed(i, suffix, self.step.types[addend])
+            self.emit(i, suffix, "aten.add.Tensor", [self.total[value], addend], total)
+            addend = total
+        self.total[value] = addend
 
     def fill(self, i: int, value: str, tile: int, end: str) -> None:
         about, (a, b), (start, stop) = self.step.types[value], self.axes[value], self.ends(tile)
@@ -191,9 +191,9 @@ class Window:
             under = self.typed(i, f"{tile}.whole{end}.flat", about._replace(shape=shape))
             self.emit(i, f"{tile}.whole{end}.flat", "aten.view", [part], under)
             part = under
-        made = self.typed(i, f"{tile}.whole{end}", about._replace(shape=flat))
-        self.emit(i, f"{tile}.whole{end}", "aten.slice_scatter", [self.whole[value], part], made)
-        self.whole[value] = made
+        filled = self.typed(i, f"{tile}.whole{end}", about._replace(shape=flat))
+        self.emit(i, f"{tile}.whole{end}", "aten.slice_scatter", [self.whole[value], part], filled)
+        self.whole[value] = filled
 
     def part(self, i: int, value: str, tile: int, number: int) -> str:
         if self.tiled(value):
@@ -205,13 +205,13 @@ class Window:
             source = self.typed(i, f"{suffix}.flat", about)
             self.emit(i, f"{suffix}.flat", "aten.view", [value], source)
         shape = (*about.shape[:a], stop - start, *about.shape[a + 1 :])
-        made = self.typed(i, suffix, about._replace(shape=shape, strides=shown(shape, strides_of(about))))
-        self.emit(i, suffix, "aten.slice.Tensor", [source], made)
+        piece = self.typed(i, suffix, about._replace(shape=shape, strides=shown(shape, strides_of(about))))
+        self.emit(i, suffix, "aten.slice.Tensor", [source], piece)
         if b - a > 1:
-            source = made
-            made = self.typed(i, f"{suffix}.shape", self.tile_type(value, tile))
-            self.emit(i, f"{suffix}.shape", "aten.view", [source], made)
-        return made
+            source = piece
+            piece = self.typed(i, f"{suffix}.shape", self.tile_type(value, tile))
+            self.emit(i, f"{suffix}.shape", "aten.view", [source], piece)
+        return piece
 
     def view_of(self, value: str, tile: int) -> str:
         if (value, tile) not in self.tiles:
@@ -220,8 +220,8 @@ class Window:
             base, about = self.step.types[under], self.tile_type(value, tile)
             if kind == "transpose":
                 strides = list(strides_of(base))
-                one, other = [int(d) % len(strides) for d in op.args[1:3]] or [0, 1]
-                strides[one], strides[other] = strides[other], strides[one]
+                first, other = [int(d) % len(strides) for d in op.args[1:3]] or [0, 1]
+                strides[first], strides[other] = strides[other], strides[first]
                 about = about._replace(strides=shown(about.shape, tuple(strides)))
             elif kind == "expand":
                 shift = len(about.shape) - len(base.shape)
@@ -231,8 +231,8 @@ class Window:
             elif kind == "same":
                 about = base
             i = self.maker[value]
-            self.tiles[value, tile] = made = self.typed(i, str(tile), about)
-            self.emit(i, str(tile), op.line["op"], [under], made)
+            self.tiles[value, tile] = view = self.typed(i, str(tile), about)
+            self.emit(i, str(tile), op.line["op"], [under], view)
         return self.tiles[value, tile]
 
     # The loss
@@ -258,9 +258,9 @@ class Window:
         if op.id not in self.whole:
             self.whole[op.id] = self.typed(i, "all.whole", about._replace(shape=(self.rows, 1)))
             self.emit(i, "all.whole", "aten.empty.memory_format", [], self.whole[op.id])
-        made = self.typed(i, f"{tile}.whole", about._replace(shape=(self.rows, 1)))
-        self.emit(i, f"{tile}.whole", "aten.slice_scatter", [self.whole[op.id], taken], made)
-        self.whole[op.id] = made
+        filled = self.typed(i, f"{tile}.whole", about._replace(shape=(self.rows, 1)))
+        self.emit(i, f"{tile}.whole", "aten.slice_scatter", [self.whole[op.id], taken], filled)
+        self.whole[op.id] = filled
 
     def after_loss(self, i: int) -> None:
         op = self.step.ops[i]
@@ -277,12 +277,12 @@ class Window:
         self.step.types[name] = about
         return name
 
-    def emit(self, i: int, suffix: str, operator: str, reads: list[Any], made: str) -> None:
+    def emit(self, i: int, suffix: str, operator: str, reads: list[Any], result: str) -> None:
         own = self.step.ops[i].line.get("workspace", 0) if suffix.isdigit() else 0
         line = {"op": operator, "out": "", "workspace": own}
         if operator == "aten.unsqueeze" or (suffix.isdigit() and operator == self.step.ops[i].line["op"]):
             line["kwargs"] = self.step.ops[i].line.get("kwargs", {})
-        self.put(i, suffix, line, named(reads), [made])
+        self.put(i, suffix, line, named(reads), [result])
 
     def put(self, i: int, suffix: str, line: Json, args: list[Any], writes: list[str]) -> None:
         from .independent_step import Name, Op
@@ -294,8 +294,8 @@ class Window:
         line = {**line, "id": f"{about.id}@{suffix}"}
         if not suffix.isdigit():
             line["workspace"] = 0
-        made = Op(line["id"], line, args, list(reads), writes, took)
-        self.ops.append(made._replace(ns=0) if made.view else made)
+        operation = Op(line["id"], line, args, list(reads), writes, took)
+        self.ops.append(operation._replace(ns=0) if operation.view else operation)
 
 
 def named(values: list[Any]) -> list[Any]:

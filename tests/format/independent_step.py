@@ -51,21 +51,21 @@ class Name(str):
 
 
 def tensor(text: str) -> Tensor:
-    found = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
-    assert found
-    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in found.group(2, 3)]
-    return Tensor(found[1], numbers[0] or (), numbers[1], found[4] is not None)
+    match = re.fullmatch(r"(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?(@cpu)?", text)
+    assert match
+    numbers = [None if part is None else tuple(map(int, filter(None, part.split(",")))) for part in match.group(2, 3)]
+    return Tensor(match[1], numbers[0] or (), numbers[1], match[4] is not None)
 
 
 def number(text: str, size: dict[str, int]) -> int:
     """An expression of named sizes, as Python spells it: `^` is a power, and a division that is exact leaves no
     rest."""
-    made = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
-    return int(made)
+    value = eval(text.replace("^", "**").replace("//", "÷").replace("/", "//").replace("÷", "//"), {}, dict(size))
+    return int(value)
 
 
 def numbered(node: Any, size: dict[str, int]) -> Any:
-    """A file at a size: numbers for names."""
+    """A file at a size: numbers replace names."""
     if isinstance(node, list):
         return [numbered(item, size) for item in node]
     if not isinstance(node, dict):
@@ -76,10 +76,10 @@ def numbered(node: Any, size: dict[str, int]) -> Any:
         )
     if node.keys() == {"size"}:
         return number(node["size"], size)
-    made = {key: numbered(item, size) for key, item in node.items()}
-    if isinstance(made.get("workspace"), str):
-        made["workspace"] = max(0, number(made["workspace"], size))
-    return made
+    evaluated = {key: numbered(item, size) for key, item in node.items()}
+    if isinstance(evaluated.get("workspace"), str):
+        evaluated["workspace"] = max(0, number(evaluated["workspace"], size))
+    return evaluated
 
 
 def is_type(text: Any) -> bool:
@@ -234,7 +234,7 @@ class Step:
                     Window(self, named, statement["into"], self.costs[home], home).apply()
 
     def _tiles(self, name: str) -> list[int]:
-        """What an operation that is split became."""
+        """The operations that replace a split operation."""
         return [i for i, op in enumerate(self.ops) if op.id.startswith(name + "@")]
 
     def _statements(self, prefix: str, statements: list[Json]) -> None:
@@ -297,7 +297,7 @@ def _range(numbers: list[int]) -> range:
 
 
 def spelled(entries: Json, before: str = "") -> Iterator[tuple[str, str]]:
-    """The entries of a map in which runs of numbers stand for names."""
+    """The entries of a map after expansion of runs of numbers."""
     for key, value in entries.items():
         run = re.search(r"\[(\d+)-(\d+)\]$", key)
         for number in range(int(run[1]), int(run[2]) + 1) if run else [None]:

@@ -50,7 +50,7 @@ _trees_of_numbers: st.SearchStrategy[Any] = st.recursive(
 numbers = (
     _trees_of_numbers.filter(lambda tree: bool(names_of(tree)))
     .map(lambda tree: {"number": written_number(tree)})
-    .filter(lambda made: number_fault(made["number"]) is None)
+    .filter(lambda literal: number_fault(literal["number"]) is None)
 )
 live = st.one_of(
     st.builds(Live, planned=st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False)),
@@ -237,7 +237,7 @@ _sized_arguments = st.sampled_from(
 
 @st.composite
 def _with_sizes(draw: st.DrawFn, plain: Schedule) -> Schedule:
-    """A schedule with some numbers that follow from named sizes."""
+    """A schedule in which some numbers are expressions of named sizes."""
     blocks = {}
     for name, block in plain.blocks.items():
         forward = [

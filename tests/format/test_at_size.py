@@ -1,4 +1,4 @@
-"""A schedule that names sizes, at one of them: a plain schedule, legal and with the step's own fingerprint."""
+"""A schedule with named sizes, at one of them: a plain, legal schedule with the step's fingerprint."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_fingerprint_covers_the_range_and_not_the_planned_size(sized: Schedu
 
 
 def test_a_fault_at_a_size_has_its_place(sized: Schedule) -> None:
-    """Reading tries the ends of the range and the planned size; between them an expression may still give no size."""
+    """The reader checks the ends of the range and the planned size. Expressions may still be invalid at other sizes."""
     wavy = changed(('"%t"], "out": "f32[b*t,3]"', '"%t"], "out": "f32[t^2-27*t+181]"'))
     with pytest.raises(ScheduleError) as caught:
         at_size(wavy, {"t": 14})
@@ -133,7 +133,7 @@ def test_a_fault_at_a_size_has_its_place(sized: Schedule) -> None:
 
 
 def test_containers_may_be_called_like_leaves() -> None:
-    """`tensor`, `literal` and `size` are keys of dicts, too."""
+    """`tensor`, `literal` and `size` may also be keys of dicts."""
     leaf = '{"tensor": "f32[b,t,4]", "name": "x"}'
     inside = '{"dict": {"literal": {"dict": {"tensor": ' + leaf + ', "size": {"literal": {"size": "t"}}}}}}'
     result = at_size(changed(("[" + leaf + "]", "[" + inside + "]")), {"b": 3, "t": 10}).model.inputs

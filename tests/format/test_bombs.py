@@ -1,4 +1,4 @@
-"""Small files that stand for very much are refused in bounded time and memory."""
+"""Small files with very large expansions are refused in bounded time and memory."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ GROWING = [name for name in FAMILIES if name not in EXPANDING]
 
 @pytest.mark.parametrize("name", GROWING)
 def test_work_grows_with_the_size_and_no_faster(name: str) -> None:
-    """Counted in calls of functions: four times the file takes less than seven times the calls (and a constant)."""
+    """Measured in function calls: a file four times as large takes less than seven times the calls (plus a constant)."""
     small, large = (calls(lambda size=size: faults_of(FAMILIES[name](size))) for size in (6_000, 24_000))
     assert large < 7 * small + 20_000
 
@@ -136,7 +136,7 @@ def test_what_a_file_stands_for_is_bounded(name: str) -> None:
 
 
 def calls(work: Callable[[], Any]) -> int:
-    """How many functions of Python and of C run."""
+    """Number of Python and C function calls."""
     work()  # what is made once and kept
     count = 0
 
@@ -209,7 +209,7 @@ def test_a_map_that_no_model_needs() -> None:
 
 @pytest.mark.parametrize("name", ["many empty recomputations", "bad types", "outputs that are no tree"])
 def test_the_search_ends_at_the_hundredth_fault(name: str) -> None:
-    """Whatever follows: the same calls for a file ten times as long."""
+    """A file ten times as long takes the same number of calls."""
 
     def check(size: int) -> int:
         schedule = msgspec.json.decode(FAMILIES[name](size), type=Schedule, dec_hook=decoded)

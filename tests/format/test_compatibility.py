@@ -1,4 +1,4 @@
-"""Files that were written once are read forever; and a change of the format is noticed before it is released."""
+"""Released files stay readable, and a change of the format is noticed before its release."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_every_version_has_fixtures(request: pytest.FixtureRequest) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_frozen_files_mean_what_they_meant(path: Path) -> None:
-    """Never regenerate a fixture of a released version: add another."""
+    """Never regenerate a fixture of a released version: add a new one."""
     recorded = json.loads((path.parent / "expected.json").read_text())[path.stem]
     assert figures(path) == recorded
     if path.parent.name == f"v{VERSION}":

@@ -80,7 +80,7 @@ def test_every_code_is_documented_and_in_the_corpus() -> None:
 
 
 def outcome(data: bytes) -> tuple[str, list[ScheduleError]]:
-    """How far a file gets, and the faults that stop it."""
+    """How far a file is processed, and the faults that stop it."""
     try:
         schedule = decode(data)
     except ScheduleError as error:

@@ -1,4 +1,4 @@
-"""What editors get from the JSON Schema: hover text for every field, and a name that files can state."""
+"""What editors get from the JSON Schema: hover text for every field, and a name for `$schema`."""
 
 from __future__ import annotations
 

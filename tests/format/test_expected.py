@@ -1,4 +1,4 @@
-"""What a second implementation is held to: `schema/corpus/expected`, checked by one that knows nothing of this one."""
+"""Checks `schema/corpus/expected`, the results for second implementations, with an independent implementation."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ sizes = st.recursive(
 
 
 def _or(make: Callable[[], Size], otherwise: Size) -> Size:
-    """What is too large, or cannot be divided, is left as it was."""
+    """The previous value if the new one is too large or cannot be divided."""
     try:
         return make()
     except ScheduleError:
@@ -128,21 +128,21 @@ def test_the_text_of_every_expression_is_read_as_it_is_written(size: Size) -> No
 
 @given(sizes, sizes, st.integers(1, 12), st.integers(1, 50), st.integers(1, 50), st.integers(1, 50))
 @settings(max_examples=400)
-def test_arithmetic_is_that_of_numbers(one: Size, two: Size, by: int, b: int, t: int, h: int) -> None:
+def test_arithmetic_is_that_of_numbers(left: Size, right: Size, by: int, b: int, t: int, h: int) -> None:
     dims = {"b": b, "t": t, "h": h}
     try:
-        first, second = one.at(dims), two.at(dims)
+        first, second = left.at(dims), right.at(dims)
     except ScheduleError:  # a division that leaves a rest here
         return
     values = [
-        (lambda: one + two, first + second),
-        (lambda: one * two, first * second),
-        (lambda: divided(one, by), first // by),
+        (lambda: left + right, first + second),
+        (lambda: left * right, first * second),
+        (lambda: divided(left, by), first // by),
     ]
     for make, number in values:
         assert (_or(make, constant(number))).at(dims) == number
     try:
-        exact = divided(one, by, exact=True)
+        exact = divided(left, by, exact=True)
     except ScheduleError:
         return
     if first % by:

@@ -1,4 +1,4 @@
-"""Whatever is done to a file, reading it gives a schedule or a ScheduleError with a known code and a place."""
+"""Reading a damaged file gives a schedule, or a ScheduleError with a known code and a place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hints for what people write into a file that JSON, or the format, does not take."""
+"""Hints for common input that JSON or the format does not accept."""
 
 from __future__ import annotations
 

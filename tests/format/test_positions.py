@@ -46,7 +46,7 @@ def test_every_pointer_is_found_where_its_value_stands(value: Any, indent: int |
 
 @given(st.lists(_values, min_size=1, max_size=6))
 def test_the_first_fault_stands_where_the_text_ends(value: list[Any]) -> None:
-    """Cut behind any item: the pointer is that of the item, though most were passed over and nobody counted them."""
+    """The text is cut after each item. The pointer names that item although most items were skipped."""
     for end in range(1, len(value) + 1):
         text = '{"a": 1, "b": 2, "c": ' + json.dumps(value[:end])[:-1]
         (fault,) = scan(text.encode())

@@ -91,7 +91,7 @@ def test_what_is_no_file_is_written_to(tmp_path: Path) -> None:
 
 
 def test_everything_that_writes_writes_whole_files() -> None:
-    """No module of the packages opens a file for writing on its own."""
+    """No module of the packages opens a file for writing directly."""
     root = Path(__file__).parents[2]
     writers = [
         str(path.relative_to(root))

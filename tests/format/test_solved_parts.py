@@ -1,4 +1,4 @@
-"""The tree of parts that a strategy has planned, in a file: checked, kept, and dropped when the plan is edited."""
+"""The tree of parts in a file: checked, kept, and dropped when the plan is edited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Named pipes, sockets, devices and folders in place of files are refused at once; what killed writers left goes."""
+"""Named pipes, sockets, devices and folders are refused at once, and leftovers of killed writers are removed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from remate_runtime.support import files
 
 @pytest.fixture(autouse=True)
 def _no_waiting():
-    """What waits for the other end of a pipe fails."""
+    """Fail instead of waiting for the other end of a pipe."""
 
     def late(*_: object) -> None:
         raise TimeoutError("it waits")

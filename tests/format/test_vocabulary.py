@@ -1,4 +1,4 @@
-"""Closed word lists are written once: the JSON Schema states the same words, and every status can be saved and read."""
+"""Closed word lists: the JSON Schema has the same words, and every status can be saved and read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_trees_have_the_same_kinds_of_nodes(tree: str, leaf: Any) -> None:
 
 
 def _kinds(node: dict[str, Any]) -> list[str]:
-    """The keys that a chain of `if required … else …` goes through."""
+    """The keys in a chain of `if required … else …`."""
     return [*node["if"]["required"], *_kinds(node["else"])] if "if" in node else []
 
 

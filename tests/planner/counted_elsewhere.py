@@ -1,3 +1,3 @@
-"""A module of Python that a forward counts in."""
+"""A Python module in which a forward keeps a counter."""
 
 count = 0

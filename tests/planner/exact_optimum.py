@@ -21,7 +21,7 @@ BACKWARD_START = "backward_start"
 
 @dataclass(frozen=True)
 class Optimum:
-    """time: ns of the whole step. recomputes: that take it."""
+    """time: ns of the whole step. recomputes: a set of recomputations that takes it."""
 
     time: int
     recomputes: list[FlatRecompute]
@@ -66,8 +66,8 @@ class ExactOptimum:
         return sum(self.bit[item] for item in set(items) if item in self.bit)
 
     def _backward_bytes(self, i: int) -> int:
-        """Bytes that the backward holds while operation i runs, whatever recomputes: tangents, values of its own from
-        after their production to their last read, gradients and outputs to the end."""
+        """Bytes of backward in memory while operation i runs, whatever is recomputed: tangents, values of backward from
+        their production to their last read, and gradients and outputs until the end."""
         graph, total = self.graph, 0
         if i < self.backward_start:
             return 0
@@ -82,12 +82,12 @@ class ExactOptimum:
         return total + self.total[self.outputs]
 
     def _needs(self, i: int, after_backward_start: bool) -> int:
-        """Items that a run of operation i reads; a recomputation needs its generator state besides."""
+        """Items that a run of operation i reads. A recomputation also needs its generator state."""
         roots = [self.graph.root[v] for v in self.graph.operations[i].reads]
         return self._mask(roots) | (self._mask(("copy", r) for r in roots) if after_backward_start else 0)
 
     def _victims(self, op: Op) -> Iterator[int]:
-        """Storages that the operation may write over if nothing needs them later."""
+        """Storages that the operation may overwrite if nothing needs them later."""
         graph = self.graph
         for position in IN_PLACE[op.op].positions if op.op in IN_PLACE and len(op.writes) == 1 else ():
             argument = op.args[position]
@@ -101,7 +101,7 @@ class ExactOptimum:
                 yield s
 
     def fastest(self, budget: int) -> Optimum | None:
-        """The least time of any recomputations whose peak is at most `budget` bytes, or None if none fit."""
+        """The least time of any recomputations whose peak is at most `budget` bytes; None if no plan fits."""
         start: State = (0, 0, 0)
         least: dict[State, int] = {start: 0}
         before: dict[State, tuple[State, int]] = {}
@@ -122,7 +122,7 @@ class ExactOptimum:
         return None
 
     def least_peak(self, peak: int) -> int:
-        """The smallest budget that can be met, by bisection. peak: one that can."""
+        """The smallest feasible budget, by bisection. peak: a feasible one."""
         low = 0
         while low < peak:
             middle = (low + peak) // 2
@@ -170,7 +170,7 @@ class ExactOptimum:
         yield from self._first_run(state, i)
 
     def _updated(self, resident: int) -> Iterator[tuple[State, int, int]]:
-        """Buffers take their values: every choice of copies of old contents."""
+        """Buffers are updated: every choice of copies of old contents."""
         if (self.outputs | self.updated) & ~resident:
             return
         kept = self.copied
@@ -181,7 +181,7 @@ class ExactOptimum:
             kept = (kept - 1) & self.copied
 
     def _turned(self, resident: int) -> Iterator[tuple[State, int, int]]:
-        """The caller takes the outputs, the tangents arrive."""
+        """Outputs pass to the caller, and tangents arrive."""
         if self.outputs & ~resident:
             return
         tangents = sum(self.graph.nbytes(v) for v, x in enumerate(self.graph.values) if x.kind == "tangent")

@@ -41,7 +41,8 @@ def schedule_of(folded: Folded) -> Schedule:
 
 
 def random_step(seed: int, operations: int) -> Captured:
-    """A step with random wiring: skips, shared parameters, views, random operations, modules entered at random."""
+    """A step with random wiring: skips, shared parameters, views, random operations, and modules entered in random
+    order."""
     draw = random.Random(seed)
     paths = ["", "a", "a.0", "a.1", "a.2", "a.0.b", "a.1.b", "c", "c.d", "c.d.e"]
     kinds = {"a.0": "Layer", "a.1": "Layer", "a.2": "Layer", "a.0.b": "Norm", "a.1.b": "Norm", "c": "C", "c.d": "D"}
@@ -75,7 +76,7 @@ def random_recomputes(graph: Graph, seed: int, count: int) -> list[FlatRecompute
 
 
 def meaning(graph: Graph) -> dict[str, Any]:
-    """A graph without the names and numbers that a file is free to choose: values are reported by what makes them."""
+    """A graph without arbitrary names and numbers: the producer identifies each value."""
 
     def value(v: int) -> Any:
         about = graph.values[v]

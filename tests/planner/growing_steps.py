@@ -1,4 +1,5 @@
-"""Training steps of known width that grow: every value has UNIT bytes, every forward operation takes as long."""
+"""Training steps of known width and growing length. Every value has UNIT bytes, and all forward operations take the
+same time."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ UNIT = 10  # bytes of a value, ns of an operation
 
 
 def path(n: int) -> Graph:
-    """n layers, each of which reads the one before."""
+    """n layers, each of which reads the previous one."""
     tape = Tape()
     x = tape.source("x", UNIT)
     for _ in range(n):
@@ -32,7 +33,7 @@ def tree(n: int) -> Graph:
 
 
 def grid(n: int, rows: int = 3) -> Graph:
-    """n operations in rows; each reads the one above and the one before."""
+    """n operations in rows. Each reads the operation above it and the previous one."""
     tape, before = Tape(), list[int]()
     for _ in range(n // rows):
         column: list[int] = []

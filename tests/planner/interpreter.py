@@ -1,5 +1,4 @@
-"""A reference interpreter of captured graphs: runs every operation in order, frees nothing. And its comparison to
-eager."""
+"""A reference interpreter of captured graphs, which runs every operation in order and frees nothing, compared to eager."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ def overload(op: str) -> Any:
 
 
 def live(argument: Any, values: list[Any]) -> Any:
-    """An argument as the operator takes it."""
+    """An argument in the form that the operator takes."""
     if isinstance(argument, Ref):
         assert values[argument.value] is not None, f"value {argument.value} is not there"
         return values[argument.value]
@@ -119,7 +118,7 @@ def _attribute(model: nn.Module, name: str) -> torch.Tensor:
 
 
 def state(model: nn.Module) -> dict[str, Any]:
-    """Everything of a model that capture must leave alone."""
+    """All state of a model that capture must not change."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     by_name: dict[str, Any] = {n: (id(t), t.detach().clone(), t.requires_grad, t.grad) for n, t in tensors.items()}
     for name, module in model.named_modules():
@@ -213,7 +212,7 @@ def _fresh(tree: Any) -> Any:
 
 
 def check_graph(captured: Captured) -> None:
-    """What every captured graph promises."""
+    """Invariants of every captured graph."""
     graph = captured.graph
     assert len(captured.modules) == len(graph.operations)
     assert set(captured.modules) <= set(captured.classes)

@@ -1,4 +1,4 @@
-"""Models of blocks that are alike, or nearly: each hides a difference somewhere else."""
+"""Models of equal or nearly equal blocks. Each has a difference at another place."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Transposed(Block):
 
 
 class Counts(Block):
-    """Writes into a buffer."""
+    """Updates a buffer."""
 
     def __init__(self, at: int) -> None:
         super().__init__(at)
@@ -112,7 +112,7 @@ class InPlace(Block):
 
 
 class OnInput(nn.Module):
-    """Writes into what it is given."""
+    """Writes into its input."""
 
     def __init__(self, at: int) -> None:
         super().__init__()
@@ -164,7 +164,7 @@ class Cast(Block):
 
 
 class Leaves(Block):
-    """Leaves a tensor in a global, where a later block finds it."""
+    """Stores a tensor in a global, which a later block reads."""
 
     def changed(self, x: torch.Tensor) -> torch.Tensor:
         if self.at == 1:
@@ -173,7 +173,7 @@ class Leaves(Block):
 
 
 class Closure(Block):
-    """A tensor from outside, made anew by every forward of the whole."""
+    """A tensor from a closure, created again by every forward of the whole model."""
 
     def changed(self, x: torch.Tensor) -> torch.Tensor:
         return x * STATE["scale"]
@@ -224,7 +224,7 @@ class Twice(Stack):
 
 
 class SharedState(Stack):
-    """Every block reads one tensor several times: its gradient is summed up in the order of reading."""
+    """Every block reads one tensor several times. Its gradient is summed in the order of reads."""
 
     def __init__(self) -> None:
         super().__init__(Crossed)
@@ -243,7 +243,7 @@ class Crossed(Block):
 
 
 class SharedOnce(SharedState):
-    """The same, and every block reads it once: the sum stands within the block's backward."""
+    """Every block reads the tensor once, so the sum is within the block's backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -256,7 +256,7 @@ class Biased(Block):
 
 
 class Written(Stack):
-    """What the blocks return is written into afterwards."""
+    """The caller writes into what the blocks return."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.embed(x)
@@ -266,7 +266,7 @@ class Written(Stack):
 
 
 class Cached(Stack):
-    """A list among the arguments, as caches of keys and values are."""
+    """A list among the arguments, as in caches of keys and values."""
 
     def __init__(self) -> None:
         super().__init__(Keeping)

@@ -82,7 +82,7 @@ class Tape:
 
 
 def transformer(layers: int, unit: int = 1000, head: int = 8) -> Graph:
-    """A chain of blocks as in a decoder: norms, matrix products, softmax and dropout, and a residual stream."""
+    """A chain of blocks as in a decoder: norms, matrix products, softmax, dropout, and a residual stream."""
     t = Tape()
     x = t.forward((t.source("x", unit),), (unit,), 300, saves_inputs=False, parameter=2 * unit)
     for _ in range(layers):

@@ -1,4 +1,4 @@
-"""Captured steps made by hand: a tape of forward operations in modules, and a backward that mirrors it."""
+"""Captured steps without a model: a tape of forward operations in modules, and a mirrored backward."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Tape:
 
 
 def layers(count: int, modules: bool = True, residual: bool = True, loose: bool = False) -> Captured:
-    """A stack of equal layers (norm, two matmuls, an activation) behind an embedding and before a head."""
+    """A stack of equal layers (norm, two matmuls, an activation) between an embedding and a head."""
     tape = Tape(
         {
             "embed": "Embedding",

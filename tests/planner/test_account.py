@@ -31,7 +31,7 @@ def random_recomputes(graph: Graph, seed: int, count: int) -> list[FlatRecompute
 
 
 def computations(graph: Graph, recomputes: list[FlatRecompute]) -> list[tuple[int, int]]:
-    """(operation, bytes held while it runs) of every run, as the simulator has it."""
+    """(operation, bytes in memory during it) of every run, from the simulator."""
     linked = link(graph, recomputes)
     during = simulate(linked).during
     return [(e.op, held) for e, held in zip(linked.events, during, strict=True) if isinstance(e, Run | RecomputeRun)]
@@ -55,7 +55,8 @@ def test_the_ledger_counts_as_the_simulator_at_every_step(seed: int, kind: str, 
 def test_the_ledger_lets_gradients_go_as_the_simulator(
     seed: int, kind: str, forward: int, count: int, together: int
 ) -> None:
-    """Where they are delivered, which recomputes that read their parameters delay. together: bytes worth a delivery."""
+    """Gradients are freed at their delivery, which recomputations that read their parameters delay. together: bytes
+    that trigger a delivery."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("remate_runtime.link.deliveries.TOGETHER", together)
         graph = replace(reading_parameters(tiny_step(seed, forward, kind), seed), delivered="consumed")
@@ -84,7 +85,7 @@ def test_the_ledger_lets_gradients_go_as_the_simulator(
 def test_copies_of_gradients_are_counted_alike(
     seed: int, kind: str, forward: int, count: int, together: int, delivered: Gradients
 ) -> None:
-    """They are made between two steps, so that the worst moment may be there."""
+    """Copies are created between two steps, so the peak may be there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("remate_runtime.link.deliveries.TOGETHER", together)
         graph = sharing_gradients(reading_parameters(tiny_step(seed, forward, kind), seed))

@@ -1,4 +1,4 @@
-"""The page on adding a strategy, followed to the letter: a package of its own, registered by its entry point."""
+"""Follows the page on adding a strategy literally: a separate package, registered by its entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets as people write them."""
+"""Spellings of budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forward makes at its first call and keeps: made before planning, and by `apply` where a model lacks it."""
+"""Caches that forward creates at its first call: created before planning, and by `apply` if a model lacks them."""
 
 from __future__ import annotations
 

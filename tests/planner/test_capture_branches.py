@@ -23,7 +23,7 @@ X = data(4, 4)
 
 
 class Asking(nn.Module):
-    """Calls `choose(module, x)` on its linear layer's result."""
+    """Calls `choose(module, x)` on the result of its linear layer."""
 
     def __init__(self, choose: Any, **attributes: Any) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ def test_checkpoints_in_the_model_are_told(reentrant):
 
 
 class Dropping(nn.Module):
-    """Leaves out its layer now and then, by a draw of torch's."""
+    """Skips its layer at random, by torch's generator."""
 
     def __init__(self) -> None:
         super().__init__()

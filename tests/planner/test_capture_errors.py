@@ -1,4 +1,4 @@
-"""What cannot be captured gets an error that names the module, the line and the remedy; never a raw traceback."""
+"""Errors of capture name the module, the line and the remedy, and never show a raw traceback."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def x() -> torch.Tensor:
 
 
 def failure(function: Any, **options: Any) -> CaptureError:
-    """The error of a model whose module `layers.1` calls `function`; its state must survive."""
+    """The error of a model whose module `layers.1` calls `function`. The state of the model must not change."""
     model = Outer(function)
     before = state(model)
     with pytest.raises(CaptureError) as caught:
@@ -288,7 +288,7 @@ def test_what_tracing_would_take_for_nothing():
 
 
 class Filling(nn.Linear):
-    """Puts something into a container that it is given."""
+    """Adds an item to a container in its arguments."""
 
     def __init__(self, put: Callable[[Any, torch.Tensor], Any]) -> None:
         super().__init__(4, 4)

@@ -1,4 +1,4 @@
-"""What makes tracing quick changes nothing that is traced."""
+"""Optimizations of tracing do not change the result."""
 
 from __future__ import annotations
 

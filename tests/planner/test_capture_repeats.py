@@ -1,4 +1,4 @@
-"""Blocks that do the same are traced once, and the step is the one that tracing all of them gives."""
+"""Equal blocks are traced once, and the step is the same as with all blocks traced."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .repeating_models import KINDS, STATE, Stack
 def both(
     build: Callable[[], tuple[nn.Module, tuple[Any, ...], dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Captured, Captured, int]:
-    """Captured with and without; and how many blocks were not traced."""
+    """Capture with and without templates; returns the number of blocks that were not traced."""
     count = 0
     usual = tracing.paste
 
@@ -42,7 +42,7 @@ def both(
 
 
 def differs(left: Captured, right: Captured) -> str:
-    """The first difference, "" if there is none."""
+    """The first difference; "" if there is none."""
     for first, second in zip(left.graph.operations, right.graph.operations, strict=False):
         if repr(first) != repr(second):
             return f"{first}\n{second}"
@@ -73,7 +73,7 @@ def test_steps_of_the_zoo_are_those_of_tracing_everything(name: str, monkeypatch
 
 
 def traces(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
-    """How often something is traced to its end while `model` is captured."""
+    """Number of complete traces during the capture of `model`."""
     count = 0
     usual = torch_api.joint
 
@@ -133,7 +133,7 @@ class Mixing(nn.Module):
 
 
 class Mixer(nn.Module):
-    """way: how the last block's result is read, and so how its gradient lies."""
+    """way: how the last block's result is read, which determines the memory layout of its gradient."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def mixer(way: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
 @pytest.mark.parametrize("way", ["norm", "mean", "part", "transposed"])
 def test_gradients_that_lie_otherwise(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A template is made for each way in which gradients lie, and no more."""
+    """There is one template for each memory layout of gradients."""
     collected: list[Any] = []
     usual = tracing.template
     monkeypatch.setattr(tracing, "template", lambda *given: collected.append(given[2:]) or usual(*given))

@@ -1,4 +1,4 @@
-"""What cannot be captured is refused with a way that works."""
+"""Errors for models that cannot be captured propose a solution that works."""
 
 from __future__ import annotations
 

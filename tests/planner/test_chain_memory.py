@@ -25,7 +25,7 @@ OVER, UNUSED = 1.03, 0.8  # of the budget: what is counted too little, and what 
 
 
 class Layer(nn.Module):
-    """Reads what it is handed, and a bias that all layers read."""
+    """Reads its input, and a bias that all layers read."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

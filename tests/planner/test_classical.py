@@ -166,7 +166,7 @@ def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
 
 
 def smallest(instance: StepInstance, strategy: str) -> list[Candidate]:
-    """What a strategy proposes for the proven floor."""
+    """The plan of a strategy for the proven floor."""
     context = Context(Deadline(), instance.baseline.time)
     return list(candidates(strategy_named(strategy), instance, Request(instance.floor), context))
 
@@ -236,7 +236,7 @@ def test_without_blocks_the_best_of_several_chains_is_taken(
 
 
 def fastest(instance: StepInstance, strategy: str, budget: int) -> float:
-    """ns of the fastest schedule within a budget that a strategy proposes; infinite where none is."""
+    """Time in ns of a strategy's fastest plan within a budget; infinite if there is none."""
     context = Context(Deadline(), instance.baseline.time)
     solution = candidates(strategy_named(strategy), instance, Request(budget), context)
     return min((candidate.time for candidate in solution if candidate.peak <= budget), default=math.inf)
@@ -255,7 +255,7 @@ class Adapter(nn.Module):
 
 
 class Stem(nn.Module):
-    """The frozen stage, which hands a mask on to all layers."""
+    """The frozen stage, which passes a mask to all layers."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -281,7 +281,7 @@ class Adapted(nn.Module):
 
 
 def test_a_frozen_base_is_planned() -> None:
-    """A stage without backward retains what it hands on, be it read by the last layer."""
+    """A stage without backward keeps the values that it passes on, even if the last layer reads them."""
     step = prepare(Adapted(32, 6), (torch.zeros(64, dtype=torch.long),), cost="h200")
     instance = StepInstance(step.captured.graph, step.parts)
     chain = chain_of(instance)

@@ -1,4 +1,4 @@
-"""What forward counts in, wherever that is: refused where it computes with the count, allowed where it does not."""
+"""Counters in forward, wherever they are stored: refused if forward computes with the count, otherwise allowed."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ STEPS = 5  # seeds that a part of the slow test takes: about 24 steps
 
 
 def proven(name: str, about: StepInstance, budget: int) -> int:
-    """What a bound proves where nothing is known but a slow schedule, so that it does all that it can."""
+    """The bound if only a slow schedule is known, so that it uses all methods."""
     context = Context(Deadline(), about.baseline.time)
     context.best = replace(about.baseline, time=1000 * about.baseline.time)
     return bound(name).prove(about, Request(budget), context)

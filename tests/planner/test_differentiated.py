@@ -26,7 +26,7 @@ class Result:
 
 
 class Head(nn.Module):
-    """Returns what a function makes of its logits and loss."""
+    """Returns a function of its logits and loss."""
 
     def __init__(self, result: Callable[[Any, Any], Any]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def test_a_gradient_for_another_output_is_refused() -> None:
 
 
 class Penalised(nn.Module):
-    """A block that returns a state and a penalty; both go on into the model around."""
+    """A block that returns a state and a penalty, both of which the enclosing model uses."""
 
     def __init__(self) -> None:
         super().__init__()

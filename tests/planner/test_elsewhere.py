@@ -1,4 +1,4 @@
-"""The step of a GPU, planned where there is none."""
+"""The step of a GPU, planned on a machine without one."""
 
 from pathlib import Path
 
@@ -50,10 +50,10 @@ def operators(model, args, capability=(9, 0)):
     with on_cuda(RecordedCall.of(model, args, {}), capability, "a GPU", 80 * GIB) as call:
         graph = capture(call.model, call.args, call.kwargs).graph
     assert graph.device == "cuda"
-    made = {}
+    types = {}
     for op in graph.operations:
-        made.setdefault(op.op, []).append([None if w is None else str(graph.values[w].type) for w in op.writes])
-    return made
+        types.setdefault(op.op, []).append([None if w is None else str(graph.values[w].type) for w in op.writes])
+    return types
 
 
 def attention(capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0, groups=8, cudnn=92000, torch=(2, 13)):
@@ -82,8 +82,8 @@ def attention(capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0
     ],
 )
 def test_attention_runs_the_kernel_of_the_architecture(options, expected):
-    found = tuple(attention(capability, **options) for capability in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
-    assert found == expected
+    chosen = tuple(attention(capability, **options) for capability in ((7, 5), (8, 0), (8, 9), (9, 0), (10, 0)))
+    assert chosen == expected
 
 
 def test_newer_versions_choose_otherwise():
@@ -94,30 +94,30 @@ def test_newer_versions_choose_otherwise():
 
 def test_the_operators_are_those_of_cuda():
     model, args = example()
-    found = operators(model, args)
-    assert found["aten._scaled_dot_product_efficient_attention"]
-    assert len(found["aten.native_dropout"]) == 3
-    assert found["aten._fused_rms_norm"] == [["f32[4,16,64]", "f32[4,16,1]"]]
+    types = operators(model, args)
+    assert types["aten._scaled_dot_product_efficient_attention"]
+    assert len(types["aten.native_dropout"]) == 3
+    assert types["aten._fused_rms_norm"] == [["f32[4,16,64]", "f32[4,16,1]"]]
     half, (x, y) = example(dropout=0.0)
-    found = operators(half.bfloat16(), (x.bfloat16(), y))
-    assert found["aten._scaled_dot_product_cudnn_attention"][0][1] == "f32[4,4,16,1]"
-    assert found["aten.native_layer_norm"][0] == ["bf16[4,16,64]", "f32[4,16,1]", "f32[4,16,1]"]
+    types = operators(half.bfloat16(), (x.bfloat16(), y))
+    assert types["aten._scaled_dot_product_cudnn_attention"][0][1] == "f32[4,4,16,1]"
+    assert types["aten.native_layer_norm"][0] == ["bf16[4,16,64]", "f32[4,16,1]", "f32[4,16,1]"]
 
 
 def test_autocast_is_that_of_cuda():
     model, args = example(dropout=0.0)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = operators(model, args)
-    assert found["aten._log_softmax"] == [["bf16[64,50]"]]
-    assert "aten._scaled_dot_product_cudnn_attention" in found
+        types = operators(model, args)
+    assert types["aten._log_softmax"] == [["bf16[64,50]"]]
+    assert "aten._scaled_dot_product_cudnn_attention" in types
     assert not torch.is_autocast_enabled("cuda")
 
 
 def test_convolutions_are_laid_out_as_cudnn_does():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    found = operators(model, (torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
-    assert found["aten.convolution"] == [["f32[2,8,6,6]{288,1,48,8}"]]
+    types = operators(model, (torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last),))
+    assert types["aten.convolution"] == [["f32[2,8,6,6]{288,1,48,8}"]]
 
 
 class Convolutions(nn.Sequential):
@@ -136,8 +136,8 @@ class WithoutCudnn(nn.Module):
 
     def forward(self, x):
         with torch.backends.cudnn.flags(enabled=False):
-            made = self.layer(x)
-        return made if isinstance(made, torch.Tensor) else made[0]
+            output = self.layer(x)
+        return output if isinstance(output, torch.Tensor) else output[0]
 
 
 class FirstOf(WithoutCudnn):
@@ -160,8 +160,8 @@ IMAGES = torch.randn(4, 8, 6, 6)
 )
 def test_batch_norm_is_the_one_that_torch_chooses(options, dtype, autocast, by_cudnn):
     with torch.autocast("cpu", dtype=torch.float16, enabled=autocast):
-        found = operators(Convolutions(**options).to(dtype), (IMAGES.to(dtype),))
-    names = {name for name in found if "batch_norm" in name}
+        types = operators(Convolutions(**options).to(dtype), (IMAGES.to(dtype),))
+    names = {name for name in types if "batch_norm" in name}
     cudnn = {"aten._batch_norm_with_update_functional", "aten.batch_norm_backward"}
     native = {"aten._native_batch_norm_legit_functional", "aten.native_batch_norm_backward"}
     assert names == (cudnn if by_cudnn else native)

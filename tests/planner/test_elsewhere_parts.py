@@ -1,4 +1,4 @@
-"""Parts of a model, and the largest batch, for a GPU that is not here."""
+"""Parts of a model, and the largest batch, for a GPU that the machine does not have."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Branching(nn.Module):
-    """Parts, and around them a recurrent layer and, if asked to, a branch on a value."""
+    """Parts, beside a recurrent layer and, optionally, a branch on a value."""
 
     def __init__(self, branches=False):
         super().__init__()
@@ -41,9 +41,9 @@ def test_parts_are_planned_as_cuda_calls_them(where):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         schedules = remate.plan(model, (x,), budget="100%", at="blocks.*", device="cuda:h100", progress=None)
     assert isinstance(schedules, PartSchedules)
-    found = {schedule.model.at: schedule.model for schedule in schedules}
-    assert {(m.device, m.architecture, m.autocast) for m in found.values()} == {("cuda", "sm_90", "bf16")}
-    inputs = {at: model.inputs["args"][0]["tensor"] for at, model in found.items()}
+    models = {schedule.model.at: schedule.model for schedule in schedules}
+    assert {(m.device, m.architecture, m.autocast) for m in models.values()} == {("cuda", "sm_90", "bf16")}
+    inputs = {at: model.inputs["args"][0]["tensor"] for at, model in models.items()}
     assert inputs == {("blocks.0",): "f32[4,16,64]", ("blocks.[1-2]",): "bf16[4,16,64]"}
     assert {p.device.type for p in model.parameters()} == {where}
 
@@ -77,11 +77,11 @@ def test_values_around_parts_are_not_known_elsewhere():
 def test_the_largest_batch_for_a_gpu_that_is_not_here():
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     limits = {"device_memory": "4MiB", "optimizer": "sgd", "cuda_context": 0}
-    found = remate.fit(model, (torch.randn(64, 64),), **limits, device="cuda:a100", progress=None)
-    planned = found.schedule.model
-    assert (planned.device, planned.architecture, found.schedule.solve.cost) == ("cuda", "sm_80", "a100")
-    assert found.largest.peak is not None
-    assert found.largest.peak <= found.largest.left
+    fitted = remate.fit(model, (torch.randn(64, 64),), **limits, device="cuda:a100", progress=None)
+    planned = fitted.schedule.model
+    assert (planned.device, planned.architecture, fitted.schedule.solve.cost) == ("cuda", "sm_80", "a100")
+    assert fitted.largest.peak is not None
+    assert fitted.largest.peak <= fitted.largest.left
 
 
 PARTS = """

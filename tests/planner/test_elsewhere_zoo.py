@@ -1,4 +1,4 @@
-"""The models of the tests as steps of a GPU that is not here: planned and run dry."""
+"""The models of the tests as steps of a GPU that the machine does not have: planned and run dry."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Costs that are estimated: what is proven of them says so."""
+"""Proofs that rely on estimated costs say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact search over states: what a deadline ends is not taken for what it finds."""
+"""The exact search over states: reaching a deadline is not a proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model for steps whose values are read far away."""
+"""The integer program for steps whose values are read much later."""
 
 from __future__ import annotations
 

@@ -37,12 +37,12 @@ def nodes(node: Node) -> list[Node]:
 
 @pytest.mark.parametrize("graph", [random_graph(3, 200), transformer(14), random_graph(4, 9)])
 def test_a_tree_has_every_operation_once_in_small_parts(graph: Graph) -> None:
-    made = tree(StepInstance(graph))
-    spans = leaves(made)
+    root = tree(StepInstance(graph))
+    spans = leaves(root)
     forward = [i for span in spans for i in range(*span.forward)]
     backward = [i for span in reversed(spans) for i in range(*span.backward)]
     assert [*forward, *backward] == list(range(len(graph.operations)))
-    assert all(len(node.parts) <= trees.MOST for node in nodes(made))
+    assert all(len(node.parts) <= trees.MOST for node in nodes(root))
     assert all(span.forward[1] - span.forward[0] <= 3 * trees.SHORT for span in spans)
 
 
@@ -91,12 +91,12 @@ def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(trees, "SHORT", 8)
     instance = StepInstance(random_graph(5, 90))
     assert tree(instance).levels() > 2
-    found = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
-    assert found.gap <= 0.03
+    solution = solve(instance, Request(int(0.8 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
+    assert solution.gap <= 0.03
     blocks = leaves(tree(instance))
-    chosen = solve(StepInstance(instance.graph, blocks), Request(found.peak, effort=QUICK), policy("hierarchical"))
-    assert found.time <= chosen.time, "a choice of one plan for each leaf is among what it tries"
-    assert (found.strategy, found.solver.split()[0]) == ("hiremate", "highs")
+    chosen = solve(StepInstance(instance.graph, blocks), Request(solution.peak, effort=QUICK), policy("hierarchical"))
+    assert solution.time <= chosen.time, "a choice of one plan for each leaf is among what it tries"
+    assert (solution.strategy, solution.solver.split()[0]) == ("hiremate", "highs")
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_each_level_is_planned_by_the_solver_that_is_named(solvers: Solvers, sai
     step = partition(layers(16))
     instance = StepInstance(step.captured.graph, step.parts)
     request = Request(int(0.8 * instance.baseline.peak), effort=QUICK)
-    found = solve(instance, request, policy(with_solvers("hiremate", solvers)))
-    assert found.peak <= request.budget
-    used = {part.solver for part in found.parts if part.level}
+    solution = solve(instance, request, policy(with_solvers("hiremate", solvers)))
+    assert solution.peak <= request.budget
+    used = {part.solver for part in solution.parts if part.level}
     assert all(any(solver.startswith(start) for solver in used) for start in said), used
-    assert found.solver.startswith("highs" if solvers.milp == "highs" else "appsi_highs through Pyomo")
+    assert solution.solver.startswith("highs" if solvers.milp == "highs" else "appsi_highs through Pyomo")
 
 
 def test_leaves_that_offer_little_make_slower_plans() -> None:
@@ -134,9 +134,9 @@ def test_leaves_that_offer_little_make_slower_plans() -> None:
 def test_the_tree_of_parts_accounts_for_all_recomputations() -> None:
     step = partition(layers(16))
     instance = StepInstance(step.captured.graph, step.parts)
-    found = solve(instance, Request(int(0.7 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
-    whole, *below = found.parts
-    assert whole.time == found.time - found.baseline_time > 0
+    solution = solve(instance, Request(int(0.7 * instance.baseline.peak), effort=QUICK), policy("hiremate"))
+    whole, *below = solution.parts
+    assert whole.time == solution.time - solution.baseline_time > 0
     assert sum(part.time for part in below if part.level == 1) == whole.time
     assert sum(part.count * part.operations for part in below if part.level == 1) == whole.operations
     assert max(part.level for part in below) == 2
@@ -145,14 +145,14 @@ def test_the_tree_of_parts_accounts_for_all_recomputations() -> None:
 @pytest.mark.parametrize("graph", [random_graph(3, 200), transformer(14), random_graph(4, 9), chain(300)])
 def test_the_h_partition_has_every_operation_once_in_parts_of_limited_size(graph: Graph) -> None:
     instance = StepInstance(graph)
-    made = h_partition(instance)
-    spans = leaves(made)
+    root = h_partition(instance)
+    spans = leaves(root)
     forward = [i for span in spans for i in range(*span.forward)]
     backward = [i for span in reversed(spans) for i in range(*span.backward)]
     assert [*forward, *backward] == list(range(len(graph.operations)))
-    assert all(len(node.parts) <= h_partitions.PARTS for node in nodes(made))
+    assert all(len(node.parts) <= h_partitions.PARTS for node in nodes(root))
     assert all(span.forward[1] - span.forward[0] <= h_partitions.LEAF for span in spans)
-    assert made.levels() > 2 or len(spans) <= h_partitions.PARTS
+    assert root.levels() > 2 or len(spans) <= h_partitions.PARTS
 
 
 def test_the_h_partition_cuts_where_few_values_cross() -> None:
@@ -169,20 +169,20 @@ def test_the_h_partition_cuts_where_few_values_cross() -> None:
 def test_a_deadline_ends_it_with_what_there_is() -> None:
     instance = StepInstance(random_graph(8, 60))
     with Deadline(0.0) as deadline:
-        made = module.levels(instance, QUICK, deadline)
-    assert all(len(part.options) == 1 for part in made.root.parts)
+        levels = module.levels(instance, QUICK, deadline)
+    assert all(len(part.options) == 1 for part in levels.root.parts)
     assert ("levels", QUICK, Solvers()) not in instance.kept, "what the clock has cut short is not kept"
-    assert isinstance(made.root, LevelModel)
+    assert isinstance(levels.root, LevelModel)
 
 
 @pytest.mark.parametrize("seed", [21, 23])
 def test_a_step_no_larger_than_a_leaf_is_planned_as_by_checkmate(seed: int) -> None:
     graph = random_graph(seed, 10)
     budget = int(0.75 * StepInstance(graph).baseline.peak)
-    found = [
+    solutions = [
         solve(StepInstance(graph), Request(budget, effort=QUICK), policy(name)) for name in ("hiremate", "checkmate")
     ]
-    assert found[0].time <= found[1].time
+    assert solutions[0].time <= solutions[1].time
 
 
 def test_nodes_offer_what_has_the_least_peak() -> None:

@@ -1,4 +1,4 @@
-"""The load of the machine decides nothing: a file planned beside busy processes is that of an idle machine."""
+"""The load of the machine has no influence: a file planned beside busy processes equals that of an idle machine."""
 
 from __future__ import annotations
 

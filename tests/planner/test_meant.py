@@ -1,4 +1,4 @@
-"""A call that trains nothing is refused before it is traced; a model in evaluation mode is reported, and planned."""
+"""A call that trains nothing is refused before tracing. A model in evaluation mode is planned with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measuring itself, on cases that can be counted by hand."""
+"""The measurement, on cases with known results."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def test_measuring_is_silent(capfd: pytest.CaptureFixture[str]):
 
 @pytest.mark.cuda
 def test_peak_on_cuda_is_what_was_requested_for():
-    """Also where the allocator hands out a larger block that it keeps: peaks must not depend on what ran before."""
+    """Requested bytes count even if the allocator returns a larger cached block, so that peaks do not depend on earlier
+    runs."""
     assert peak_bytes(lambda: torch.empty(1, device="cuda"), "cuda") == 4
     mebibyte = 1 << 20
     torch.empty(21 * mebibyte, dtype=torch.uint8, device="cuda")
@@ -117,7 +118,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock that only moves when it is told to."""
+    """A clock that moves only on request."""
     result = Clock()
     monkeypatch.setattr("remate.step_measurement.allocator.time", result)
     return result

@@ -1,4 +1,4 @@
-"""Moccasin's constraint program, where OR-Tools is installed."""
+"""Moccasin's constraint program, if OR-Tools is installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large-neighbourhood search: what its programs count is what the simulator counts, and what they find is better."""
+"""Large-neighbourhood search: its programs count like the simulator, and its results are better."""
 
 from __future__ import annotations
 

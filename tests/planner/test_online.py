@@ -1,4 +1,4 @@
-"""Online policies: legal replays, what the papers promise of them, and the rules by which something goes."""
+"""Online policies: legal replays, the properties in their papers, and their eviction rules."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLICIES = ("dtr", "coop", "treewidth")
 
 
 def chain(length: int) -> Graph:
-    """Layers that all take and make the same, a backward that reads what enters each."""
+    """Equal layers, and a backward that reads the input of each."""
     tape = Tape()
     x = tape.source("x", 10)
     for _ in range(length):
@@ -31,7 +31,7 @@ def chain(length: int) -> Graph:
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("name", POLICIES)
 def test_what_the_replay_counts_is_no_less_than_what_is_held(name: str, seed: int) -> None:
-    """So a replay within a budget is a schedule within it."""
+    """A replay within a budget is therefore a schedule within it."""
     instance = StepInstance(random_graph(seed, 24))
     around = instance.view(neighbourhood)
     for share in (0.9, 0.75, 0.6):

@@ -1,4 +1,4 @@
-"""The static operator tables say what the schemas of the installed PyTorch say."""
+"""The static operator tables match the schemas of the installed PyTorch."""
 
 from __future__ import annotations
 

@@ -48,13 +48,13 @@ def test_it_is_wide() -> None:
 
 
 def test_it_is_not_wider_than_what_is_functional() -> None:
-    found = {operator_tables.name(operator): operator for operator in operator_tables.functional()}
+    operators = {operator_tables.name(operator): operator for operator in operator_tables.functional()}
     for name in OPERATORS | PERMISSION.keys():
-        if name in found:  # another version of torch may lack one
-            returns = [str(r.type) for r in found[name]._schema.returns]
+        if name in operators:  # another version of torch may lack one
+            returns = [str(r.type) for r in operators[name]._schema.returns]
             assert returns[0] in ("Tensor", "List[Tensor]"), name
-            assert not operator_tables.says_view(found[name]) or name in VIEWS, name
-    assert len(OPERATORS & found.keys()) > 600
+            assert not operator_tables.says_view(operators[name]) or name in VIEWS, name
+    assert len(OPERATORS & operators.keys()) > 600
 
 
 def test_pairs_are_of_listed_operators() -> None:
@@ -82,14 +82,14 @@ def overload(name: str) -> Any:
 
 
 def _callable_alone() -> list[str]:
-    """Listed operators that one tensor is enough for."""
-    found = []
+    """Listed operators that can be called with a single tensor."""
+    names = []
     for operator in operator_tables.functional():
         first, rest = operator._schema.arguments[:1], operator._schema.arguments[1:]
         alone = [str(a.type) for a in first] == ["Tensor"] and all(a.has_default_value() for a in rest)
         if alone and operator_tables.name(operator) in OPERATORS:
-            found.append(operator_tables.name(operator))
-    return sorted(found)
+            names.append(operator_tables.name(operator))
+    return sorted(names)
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.int64, torch.complex64, torch.bool])
@@ -101,11 +101,13 @@ def test_results_are_new_or_listed_views(kind: torch.dtype, shape: tuple[int, ..
         given = torch.ones(shape).to(kind)
         before = given.clone()
         try:
-            made = overload(name)(given)
+            returned = overload(name)(given)
         except (RuntimeError, IndexError, NotImplementedError, ValueError, TypeError):
             continue
         ran += 1
-        results = [r for r in (made if isinstance(made, tuple | list) else [made]) if isinstance(r, torch.Tensor)]
+        results = [
+            r for r in (returned if isinstance(returned, tuple | list) else [returned]) if isinstance(r, torch.Tensor)
+        ]
         if not results:  # of nothing, `unbind` gives nothing
             continue
         shares = any(r.untyped_storage()._cdata == given.untyped_storage()._cdata for r in results)

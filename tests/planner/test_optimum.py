@@ -30,13 +30,13 @@ def tiny_steps(seeds: range, delivered: Gradients) -> Iterator[tuple[str, Graph,
 
 
 def budgets(least: int, peak: int) -> list[int]:
-    """From the least that can be met to just below what needs no recomputations."""
+    """From the smallest feasible budget to just below the baseline's peak."""
     between = (least, (3 * least + peak) // 4, (least + peak) // 2, (least + 3 * peak) // 4, peak - 1)
     return sorted({budget for budget in between if least <= budget < peak})
 
 
 def truths(seeds: range, delivered: Gradients) -> Iterator[tuple[str, StepInstance, dict[int, int]]]:
-    """Name, instance, and by budget the time of the exact optimum."""
+    """Name, instance, and the time of the exact optimum by budget."""
     for name, graph, truth in tiny_steps(seeds, delivered):
         about = StepInstance(graph)
         peak = about.baseline.peak
@@ -56,7 +56,7 @@ def planned(graph: Graph, budget: int) -> Solution | InfeasibleError:
 
 
 def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
-    """Plan every budget of every step; returns how many, and how many were planned as fast as can be."""
+    """Plan every budget of every step. Returns the number of plans, and how many of them are optimal."""
     count = optimal = 0
     for name, graph, truth in tiny_steps(seeds, delivered):
         peak = simulate(link(graph)).peak

@@ -1,4 +1,4 @@
-"""The options of `plan`, `fit` and `frontier`: one list, with the signature that people see."""
+"""The options of `plan`, `fit` and `frontier`: one list, with the public signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning with pages: never slower than recomputing alone, within all budgets, and what the file says is what runs."""
+"""Planning with pages: never slower than recomputing alone, within all budgets, and executed as the file says."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAST = {"disk": Lane(out=50_000_000_000, back=50_000_000_000, latency=100), "hos
 
 
 class Deep(nn.Module):
-    """Activations are most of what its step holds; nothing of it is paged by default."""
+    """A model whose step consists mostly of activations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,8 +161,8 @@ def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
 
 def test_pages_have_a_budget_by_default() -> None:
     model, x = Deep(), torch.randn(512, 64)
-    found = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget=None)
-    assert found == planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget="60%")
+    planned = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget=None)
+    assert planned == planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget="60%")
 
 
 def test_speeds() -> None:

@@ -19,7 +19,7 @@ from .synthetic import Tape, layers
 
 
 def check(captured: Captured, hierarchy: Hierarchy) -> None:
-    """Everything that holds for any partition of any step."""
+    """Invariants of any partition of any step."""
     graph, leaves = hierarchy.captured.graph, list(hierarchy.leaves())
     assert sorted(hierarchy.order) == list(range(len(captured.graph.operations)))
     assert [op.id for op in graph.operations] == [captured.graph.operations[i].id for i in hierarchy.order]

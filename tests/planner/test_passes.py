@@ -1,4 +1,4 @@
-"""What is proven of chains of which little is kept: never more than the exact optimum takes, and more than cuts say."""
+"""Bounds for chains of which little is kept: never above the exact optimum, and higher than the bounds of cuts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound is tried wherever a step has a chain, with many prices."""
+    """Try the bound on every step with a chain, with many prices."""
     monkeypatch.setattr(module, "SCARCE", 0)
     monkeypatch.setattr(module, "KEPT", (0.1, 0.5, 1.2, 2.0, 5.0))
 

@@ -37,20 +37,20 @@ def planned(model: nn.Module, args: tuple[torch.Tensor], budget: str = "70%", ef
 
 
 def four_fifths(schedule: Schedule, budget: int, *_: Any) -> PredictedMemory:
-    """A compiler that saves a fifth, for which a step takes the longer the more is run again; it cannot split."""
+    """A compiler that saves a fifth, with which a step takes longer the more is recomputed. It cannot split."""
     peak = schedule.solve.peak * 4 // 5
     return PredictedMemory(peak, peak, (), (schedule.solve.time,))
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Schedule:
+def compiled_schedule(monkeypatch: pytest.MonkeyPatch) -> Schedule:
     monkeypatch.setattr(plan_compiled, "predict_memory", four_fifths)
     model, args = build()
     return planned(model, args)
 
 
-def test_room_that_compiling_leaves_is_used(made: Schedule) -> None:
-    solve, requested = made.solve, made.solve.compiled
+def test_room_that_compiling_leaves_is_used(compiled_schedule: Schedule) -> None:
+    solve, requested = compiled_schedule.solve, compiled_schedule.solve.compiled
     assert requested is not None
     assert requested.peak is not None
     assert requested.budget == parse_budget("70%").resolve(solve.baseline_peak)
@@ -114,41 +114,43 @@ def test_no_plan_keeps_a_budget_that_is_too_small(monkeypatch: pytest.MonkeyPatc
     assert caught.value.smallest == 1 << 40
 
 
-def test_it_is_an_ordinary_schedule(made: Schedule) -> None:
-    assert decode(encode(made)) == made
-    assert not list(promises(analyse(made)))
-    assert refreshed(made).schedule == made
+def test_it_is_an_ordinary_schedule(compiled_schedule: Schedule) -> None:
+    assert decode(encode(compiled_schedule)) == compiled_schedule
+    assert not list(promises(analyse(compiled_schedule)))
+    assert refreshed(compiled_schedule).schedule == compiled_schedule
 
 
-def test_the_interpreter_says_that_it_does_not_keep_it(made: Schedule) -> None:
+def test_the_interpreter_says_that_it_does_not_keep_it(compiled_schedule: Schedule) -> None:
     model, (x,) = build()
     with pytest.warns(UserWarning, match="where the engine 'compiled' executes it; here, by 'eager'"):
-        apply(model, made)(x)
+        apply(model, compiled_schedule)(x)
 
 
-def test_another_plan_has_no_predicted_peak(made: Schedule) -> None:
-    assert made.solve.compiled is not None
+def test_another_plan_has_no_predicted_peak(compiled_schedule: Schedule) -> None:
+    assert compiled_schedule.solve.compiled is not None
     edited = replace(
-        made, program=tuple(replace(instance, plan="baseline") for instance in made.program), statements=()
+        compiled_schedule,
+        program=tuple(replace(instance, plan="baseline") for instance in compiled_schedule.program),
+        statements=(),
     )
     result = refreshed(edited)
-    assert result.schedule.solve.compiled == Compiled(made.solve.compiled.budget)
+    assert result.schedule.solve.compiled == Compiled(compiled_schedule.solve.compiled.budget)
     assert any("--engine compiled" in remark for remark in result.remarks)
 
 
-def test_replanned_and_rebound_it_is_requested_the_same(made: Schedule) -> None:
+def test_replanned_and_rebound_it_is_requested_the_same(compiled_schedule: Schedule) -> None:
     model, args = build()
-    step = prepare_again(made, model, args, options=PlanOptions(cache=False))
-    again, _ = replan(made, step)
-    assert made.solve.compiled is not None
+    step = prepare_again(compiled_schedule, model, args, options=PlanOptions(cache=False))
+    again, _ = replan(compiled_schedule, step)
+    assert compiled_schedule.solve.compiled is not None
     assert again.solve.compiled is not None
     assert again.solve.cost == "compiled"
-    assert again.solve.settings == made.solve.settings
-    assert again.solve.compiled.budget == made.solve.compiled.budget
-    carried = rebind(made, step).schedule
+    assert again.solve.settings == compiled_schedule.solve.settings
+    assert again.solve.compiled.budget == compiled_schedule.solve.compiled.budget
+    carried = rebind(compiled_schedule, step).schedule
     assert carried.solve.compiled is not None
-    assert carried.solve.compiled.budget == made.solve.compiled.budget
-    assert carried.solve.budget == made.solve.budget
+    assert carried.solve.compiled.budget == compiled_schedule.solve.compiled.budget
+    assert carried.solve.budget == compiled_schedule.solve.budget
 
 
 def test_where_nothing_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def deep(depth: int = 6, kinds: int = 1) -> tuple[Any, torch.Tensor]:
 
 
 def measured(model: nn.Module, x: torch.Tensor) -> int:
-    """Bytes of a step of the whole model, after one that warms up."""
+    """Bytes of a step of the whole model, after a warm-up step."""
 
     def step() -> None:
         model(x).backward()

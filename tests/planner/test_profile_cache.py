@@ -21,7 +21,7 @@ DEVICE = measured.device_name(torch.device("cpu"))
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache of its own for every test."""
+    """A new, empty cache for every test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
     return tmp_path

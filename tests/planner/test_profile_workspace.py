@@ -1,4 +1,4 @@
-"""Estimated workspaces are upper bounds: no operation that runs here takes more than the rules say."""
+"""Estimated workspaces are upper bounds: no operation on this machine takes more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search says on its way: the plan, the proof and the gap between them, as they move."""
+"""Progress of a search: the plan, the proof and the gap between them."""
 
 from __future__ import annotations
 

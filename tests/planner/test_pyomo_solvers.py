@@ -1,4 +1,4 @@
-"""Integer programs that Pyomo hands to other solvers: the same optima, and errors that say what to do."""
+"""Integer programs that Pyomo passes to other solvers: the same optima, and helpful errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_strategy_by_another_solver(name: str, solver: str) -> None:
     instance = StepInstance(random_graph(1, 40) if name == "flat" else random_graph(2, 12))
     request = Request(int(0.9 * instance.baseline.peak))
     text = with_solvers(name, Solvers(milp=solver))
-    ours, theirs = (solve(instance, request, policy(one)) for one in (name, text))
+    ours, theirs = (solve(instance, request, policy(method)) for method in (name, text))
     assert theirs.time == ours.time
     assert theirs.peak <= request.budget
     assert (theirs.strategy, theirs.solver) == (name, f"{solver} through Pyomo")
@@ -70,9 +70,9 @@ def test_bounds_costs_and_relaxations_of_a_model(solver: str) -> None:
     assert model.solve(Deadline()).objective == pytest.approx(10.0)
     model.set_bounds(columns[:1], np.array([0.0]), np.array([1.0]))
     model.set_cost(np.array([-1.0 if c == columns[2] else 0.0 for c in range(len(model.cost))]))
-    found = model.solve(Deadline())
-    assert found.x is not None
-    assert found.x[columns[2]] == pytest.approx(1.0)
+    solved = model.solve(Deadline())
+    assert solved.x is not None
+    assert solved.x[columns[2]] == pytest.approx(1.0)
     model.set_bounds(columns, np.ones(3), np.ones(3))
     assert model.solve(Deadline()).x is None
 

@@ -35,7 +35,7 @@ FAST = 4  # layouts that are tried by default
 
 
 def fresh(draw: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Draws into a tensor laid out as the argument."""
+    """Draw into a new tensor with the argument's memory layout."""
 
     def operator(h: torch.Tensor) -> torch.Tensor:
         noise = torch.empty_like(h)

@@ -1,4 +1,4 @@
-"""`remate.record`: the first training call of a loop, planned as it was made there."""
+"""`remate.record`: the first training call of a loop, recorded for planning."""
 
 from __future__ import annotations
 

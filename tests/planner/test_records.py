@@ -1,4 +1,4 @@
-"""Records that a model returns come back as records of their class, or are refused while planning."""
+"""Records that a model returns are restored as their class, or refused while planning."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Typed(NamedTuple):
 
 @dataclasses.dataclass
 class Computed:
-    """Its constructor does not take all that it holds."""
+    """Its constructor does not accept all its fields."""
 
     a: torch.Tensor
     b: torch.Tensor = dataclasses.field(init=False)

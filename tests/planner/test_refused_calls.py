@@ -1,4 +1,4 @@
-"""What forward may do in eager and no schedule does: refused with the module and line, and advice that works."""
+"""Calls that eager allows and schedules do not: refused with the module, the line, and advice that works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step must not write is refused with the module and the line of forward that writes it."""
+"""Writes that a step must not perform are refused with the module and the line of forward."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _is_there(error: CaptureError, layer: Any, module: str) -> None:
 
 
 def test_without_a_file() -> None:
-    """A class whose source nobody can read is refused by its module."""
+    """A class without readable source is identified by its module."""
     names: dict[str, Any] = {"nn": nn, "torch": torch}
     exec(inspect.getsource(Started), names)
     with pytest.raises(CaptureError, match=r"attributes \(1.started\)"):

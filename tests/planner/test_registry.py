@@ -1,4 +1,4 @@
-"""Strategies by name: loaded when requested, of other packages too."""
+"""Strategies by name: loaded when requested, also those of other packages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ work = third_party_plan:WORK
 
 @pytest.fixture
 def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package as pip would install it."""
+    """A package, installed as pip would do it."""
     (tmp_path / "third_party_plan.py").write_text(THIRD_PARTY, encoding="utf-8")
     info = tmp_path / "third_party_plan-1.0.dist-info"
     info.mkdir()

@@ -1,4 +1,4 @@
-"""A refusal proposes the parts of a model that can be planned, by a call that works as it stands."""
+"""A refusal proposes parts of the model that can be planned, with a call that works."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .test_capture_errors import Inner, x
 
 
 class Matched(nn.Module):
-    """A backbone and layers that could be planned, and a loss that looks at values."""
+    """A backbone and layers that can be planned, and a loss that depends on values."""
 
     def __init__(self, head: nn.Module | None = None) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
 
 
 class Clamped(nn.Module):
-    """A layer that looks at values while it trains, as DETR's do."""
+    """A layer that branches on values while it trains, as in DETR."""
 
     def __init__(self) -> None:
         super().__init__()

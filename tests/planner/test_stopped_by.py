@@ -1,4 +1,4 @@
-"""Why a search stopped: every word that it can end with is written to a file and read again."""
+"""Why a search stopped: every possible word is written to a file and read again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def step() -> Hierarchy:
 
 
 def interrupting(text: str) -> None:
-    """As Ctrl-C, as soon as anything is found."""
+    """Interrupt as Ctrl-C does, as soon as there is a plan."""
     if "more time, peak" in text:
         os.kill(os.getpid(), signal.SIGINT)
 

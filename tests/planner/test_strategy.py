@@ -1,4 +1,4 @@
-"""Strategies against enumeration on tiny steps, and their promises on larger ones."""
+"""Strategies compared with enumeration on tiny steps, and their guarantees on larger ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract: what every registered strategy and bound promises, whoever wrote it."""
+"""The contract of every registered strategy and bound."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*
 
 
 def blocks(graph: Graph, count: int) -> tuple[BlockSpan, ...]:
-    """A step cut into blocks of about equal length, wherever that may be."""
+    """A step divided into blocks of about equal length at arbitrary places."""
     backward_start, end = graph.backward_start, len(graph.operations)
     at = [round(n * backward_start / count) for n in range(count + 1)]
     back = [round(backward_start + n * (end - backward_start) / count) for n in range(count + 1)]
@@ -102,7 +102,7 @@ def test_what_fits_as_it_is_stays_as_it_is(name: str) -> None:
 
 
 def honest(error: InfeasibleError, name: str, graph: str, hierarchy: bool) -> None:
-    """The smallest peak that it names is met, so is a larger one, and none is below the floor."""
+    """The smallest peak that it reports is feasible, so is a larger one, and none is below the floor."""
     about = instance(graph, hierarchy)
     assert error.budget < error.smallest <= about.baseline.peak
     assert error.floor <= error.smallest

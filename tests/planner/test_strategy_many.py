@@ -1,4 +1,4 @@
-"""Every strategy on many tiny random steps, held against the truth; and `auto` beside all others at the same effort."""
+"""Every strategy on many tiny random steps, compared with the optimum; `auto` compared with the others at equal effort."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TIGHT = (0.75, 0.5, 0.2)  # of the way from what is needed at least to what a st
 
 @cache
 def step(seed: int) -> tuple[Graph, int, int | None]:
-    """A step, a budget, and the least time within it; None: nothing is within it."""
+    """A step, a budget, and the least time within it; None if the budget is infeasible."""
     kind = (*KINDS, "dag")[seed % 7]
     graph = random_graph(seed, 6) if kind == "dag" else tiny_step(seed, 5, kind)
     about = StepInstance(graph)

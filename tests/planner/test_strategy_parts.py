@@ -1,4 +1,4 @@
-"""The parts of the strategies: windows and their memory rows, ledger, local search, and the bridge to HiGHS."""
+"""The components of the strategies: windows and their memory rows, ledger, local search, and the bridge to HiGHS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def judge(problem: Problem, recomputes: Sequence[FlatRecompute]) -> Candidate:
 
 
 def outcome(problem: Problem, proposals: Proposals[Candidate]) -> Candidate:
-    """What a generator returns when all that it proposes is judged."""
+    """The result of a generator after all its proposals are judged."""
     try:
         proposal = next(proposals)
         while True:
@@ -70,7 +70,7 @@ def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
 @given(st.integers(0, 10_000), st.sampled_from([(12, 0), (5, 0), (5, 2), (3, 9)]), st.sampled_from([0.9, 0.75, 0.6]))
 @settings(max_examples=40, deadline=None)
 def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple[int, int], share: float) -> None:
-    """What it counts is at least what the simulator finds, and it pays for every recomputation."""
+    """It counts at least as much as the simulator, and pays for every recomputation."""
     problem = Problem(random_graph(warm_start, 24))
     reference = judge(problem, ()).peak
     length, above = shape

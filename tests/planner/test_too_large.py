@@ -1,4 +1,4 @@
-"""Models that are too large for a step say so, and how large they may be, instead of blaming the budget."""
+"""Errors for models that are too large name the limit, instead of blaming the budget."""
 
 from __future__ import annotations
 

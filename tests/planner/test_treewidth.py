@@ -1,4 +1,4 @@
-"""Recursion along a tree decomposition: what its authors promise, on steps of known width that grow."""
+"""Recursion along a tree decomposition: the guarantees of the paper, on steps of known width and growing length."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_width_does_not_grow_and_the_levels_are_those_of_halving(family: str
 
 
 def least(instance: StepInstance, *, holds: bool) -> tuple[int, int]:
-    """The least budget that a replay by the recursion meets, in bytes, and its recomputations."""
+    """The smallest budget that the recursion meets, in bytes, and its recomputations."""
     separators = instance.view(separators_of)
     low, high, runs = instance.floor - 1, instance.baseline.peak, 0
     while high - low > 1:

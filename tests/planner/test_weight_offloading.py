@@ -27,7 +27,7 @@ LANE = {"disk": Lane(out=2_000_000_000, back=2_000_000_000, latency=1_000)}
 
 
 class Wide(nn.Module):
-    """Most of what its step holds are parameters and gradients."""
+    """A model whose step consists mostly of parameters and gradients."""
 
     def __init__(self, layers: int = 6, width: int = 128) -> None:
         super().__init__()
@@ -42,9 +42,9 @@ class Wide(nn.Module):
 
 def planned_file(model: nn.Module, x: torch.Tensor, budget: str, **options: Any) -> Schedule:
     given: Any = {"strategy": "weight-offloading", "disk_budget": "1GiB", "bandwidth": "2GB/s", **options}
-    made = remate.plan(model, (x,), {}, budget, "cpu", progress=None, **given)
-    assert isinstance(made, Schedule)
-    return made
+    schedule = remate.plan(model, (x,), {}, budget, "cpu", progress=None, **given)
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 def graph_of(layers: int, width: int = 128, **options: Any) -> Graph:
@@ -53,9 +53,9 @@ def graph_of(layers: int, width: int = 128, **options: Any) -> Graph:
 
 
 def prepared(model: nn.Module, x: torch.Tensor, **options: Any) -> Graph:
-    made = remate.plan(model, (x,), {}, "100%", "cpu", progress=None, effort="quick", **options)
-    assert isinstance(made, Schedule)
-    return expand(made).graph
+    schedule = remate.plan(model, (x,), {}, "100%", "cpu", progress=None, effort="quick", **options)
+    assert isinstance(schedule, Schedule)
+    return expand(schedule).graph
 
 
 @pytest.mark.parametrize("gradients", ["retained", "accumulated", "consumed"])
@@ -69,13 +69,13 @@ def test_every_budget_is_kept_down_to_the_smallest(gradients: str) -> None:
     assert smallest < parameter_bytes(graph) < whole
     last = None
     for budget in (smallest, *(smallest + (whole - smallest) * part // 6 for part in range(1, 6))):
-        found = offloaded(instance, Request(budget), "disk", 1 << 30)
-        linked = link(graph, (), found.pages)
+        proposal = offloaded(instance, Request(budget), "disk", 1 << 30)
+        linked = link(graph, (), proposal.pages)
         timeline = simulate(linked)
         assert linked.parameters_paged
-        assert (timeline.peak, timeline.time) == (found.peak, found.time)
+        assert (timeline.peak, timeline.time) == (proposal.peak, proposal.time)
         assert timeline.peak <= budget
-        last = found
+        last = proposal
     assert last is not None
     assert last.time < offloaded(instance, Request(smallest), "disk", 1 << 30).time
     kept = offloaded(instance, Request(whole), "disk", 1 << 30)
@@ -88,7 +88,7 @@ def test_it_is_near_the_best_of_all_choices(share: float) -> None:
     """All subsets of what could be away, placed as the strategy places them."""
     graph = graph_of(2)
     step, instance = weighted_step(graph, "disk"), StepInstance(graph)
-    big = [one for one in step.absences if one.nbytes > 1024]
+    big = [absence for absence in step.absences if absence.nbytes > 1024]
     assert len(big) <= 12
     budget, best = int(share * (instance.baseline.peak + parameter_bytes(graph))), None
     for size in range(len(big) + 1):
@@ -101,12 +101,12 @@ def test_it_is_near_the_best_of_all_choices(share: float) -> None:
             if linked.parameters_paged and timeline.peak <= budget:
                 best = timeline.time if best is None else min(best, timeline.time)
     try:
-        found = offloaded(instance, Request(budget), "disk", 1 << 30)
+        proposal = offloaded(instance, Request(budget), "disk", 1 << 30)
     except InfeasibleError:
         assert best is None
         return
     assert best is not None
-    assert found.time - instance.baseline.time <= 1.15 * (best - instance.baseline.time)
+    assert proposal.time - instance.baseline.time <= 1.15 * (best - instance.baseline.time)
 
 
 def test_a_file_trains_within_its_budget() -> None:
@@ -118,17 +118,17 @@ def test_a_file_trains_within_its_budget() -> None:
     assert encode(planned_file(model, x, f"{nbytes * 3 // 5}B")) == encode(schedule)
     eager = copy.deepcopy(model)
     planned = apply(model, schedule)
-    for one in (planned, eager):
-        optimizer = torch.optim.SGD(one.parameters(), 0.1)
+    for trained in (planned, eager):
+        optimizer = torch.optim.SGD(trained.parameters(), 0.1)
         for _ in range(3):
             optimizer.zero_grad()
-            one(x).backward()
+            trained(x).backward()
             optimizer.step()
-    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
-        assert torch.equal(one, other)
-        assert one.grad is not None
+    for trained, other in zip(model.parameters(), eager.parameters(), strict=True):
+        assert torch.equal(trained, other)
+        assert trained.grad is not None
         assert other.grad is not None
-        assert torch.equal(one.grad, other.grad)
+        assert torch.equal(trained.grad, other.grad)
     model.zero_grad()
     assert peak_bytes(lambda: planned(x).backward()) <= schedule.peak_bytes
 

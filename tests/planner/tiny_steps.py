@@ -36,7 +36,7 @@ class _Step:
         return len(self.root) - 1
 
     def add(self, op: str, reads: list[int], sizes: list[int], ns: int = 0, workspace: int = 0, flag: str = "") -> int:
-        """One operation; the first of its outputs is returned, the others follow it. flag: "view" or "random"."""
+        """Add an operation. Returns its first output; the others follow. flag: "view" or "random"."""
         index, first = len(self.operations), len(self.values)
         for k, size in enumerate(sizes):
             self.values.append(Value(f"v{index}:{k}", TensorType("i8", (size,)), "op", index))
@@ -52,7 +52,7 @@ class _Step:
         return self.values[value].type.nbytes
 
     def bytes(self, least: int, most: int) -> int:
-        """A random size. The state of a generator is thousands of bytes, so tensors beside it are, too."""
+        """A random size. Generator states have thousands of bytes, so tensors beside them do, too."""
         return self.chance.randint(least, most) * (1000 if self.kind == "random" else 1)
 
     def computed(self, values: list[int]) -> list[int]:
@@ -148,7 +148,7 @@ def _forward(step: _Step, running: int) -> None:
 
 
 def _elementwise(step: _Step, value: int) -> tuple[str, list[int], list[int]]:
-    """An operator with an in-place form, its arguments and the size of its output."""
+    """An operator with an in-place form, its arguments, and the size of its output."""
     size = step.size(value)
     same = [v for v in step.computed(step.live) if v != value and step.size(v) == size]
     if same and step.chance.random() < 0.7:
@@ -157,7 +157,7 @@ def _elementwise(step: _Step, value: int) -> tuple[str, list[int], list[int]]:
 
 
 def _backward(step: _Step, loss: int) -> list[tuple[int, int]]:
-    """Operations that mirror the records. Returns the gradients of the parameters."""
+    """Add operations that mirror the records. Returns the gradients of the parameters."""
     chance, gradient = step.chance, {loss: step.source("grad.loss", 1, "tangent")}
     results: list[tuple[int, int]] = []
     for inputs, saved, output, parameter in reversed(step.records):

@@ -1,4 +1,4 @@
-"""Random edits of the lists of a schedule, as a person makes them in an editor: not all of them are legal."""
+"""Random edits of the lists of a schedule, as in an editor. Not all of them are legal."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def rearranged(
     action = draw.choice(["insert", "delete", "move", "shuffle"])
     if action == "insert" or not entries:
         if lasting and draw.random() < 0.3:
-            made = (
+            statement = (
                 paged((draw.choice(lasting),), points, draw) if draw.random() < 0.5 else Page((draw.choice(lasting),))
             )
         else:
-            made = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
-        entries.insert(draw.randint(0, len(entries)), made)
+            statement = paged(chosen, points, draw) if draw.random() < 0.4 else Recompute(chosen, draw.choice(points))
+        entries.insert(draw.randint(0, len(entries)), statement)
     elif action == "delete":
         entries.pop(draw.randrange(len(entries)))
     elif action == "move":

@@ -1,4 +1,5 @@
-"""What torch's allocator reserves, by hand: rounding, segments, best fit, splitting, merging, expandable segments."""
+"""Reserved memory of torch's allocator, computed by hand: rounding, segments, best fit, splitting, merging, expandable
+segments."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def held(*sizes: int) -> list[Buffer]:
-    """All at the same time, one after the other."""
+    """Buffers that are all live at the same time, allocated in order."""
     return [Buffer(at, len(sizes), nbytes) for at, nbytes in enumerate(sizes)]
 
 
@@ -43,7 +44,7 @@ def test_small_segments_are_split_to_the_last_512_bytes() -> None:
 
 
 def test_large_blocks_are_split_if_more_than_a_mebibyte_is_left() -> None:
-    """12 MiB hold 11: the last is no block of its own, and counts as allocated."""
+    """12 MiB contain 11. The rest is not a block of its own, and counts as allocated."""
     assert reserve(held(11 * MIB)) == Reservation(12 * MIB, 12 * MIB)
     assert reserve(held(20 * MIB - 512)).allocated == 20 * MIB
     assert reserve(held(20 * MIB - 512), expandable=True).allocated == 20 * MIB - 512
@@ -53,20 +54,20 @@ def test_large_blocks_are_split_if_more_than_a_mebibyte_is_left() -> None:
 
 
 def test_the_smallest_block_that_is_large_enough() -> None:
-    """14 goes to where 14 was and 12 to where 12 was, though the larger came free first."""
+    """14 reuses the block of 14 and 12 that of 12, although the larger one was freed first."""
     buffers = [Buffer(0, 2, 14 * MIB), Buffer(1, 3, 12 * MIB), Buffer(4, 6, 12 * MIB), Buffer(5, 6, 14 * MIB)]
     assert reserve(buffers).reserved == 26 * MIB
 
 
 def test_segments_do_not_become_one() -> None:
-    """Two free ones of 10 MiB do not serve 12; a segment that grew does."""
+    """Two free segments of 10 MiB cannot serve 12. A segment that grew can."""
     buffers = [Buffer(0, 2, 10 * MIB), Buffer(1, 2, 10 * MIB), Buffer(3, 4, 12 * MIB)]
     assert reserve(buffers).reserved == 32 * MIB
     assert reserve(buffers, expandable=True).reserved == 20 * MIB
 
 
 def test_free_blocks_of_a_segment_become_one() -> None:
-    """In either order of being freed, with the rest of the segment."""
+    """Blocks merge with the rest of the segment in either order of frees."""
     for first, second in ((2, 3), (3, 2)):
         buffers = [Buffer(0, first, 6 * MIB), Buffer(1, second, 6 * MIB), Buffer(4, 5, 9 * MIB), Buffer(4, 5, 9 * MIB)]
         assert reserve(buffers).reserved == 20 * MIB
@@ -81,7 +82,7 @@ def test_the_pools_share_nothing() -> None:
 
 
 def test_later_steps_meet_what_the_first_has_left() -> None:
-    """First 6 and 10 share a segment of 20 and 14 has its own. Then 6 is put into the 14, and 14 needs another."""
+    """First, 6 and 10 share a segment of 20 and 14 has its own. Then 6 is placed in that of 14, and 14 needs a new one."""
     buffers = [Buffer(0, 1, 6 * MIB), Buffer(0, 1, 10 * MIB), Buffer(0, 1, 14 * MIB)]
     assert reserve(buffers).reserved == (20 + 14 + 14) * MIB
 

@@ -1,4 +1,4 @@
-"""Whatever is edited, the file stays valid, means what was requested, and its figures are those of the simulator."""
+"""After random edits, a file is valid, does what was requested, and its figures are those of the simulator."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def decided(opened: Analysis) -> Counter[tuple[str, str]]:
 
 
 def verified(opened: Analysis) -> None:
-    """What is written reads back, keeps its promises and its step."""
+    """Written text reads back, and keeps its figures and its step."""
     again = open_text(encode(opened.schedule))
     assert encode(again.schedule) == encode(opened.schedule)
     assert again.timeline == opened.timeline
@@ -100,7 +100,7 @@ def test_commands(seed: int) -> None:
 @settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 30))
 def test_edits_by_hand(seed: int) -> None:
-    """Entries deleted, inserted, moved and reordered in the lists themselves: legal, or refused with a code."""
+    """Deleted, inserted, moved and reordered entries are legal, or refused with a code."""
     draw, opened = random.Random(seed), scheduled(seed)
     refused: set[str] = set()
     for _ in range(4):

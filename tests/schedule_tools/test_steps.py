@@ -1,4 +1,4 @@
-"""Look-ups over executions: use of recomputations, life spans, later points, maxima."""
+"""Look-ups over executions: use of recomputations, live ranges, later points, maxima."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The generated parts of the documentation, and the hook that builds its site."""
+"""Generates parts of the documentation, and the hook that builds its site."""

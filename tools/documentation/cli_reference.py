@@ -1,4 +1,4 @@
-"""The page about the command line, from the parsers of the commands."""
+"""Generates the page about the command line from the parsers of the commands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ A schedule file is named `S.json` here. `FILE.py:build` names a function in a Py
 
 
 def page() -> str:
-    """The page in Markdown. The width of the terminal and the version of argparse have no influence."""
+    """The page in Markdown, independent of the width of the terminal and the version of argparse."""
     whole = parser()
     parts = [_HEAD, "## Commands\n\n| command | purpose |\n|---|---|"]
     listed, commands = _commands(whole)

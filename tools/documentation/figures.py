@@ -1,4 +1,4 @@
-"""The tables of figures in the documentation. Each is computed from the results of a benchmark, by its name."""
+"""Generates the tables of figures in the documentation. Each is computed from the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OTHER_MEANS = {
     "checkpoint": "checkpoint per block",
     "selective": "selective checkpointing",
 }
-# What a means of the short comparison is: its rows of results, who decides, what it bounds, where the plan is.
+# Each means of the short comparison: its rows of results, who decides, what it limits, where the plan is.
 _COMPARISON = (
     ("eager PyTorch", "eager", "–", "nothing", "–"),
     ("`torch.utils.checkpoint` per block", "checkpoint", "you, per module", "nothing", "your code"),
@@ -54,7 +54,7 @@ _SUITE = (
 
 
 def examples() -> list[dict[str, str]]:
-    """What `remate run` measured of each checked-in example."""
+    """The measurements of `remate run` for each checked-in example."""
     text = "\n".join(lines_of("examples.txt"))
     rows = []
     for name, label in _EXAMPLES.items():
@@ -89,7 +89,7 @@ def gains() -> Table:
 
 
 def gains_in_full() -> Table:
-    """The same with predictions and proofs."""
+    """The table of gains with predictions and proofs."""
     head = ["model", "eager", "schedule", "budget", "step time / eager", "predicted time", "proven bound", "gradients"]
     return [
         head,
@@ -115,7 +115,7 @@ def comparison() -> Table:
 
 
 def peers() -> Table:
-    """Peak and time of every means, and below each the fastest schedule that was measured within its peak."""
+    """Peak and time of every means, each followed by the fastest schedule that was measured within the same peak."""
     table = [["peak MiB / time over eager's", *_OTHER_MEANS.values()]]
     for name, label in _PEER_MODELS.items():
         rows = {key: row for key, row in object_of(f"peers-{name}.json")["rows"].items() if not row.get("failed")}
@@ -132,7 +132,7 @@ def peers() -> Table:
 
 
 def _comparable(row: dict[str, Any], other: dict[str, Any]) -> float:
-    """The time of a row, with a margin of 5% where it was measured in another rotation than `other`."""
+    """The time of a row, with a margin of 5% if it was measured in another rotation than `other`."""
     return row["time"] if row["tree"] == other["tree"] else row["time"] / 0.95
 
 
@@ -152,7 +152,7 @@ def suite() -> Table:
     return table
 
 
-_GRAPHS = (  # beginning of the name of a graph, how the page calls it, budgets
+_GRAPHS = (  # beginning of a graph's name, its name on the page, budgets
     ("fcn_8_vgg", "FCN-8", (90, 80, 70, 65)),
     ("vgg_unet", "VGG-U-Net", (80, 50)),
     ("segnet", "SegNet", (50,)),
@@ -168,7 +168,7 @@ _ALONE = ("checkmate", "moccasin", "hiremate", "rotor", "dtr", "coop", "treewidt
 
 
 def instances() -> Table:
-    """Strategies on graphs that others published: extra time in %."""
+    """Extra time of strategies on published graphs, in %."""
     from tools.bench.instance_tables import PUBLISHED
 
     records = records_of("instances.jsonl")
@@ -193,9 +193,9 @@ def instances() -> Table:
     return table
 
 
-def _cell(found: Sequence[Mapping[str, Any]], name: str) -> str:
-    """A strategy's time, or why it has none."""
-    record = next((r for r in found if r["strategy"] == name), None)
+def _cell(records: Sequence[Mapping[str, Any]], name: str) -> str:
+    """The time of a strategy, or the reason why there is none."""
+    record = next((r for r in records if r["strategy"] == name), None)
     if record is None:
         return "not run"
     if record.get("time") is None:
@@ -203,16 +203,16 @@ def _cell(found: Sequence[Mapping[str, Any]], name: str) -> str:
     return _percent(record["time"]) + " t" * (record.get("stopped_by") == "time")
 
 
-def _seconds(found: Sequence[Mapping[str, Any]], times: Mapping[str, float], kept: Collection[str]) -> str:
+def _seconds(records: Sequence[Mapping[str, Any]], times: Mapping[str, float], kept: Collection[str]) -> str:
     """CPU seconds of the strategy with the best time."""
     if not kept:
         return "-"
     best = min(kept, key=lambda name: (round(times[name], 4), not name.startswith("auto"), name))
-    return f"{next(r['cpu'] for r in found if r['strategy'] == best):.1f}"
+    return f"{next(r['cpu'] for r in records if r['strategy'] == best):.1f}"
 
 
 def _best(times: dict[str, float]) -> str:
-    """The least time, with the strategy where that is not `auto`."""
+    """The least time, with the strategy if it is not `auto`."""
     if not times:
         return "none"
     least = min(times.values())
@@ -227,7 +227,7 @@ def _percent(value: float) -> str:
 
 
 def _text(name: str, at: int = 0, head: list[str] | None = None) -> Callable[[], Table]:
-    """A table of a text file as it is, with another head if one is given."""
+    """A table of a text file unchanged, or with another head."""
 
     def table() -> Table:
         old, *rows = text_tables(name)[at]
@@ -261,5 +261,5 @@ _MARK = re.compile(r"(<!-- figures: ([\w-]+) -->\n)(.*?)(<!-- /figures -->)", re
 
 
 def with_figures(text: str) -> str:
-    """A page with its tables of figures computed anew."""
+    """A page with its tables of figures computed again."""
     return _MARK.sub(lambda match: f"{match[1]}{markdown(FIGURES[match[2]]())}\n{match[4]}", text)

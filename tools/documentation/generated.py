@@ -1,4 +1,4 @@
-"""What in the documentation is generated: tables of figures, the reference of commands, the picture of the README."""
+"""Lists and writes the generated parts of the documentation: figures, command reference, picture of the README."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PLANNED = "examples/gpt2.json"
 
 
 def pages() -> list[Path]:
-    """Every page that people read: the top level of the repository, and `docs`."""
+    """Every page for readers: the top level of the repository, and `docs`."""
     return [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def generated() -> dict[Path, str]:
-    """The files that are generated, or contain something that is, as they should be."""
+    """The current content of all files that are generated or contain generated parts."""
     fresh = {path: with_figures(path.read_text(encoding="utf-8")) for path in pages()}
     fresh[ROOT / "docs" / "reference" / "cli.md"] = page()
     fresh[ROOT / PICTURE] = memory_plot(open_text((ROOT / PLANNED).read_bytes()))
@@ -29,12 +29,12 @@ def generated() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """The files that are not as they should be."""
+    """The files whose content is out of date."""
     return [path for path, text in generated().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
 
 
 def write() -> None:
-    """Write every file that is not as it should be."""
+    """Write every file whose content is out of date."""
     for path, text in generated().items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,12 +24,12 @@ def records_of(name: str) -> list[dict[str, Any]]:
 
 
 def object_of(name: str) -> dict[str, Any]:
-    """The object that a JSON file of results holds."""
+    """The object in a JSON file of results."""
     return json.loads((RESULTS / name).read_text(encoding="utf-8"))
 
 
 def text_tables(name: str) -> list[Table]:
-    """Every table of a text file: a head, a rule of dashes, rows up to an empty line. Cells are two blanks apart."""
+    """Every table of a text file: a head, a rule of dashes, and rows up to an empty line. Two spaces separate cells."""
     lines, tables = lines_of(name), []
     for at, line in enumerate(lines):
         if at and line.startswith("---") and set(line) == {"-"}:
@@ -50,7 +50,7 @@ def cells(line: str) -> list[str]:
 
 
 def markdown(table: Table) -> str:
-    """A table in Markdown; its first row is the head."""
+    """A table in Markdown. Its first row is the head."""
     head, *rows = table
     width = len(head)
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * width]

@@ -8,14 +8,14 @@ from pathlib import Path
 from .results import ROOT, Table
 
 _TEST = ROOT / "tests" / "test_architecture.py"
-_TOP = {  # modules at the top of a package that no folder explains
+_TOP = {  # modules at the top of a package, which have no folder
     "__init__": "The public names, loaded on first use.",
     "__main__": "The command as a process.",
 }
 
 
 def rooms(name: str, package: Path) -> Table:
-    """A table of the rooms that the list `name` of the test has, with the first sentence of each."""
+    """A table of the rooms in the list `name` of the test, with the first sentence of each."""
     rows = []
     for room in _listed(name):
         path = package / room / "__init__.py" if (package / room).is_dir() else package / f"{room}.py"
@@ -24,7 +24,7 @@ def rooms(name: str, package: Path) -> Table:
 
 
 def _listed(name: str) -> list[str]:
-    """The list of a name in the test: what it is assigned, and what is added to it."""
+    """The list `name` in the test: its assigned items and the items added later."""
     names: list[str] = []
     for node in ast.parse(_TEST.read_text(encoding="utf-8")).body:
         targets = (

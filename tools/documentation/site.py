@@ -19,7 +19,7 @@ _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add what the pages link to, and what these link to, if they are pages."""
+    """Add the pages that the given pages link to, recursively."""
     from mkdocs.structure.files import File  # type: ignore[import-not-found]
 
     open_pages = [file.src_uri for file in files.documentation_pages()]
@@ -49,12 +49,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def outside_code(markdown: str, change: Callable[[str], str]) -> str:
-    """The page with everything but its code blocks changed."""
+    """Apply a change to a page except its code blocks."""
     return "".join(part if part.startswith("```") else change(part) for part in _FENCE.split(markdown))
 
 
 def _targets(page: str) -> set[str]:
-    """The files of the repository that a page of the site links to."""
+    """The files of the repository to which a page of the site links."""
     path = _path(page)
     folder = posixpath.dirname(path)
     files = set[str]()
@@ -68,7 +68,7 @@ def _targets(page: str) -> set[str]:
 
 
 def _file(path: str) -> str:
-    """A folder's README in place of the folder."""
+    """The README of a folder; other paths unchanged."""
     return f"{path}/README.md" if (ROOT / path).is_dir() else path
 
 

@@ -1,1 +1,1 @@
-"""A coverage-guided fuzz target for all that happens to a schedule file before a model is at hand."""
+"""A coverage-guided fuzz target for the processing of a schedule file before a model is involved."""

@@ -23,7 +23,7 @@ _SEEDS = _HERE.parents[1] / "schema" / "corpus"
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-    """Half of the time damage to the JSON, if it is JSON; otherwise libFuzzer's own damage to the bytes."""
+    """Damage the JSON in half of the cases, if it is JSON; otherwise let libFuzzer damage the bytes."""
     dice = random.Random(seed)
     if dice.random() < 0.5:
         try:
@@ -39,7 +39,9 @@ def main() -> None:
     options = [f"-dict={_HERE / 'schedule.dict'}", "-timeout=20", "-rss_limit_mb=4096", "-max_len=16384"]
     folders = [str(_SEEDS / "valid"), str(_SEEDS / "invalid")]
     for path in sorted((_SEEDS / "valid").glob("*.json")):
-        consume(path.read_bytes())  # what is imported and read once is not counted against the first input
+        consume(
+            path.read_bytes()
+        )  # imports and tables are loaded here, so that they do not count against the first input
     atheris.Setup([sys.argv[0], *options, *sys.argv[1:], *folders], consume_within_its_share, custom_mutator=mutate)
     atheris.Fuzz()
 

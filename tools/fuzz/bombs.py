@@ -14,14 +14,14 @@ _OPERATION = '{"id":"a","op":"aten.rand","args":[%s],"out":"f32[2]"}'
 
 
 def allowed_seconds(size: int, expanded: int = 0) -> float:
-    """CPU seconds that a file of `size` bytes may take: 2 per 10 MB, 60 microseconds for each operation, instance,
-    event and parameter that it stands for, and one."""
+    """CPU seconds allowed for a file of `size` bytes: 2 per 10 MB, 60 microseconds for each operation, instance, event
+    and parameter after expansion, and one second."""
     return 1 + 2 * size / 10e6 + 60e-6 * expanded
 
 
 def allowed_bytes(size: int, expanded: int = 0) -> int:
-    """Memory that a file of `size` bytes may take: ten times its size, 2 kB for each operation, instance, event and
-    parameter that it stands for, and 32 MiB."""
+    """Memory allowed for a file of `size` bytes: ten times its size, 2 kB for each operation, instance, event and
+    parameter after expansion, and 32 MiB."""
     return (32 << 20) + 10 * size + 2000 * expanded
 
 
@@ -35,7 +35,7 @@ def _model(field: str) -> bytes:
 
 
 def _times(unit: str, size: int) -> str:
-    """`unit`, repeated with commas between, up to `size` characters; `{}` in it counts up."""
+    """`unit`, repeated with commas in between, up to `size` characters. `{}` in it is replaced by a counter."""
     if "{n}" not in unit:
         return ",".join([unit] * max(1, size // (len(unit) + 1)))
     count = max(1, size // (len(unit) + 4))
@@ -55,13 +55,13 @@ def _tree(depth: int, leaf: str, plan: str = "") -> tuple[str, str]:
 
 
 def _padded(data: bytes, size: int) -> bytes:
-    """What stands for much whatever its size: a note makes it as large as asked, up to 50,000 characters."""
+    """A file whose expansion is large at any size. A note of up to 50,000 characters pads it to the requested size."""
     note = '"note": "' + "x" * min(50_000, max(0, size - len(data))) + '", "blocks"'
     return data.replace(b'"blocks"', note.encode(), 1)
 
 
 def _chain(size: int) -> bytes:
-    """Legal: one block of operations that each read the one before."""
+    """A legal file: one block of operations, each of which reads the previous one."""
     first = '{"id":"o0","op":"aten.rand","args":[[2]],"out":"f32[2]"}'
     lines = (f'{{"id":"o{n}","op":"aten.neg","args":["%o{n - 1}"],"out":"f32[2]"}}' for n in range(1, size // 68))
     return _with(f'"b": {{"forward": [{",".join([first, *lines])}]}}', '{"id":"i","block":"b"}')
@@ -73,7 +73,7 @@ def _expanded(size: int) -> bytes:
 
 
 def _expanded_block(block: str) -> Family:
-    """Many instances of one block, that each take as much as the whole of it."""
+    """Many instances of one block that are each as large as the whole block."""
     return lambda n: _with(
         '"b": {' + block.replace("@", _times('"x{n}":"f32[2]"', n // 2)) + "}",
         _times('{"id":"i{n}","block":"b"}', n // 2),
@@ -86,7 +86,7 @@ def _expanded_arguments(size: int) -> bytes:
 
 
 def _expanded_plans(size: int) -> bytes:
-    """Every instance follows a plan of many recomputations that name nothing but an instance of views."""
+    """Every instance follows a plan with many recomputations that name only an instance of views."""
     view = (
         '{"inputs": {"x": "f32[2]"}, "forward": [{"id": "v", "op": "aten.view", "args": ["%x", [2]], "out": "f32[2]"}]}'
     )
@@ -101,7 +101,7 @@ def _expanded_plans(size: int) -> bytes:
 
 
 def _remade_views(size: int) -> bytes:
-    """A chain of views that every recomputation of its base makes anew."""
+    """A chain of views that must be computed again after every recomputation of its base."""
     links = max(2, size // 160)
     lines = ['{"id":"v0","op":"aten.rand","args":[[2]],"out":"f32[2]"}']
     lines += [f'{{"id":"v{k}","op":"aten.view","args":["%v{k - 1}",[2]],"out":"f32[2]"}}' for k in range(1, links)]
@@ -125,7 +125,7 @@ def _recomputes(size: int) -> bytes:
 
 
 def _names(size: int, wrong: str) -> bytes:
-    """Many names that differ little, and references that miss each of them by a letter."""
+    """Many similar names, and references that differ from each by a letter."""
     count = size // 150
     operations = [f'{{"id":"layer.{n:07d}.x","op":"aten.rand","args":[[2]],"out":"f32[2]"}}' for n in range(count)]
     missed = [f'{{"id":"y{n}","op":"aten.neg","args":["%layer.{n:07d}.{wrong}"],"out":"f32[2]"}}' for n in range(count)]
@@ -162,7 +162,7 @@ def _program(unit: str, block: str = _LEAF) -> Family:
 
 
 def _block(field: str, unit: str, program: str = '{"id":"i","block":"b"}') -> Family:
-    """`field` of a block, in which @ stands for what is repeated."""
+    """`field` of a block, in which @ stands for the repeated part."""
     return lambda n: _with('"b": {' + field.replace("@", _times(unit, n)) + "}", program)
 
 
@@ -180,16 +180,16 @@ def _first(unit: str) -> Family:
 
 
 def _sized(unit: str) -> Family:
-    """Operations of a file that names a size."""
+    """Operations of a file with a named size."""
     dims = (
         '"dims": {"b": {"min": 1, "max": 9, "planned": 2}}, "inputs": {"args": [{"tensor": "f32[b]", "name": "x"}]}, '
     )
 
-    def made(size: int) -> bytes:
+    def sized(size: int) -> bytes:
         data = _with(f'"b": {{"forward": [{_times(unit, size)}]}}', '{"id":"i","block":"b"}')
         return data.replace(b'"outputs"', dims.encode() + b'"outputs"', 1)
 
-    return made
+    return sized
 
 
 _LONG = "+".join(

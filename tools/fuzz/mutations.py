@@ -1,4 +1,4 @@
-"""Damage to schedule files: in their bytes, and in their JSON."""
+"""Mutates schedule files: their bytes and their JSON."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def mutated_tree(data: bytes, dice: random.Random) -> bytes:
 
 
 def mutated_plan(data: bytes, dice: random.Random) -> bytes:
-    """Damage to plans, recomputations, choices of plans, costs and notes alone: such files are often legal."""
+    """Mutate only plans, recomputations, choices of plans, costs and notes. Such files are often legal."""
     tree = json.loads(data)
     for _ in range(dice.choice((1, 1, 2, 4, 8))):
         block = dice.choice([b for b in tree["blocks"].values() if b.get("forward")])

@@ -1,5 +1,5 @@
-"""Changes of a call that a stranger may make: empty, 0-dimensional, expanded and far-spread tensors, other dtypes and
-contents, integers out of range, other lists."""
+"""Mutates a call: empty, 0-dimensional, expanded and far-spread tensors, other dtypes and contents, integers out of
+range, other lists."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXTS = ("mean", "sum", "none", "tanh", "max", "x", "")
 
 
 def mutations(program: Program, combined: int, seed: str) -> Iterator[Program]:
-    """The program, each single change of it, and so many combinations of two or three."""
+    """The program, every single mutation of it, and this many combinations of two or three."""
     yield program
     single = list(_changes(program))
     yield from single
@@ -47,7 +47,7 @@ def _changes(program: Program) -> Iterator[Program]:
 
 
 def _sizes_everywhere(program: Program) -> Iterator[Program]:
-    """A size that several arguments agree in, changed in all of them."""
+    """A size that several arguments share, changed in all of them."""
     sizes = sorted({n for source in program.sources for n in source.type.shape})
     for size in sizes:
         for other in (0, 1, size + 1):

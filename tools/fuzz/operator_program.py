@@ -1,5 +1,4 @@
-"""A few operations as a file would state them: checked as `apply` checks a file, and run as the interpreter runs
-them."""
+"""A few operations as a file would state them, checked as `apply` checks a file and run as the interpreter runs them."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ _CPU = torch.device("cpu")
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A tensor that the operations get. fill: the number in all its places; None: small numbers that differ."""
+    """An input tensor of the operations. fill: the value of all elements; None: small, different numbers."""
 
     type: TensorType
     fill: float | int | None = None
@@ -31,7 +30,7 @@ class Source(msgspec.Struct, frozen=True):
 
 class Call(msgspec.Struct, frozen=True):
     """An operation. Arguments are literals as in `Graph`, `Ref(n)` for source n, and `Ref(-1 - n)` for output n of the
-    call before it."""
+    previous call."""
 
     op: str
     args: tuple[Any, ...]
@@ -39,14 +38,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Program(msgspec.Struct, frozen=True):
-    """calls: the last one is the operation under test; the one before it, if there is one, makes what it reads."""
+    """calls: the last one is the operation under test. A preceding call produces its arguments."""
 
     sources: tuple[Source, ...]
     calls: tuple[Call, ...]
 
 
 class TooLargeError(Exception):
-    """The program declares more bytes than this test gives it."""
+    """The program declares more bytes than this test allows."""
 
 
 def graph_of(program: Program) -> Graph:
@@ -96,25 +95,25 @@ def _declared(graph: Graph, name: str, args: tuple[Any, ...], kwargs: dict[str, 
         check_operator(op, live)
     try:
         results = infer(graph, args, kwargs, live)
-    except NotImplementedError:  # the file may then declare whatever it likes
+    except NotImplementedError:  # the file may then declare any type
         return [TensorType("f32", (1,)) for _ in returns]
     listed = list(results) if isinstance(results, tuple | list) else [results]
     return [type_of(each) if isinstance(each, torch.Tensor) else None for each in listed]
 
 
 def type_of(tensor: torch.Tensor) -> TensorType:
-    """Raises KeyError for a dtype that no file has."""
+    """The type of a tensor as text. Raises KeyError for a dtype that no file has."""
     strides = None if tensor.is_contiguous() else tuple(tensor.stride())
     return TensorType(SHORT_DTYPES[tensor.dtype], tuple(tensor.shape), strides)
 
 
 def check(graph: Graph) -> None:
-    """What `apply` checks of operations. Raises ScheduleError."""
+    """Check operations as `apply` does. Raises ScheduleError."""
     operators(graph, [f"/{n}" for n in range(len(graph.operations))])
 
 
 def run(program: Program, graph: Graph) -> None:
-    """Raises whatever torch raises."""
+    """Run the operations. Raises any error of torch."""
     tensors: dict[int, Any] = {n: tensor_of(source) for n, source in enumerate(program.sources)}
     for op in graph.operations:
         live = overload(op.op)
@@ -135,7 +134,7 @@ def _argument(given: Any, tensors: dict[int, Any]) -> Any:
 
 
 def tensor_of(source: Source) -> torch.Tensor:
-    """A tensor of exactly this type, in a storage without slack."""
+    """A tensor of exactly this type, in a storage without spare elements."""
     type_, dtype = source.type, TORCH_DTYPES[source.type.dtype]
     elements = type_.nbytes // DTYPES[type_.dtype][1]
     if source.fill is not None:
@@ -185,11 +184,11 @@ def map_references(tree: Any, change: Callable[[int], int]) -> Any:
 
 
 def name_of(live: OpOverload) -> str:
-    """As a file names the operator."""
+    """The name of an operator in a file."""
     name = f"{live.namespace}.{live._schema.name.split('::')[1]}"
     return name if live._overloadname == "default" else f"{name}.{live._overloadname}"
 
 
 def listed() -> list[str]:
-    """Every operator that a file may name without a permission."""
+    """Every operator that a file may name without permission."""
     return sorted(OPERATORS)

@@ -1,5 +1,8 @@
-"""Calls of listed operators to begin with: those that torch's own samples come to, and for the others calls made from
-their schemas. Each with the call before it that made what it reads, where its kernel trusts that."""
+"""Seed calls of listed operators: the calls in torch's own samples, and for other operators calls generated from their
+schemas.
+
+If the kernel of an operator trusts its arguments, the seed includes the call that produced them.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,11 @@ _SHORT = {
 
 
 class NoFileError(Exception):
-    """An argument that no file can spell."""
+    """An argument that no file can contain."""
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps the first calls of every listed operator, by their types."""
+    """Records the first calls of every listed operator, by argument types."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,10 +74,16 @@ class Recorder(TorchDispatchMode):
             nonlocal forward
             if not isinstance(value, torch.Tensor):
                 return _literal(value, lambda each: argument(each, inner))
-            made = self._made.get(id(value))
-            if not inner and made is not None and made[0] is value and name in PAIRED and made[1][0] in PAIRED[name].by:
-                forward = made[1]
-                return Ref(-1 - made[2])
+            recorded = self._made.get(id(value))
+            if (
+                not inner
+                and recorded is not None
+                and recorded[0] is value
+                and name in PAIRED
+                and recorded[1][0] in PAIRED[name].by
+            ):
+                forward = recorded[1]
+                return Ref(-1 - recorded[2])
             if value.numel() > MAX_ELEMENTS or value.layout is not torch.strided:
                 raise NoFileError
             if id(value) not in sources:
@@ -119,7 +128,7 @@ def _literal(value: Any, element: Callable[[Any], Any]) -> Any:
 
 
 def recorded(progress: Callable[[str], None] = lambda _: None) -> dict[str, list[Program]]:
-    """What torch's samples of its operators, and some layers, call."""
+    """The calls that torch's samples of its operators, and some layers, make."""
     recorder = Recorder()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -129,7 +138,7 @@ def recorded(progress: Callable[[str], None] = lambda _: None) -> dict[str, list
                 try:
                     with recorder:
                         _backward(info.op(sample.input, *sample.args, **sample.kwargs))
-                except Exception:  # a sample that this build of torch does not run
+                except Exception:  # this build of torch cannot run the sample
                     continue
             progress(f"{len(recorder.seeds)} operators after the samples of {dtype}")
         for layer, given in _layers():
@@ -141,7 +150,7 @@ def recorded(progress: Callable[[str], None] = lambda _: None) -> dict[str, list
 
 def _samples(dtype: torch.dtype) -> Iterator[tuple[Any, Any]]:
     if "expecttest" not in sys.modules and find_spec("expecttest") is None:
-        unused = ModuleType("expecttest")  # what the samples import, and do not use
+        unused = ModuleType("expecttest")  # imported by the samples, and not used
         vars(unused)["TestCase"] = unittest.TestCase
         sys.modules["expecttest"] = unused
     from torch.testing._internal.common_methods_invocations import op_db
@@ -152,7 +161,7 @@ def _samples(dtype: torch.dtype) -> Iterator[tuple[Any, Any]]:
         gradients = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
         try:
             samples = list(itertools.islice(info.sample_inputs("cpu", dtype, requires_grad=gradients), SAMPLES))
-        except Exception:  # samples that need a package or a device that is not here
+        except Exception:  # samples that need a missing package or device
             continue
         for sample in samples:
             yield info, sample
@@ -182,7 +191,7 @@ _KINDS = ("f32", "f32", "f32", "i64", "bool", "c64", "i32", "bf16", "u8")
 
 
 def invented(name: str, tries: int = 400) -> list[Program]:
-    """Calls of random arguments that pass all checks, made from the operator's schema."""
+    """Calls with random arguments, generated from the operator's schema, that pass all checks."""
     rng = random.Random(name)
     live = overload(name)
     kept: dict[str, Program] = {}
@@ -242,6 +251,6 @@ def _invented(
 
 
 def seeds(progress: Callable[[str], None] = lambda _: None) -> dict[str, list[Program]]:
-    """For every listed operator, calls that pass all checks; none where none were made."""
+    """For every listed operator, calls that pass all checks; an empty list if there are none."""
     from_samples = recorded(progress)
     return {name: from_samples.get(name) or invented(name) for name in listed()}

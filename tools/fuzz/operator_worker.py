@@ -31,7 +31,7 @@ OUTCOMES = ("refused", "large", "raised", "ran")
 
 
 class End(msgspec.Struct, frozen=True):
-    """A call that ended its process. how: the signal's name. ran: whether the operator itself did, or a check."""
+    """A call that ended its process. how: name of the signal. ran: whether the operator itself ran, or a check."""
 
     how: str
     ran: bool
@@ -39,7 +39,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What became of an operator's calls. counts: by OUTCOMES."""
+    """Results of an operator's calls. counts: by OUTCOMES."""
 
     name: str
     counts: tuple[int, ...]
@@ -88,7 +88,8 @@ def _write(notes: mmap, at: int, number: int) -> None:
 
 
 def _in_child(work: Sequence[Program], start: int, notes: mmap, until: float) -> int:
-    """0: to the end; else the signal that ended the child, or its exit status below 0."""
+    """Run calls in a child process. Returns 0 if it completed, otherwise the signal that ended it, or its exit status
+    as a negative number."""
     child = os.fork()
     if child == 0:
         status = 7
@@ -120,7 +121,7 @@ def _outcome(program: Program, notes: mmap) -> str:
         return "refused"
     except TooLargeError:
         return "large"
-    except Exception:  # what torch says in place of an inference; a file can declare no type that fits
+    except Exception:  # errors of torch during inference; a file cannot declare a matching type
         return "refused"
     _write(notes, 1, 1)
     try:
@@ -131,8 +132,8 @@ def _outcome(program: Program, notes: mmap) -> str:
 
 
 class Job(msgspec.Struct, frozen=True):
-    """programs: calls to begin with, by operator. combined: random combinations of changes of each. most: calls of an
-    operator. seconds: for all."""
+    """programs: seed calls, by operator. combined: random combinations of mutations of each. most: calls of an
+    operator. seconds: in total."""
 
     programs: Mapping[str, Sequence[Program]]
     combined: int
@@ -141,7 +142,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def main(job_file: str, result_file: str) -> None:
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with the process that started it
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # ends with its parent process
     os.nice(max(0, 10 - os.nice(0)))
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -161,6 +162,6 @@ def main(job_file: str, result_file: str) -> None:
 
 
 if __name__ == "__main__":
-    from tools.fuzz import operator_worker  # so that what is pickled has one name
+    from tools.fuzz import operator_worker  # so that pickled classes have one name
 
     operator_worker.main(*sys.argv[1:])

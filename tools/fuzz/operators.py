@@ -51,12 +51,12 @@ def called(programs: Mapping[str, Sequence[Program]], combined: int, most: int, 
 
 
 def fenced() -> bool:
-    """Whether operators are called in fenced memory here."""
+    """Whether operators run in fenced memory on this system."""
     return sys.platform == "linux" and shutil.which("cc") is not None
 
 
 def table(rows: Iterable[Row]) -> str:
-    """A line for each operator."""
+    """A table with one line for each operator."""
     rows = list(rows)
     width = max((len(row.name) for row in rows), default=8)
     head = (

@@ -1,4 +1,4 @@
-"""Does a file take more time or memory than its size and what it stands for allow? Then that is a bug of the reader."""
+"""Checks that a file takes no more time and memory than its size and its expansion allow. More is a bug of the reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _FORGET = Path("/proc/self/clear_refs")
 
 
 def expanded(data: bytes) -> int:
-    """Operations, instances, events, parameters and buffers that a file stands for, as far as it gets."""
+    """Number of operations, instances, events, parameters and buffers in the expanded file, as far as expansion
+    succeeds."""
     count = 0
     try:
         schedule = decode(data)
@@ -33,7 +34,7 @@ def expanded(data: bytes) -> int:
 
 
 def within_its_share(data: bytes, work: Callable[[], object]) -> None:
-    """Run `work`. Raises AssertionError if it took more CPU seconds or memory than `data` may."""
+    """Run `work`. Raises AssertionError if it takes more CPU seconds or memory than `data` allows."""
     held, start = _start(), time.process_time()
     work()
     seconds, grown = time.process_time() - start, _peak() - held
@@ -44,14 +45,14 @@ def within_its_share(data: bytes, work: Callable[[], object]) -> None:
 
 
 def _start() -> int:
-    """Begin a new peak, where the system can (Linux), and return what is held now, in bytes."""
+    """Reset the recorded peak if the system can (Linux), and return the memory of the process in bytes."""
     if _FORGET.exists():
         _FORGET.write_text("5")
     return _peak()
 
 
 def _peak() -> int:
-    """Most bytes that this process has held since `_start`; 0 where the system does not tell."""
+    """Peak memory of this process since `_start`, in bytes; 0 if the system does not report it."""
     if not _MEMORY.exists():
         return 0
     return int(_MEMORY.read_text().partition("VmHWM:")[2].split()[0]) << 10

@@ -24,12 +24,12 @@ _WARNINGS = FaultReport("warning", LINT, "warnings")
 
 
 def consume_within_its_share(data: bytes) -> None:
-    """`consume`, which must not take more time or memory than the bytes allow."""
+    """Run `consume`, which must not take more time or memory than the bytes allow."""
     within_its_share(data, lambda: consume(data))
 
 
 def consume(data: bytes) -> bool:
-    """Whether the bytes are a legal schedule. Raises AssertionError, or anything else, only for a bug."""
+    """Process a file. Return whether it is a legal schedule. Any exception indicates a bug."""
     try:
         opened = open_text(data)
     except ScheduleError as error:

@@ -18,7 +18,7 @@ from ..torch_private.execution import is_profiled
 Allocated = tuple[int, int, int]  # time in ns, address, bytes: positive if allocated, negative if freed
 
 _END = "remate: end of what is measured"
-_MAPPED = "remate: mapped"  # memory that is made meanwhile is a file's
+_MAPPED = "remate: mapped"  # memory allocated in the meantime belongs to a file
 _RESIDENT, _LEFT = "remate: resident ", "remate: left "  # bytes@address, of tensors that are mapped to files
 # Messages of the profiler on stderr at its start and stop, which users cannot act on.
 _CHATTER = (
@@ -108,13 +108,13 @@ def allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> li
 
 
 def note_mapped() -> AbstractContextManager[Any]:
-    """What is allocated within it is no memory to a measurement that is under way."""
+    """Exclude allocations inside this context from a running measurement: their memory belongs to a file."""
     return profiler.record_function(_MAPPED) if is_profiled() else nullcontext()
 
 
 def note_resident(tensor: torch.Tensor, resident: bool) -> None:
-    """Let a measurement that is under way know that the memory of a tensor counts from here on, or no more: of a tensor
-    that the allocator does not see come and go."""
+    """Count the memory of a tensor in a running measurement from here on, or no longer. For tensors that the allocator
+    does not see."""
     if is_profiled():
         with profiler.record_function(f"{_RESIDENT if resident else _LEFT}{tensor.nbytes}@{tensor.data_ptr()}"):
             pass

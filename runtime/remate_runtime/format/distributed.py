@@ -1,4 +1,4 @@
-"""What a schedule says of tensors that torch distributes over ranks."""
+"""Tensors in a schedule that torch distributes over ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class Distributed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Parameters or buffers that torch distributes alike (DTensor). The file has the local tensor of each.
+    """Parameters or buffers that torch distributes in the same way (DTensor). The file has the local tensor of each.
 
     Placements are those of torch, one for each mesh dimension: R, S(0), P(sum).
     """
@@ -15,4 +15,4 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     shape: tuple[int, ...]  # of the whole tensor
     mesh: tuple[str, ...]  # dimensions of the device mesh
     placements: tuple[str, ...]
-    gradient: tuple[str, ...] = ()  # placements of the gradient, if they are others
+    gradient: tuple[str, ...] = ()  # placements of the gradient, if they differ

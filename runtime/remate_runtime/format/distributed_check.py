@@ -1,4 +1,4 @@
-"""Checks of what a file says of ranks: tensors that torch distributes, and collectives. Needs no torch."""
+"""Checks fields about ranks: tensors that torch distributes, and collectives. Does not require torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PATH = re.compile(r"(?:[A-Za-z0-9_~-]+|\[[0-9]{1,9}-[0-9]{1,9}\])(?:\.(?:[A-Za-
 
 
 def check_ranks(faults: Faults, model: Model, where: str) -> None:
-    """The fields `ranks` and `coordinate`."""
+    """Check the fields `ranks` and `coordinate`."""
     for name, count in model.ranks.items():
         at = f"{where}/ranks/{escape(name)}"
         if not _MESH.fullmatch(name):
@@ -34,43 +34,43 @@ def check_ranks(faults: Faults, model: Model, where: str) -> None:
             faults.add("R013", f"{name[:80]!r} has no rank {rank}", f"{where}/coordinate/{escape(name)}", hint)
 
 
-def check_distributed(faults: Faults, one: Distributed, where: str) -> None:
-    """What needs no other part of the file."""
-    for index, path in enumerate(one.tensors):
+def check_distributed(faults: Faults, layout: Distributed, where: str) -> None:
+    """Check distributed tensors as far as no other part of the file is needed."""
+    for index, path in enumerate(layout.tensors):
         if len(path) > MAX_NAME:
             faults.add("R073", f"a path of more than {MAX_NAME} characters", f"{where}/tensors/{index}", "")
         elif not _PATH.fullmatch(path) or not count_paths(path):
             hint = "write the name of a parameter or buffer, or layers.[0-3].wq.weight for four"
             faults.add("R014", f"{path[:80]!r} is not a name", f"{where}/tensors/{index}", hint)
-    for field in ("placements", "gradient") if one.gradient else ("placements",):
-        placements = getattr(one, field)
+    for field in ("placements", "gradient") if layout.gradient else ("placements",):
+        placements = getattr(layout, field)
         for index, placement in enumerate(placements):
             if not _PLACEMENT.fullmatch(placement):
                 hint = "write R, S(0) or P(sum), as torch does"
                 faults.add("R014", f"{placement[:80]!r} is no placement", f"{where}/{field}/{index}", hint)
-        if len(placements) != len(one.mesh):
+        if len(placements) != len(layout.mesh):
             hint = "write one for each mesh dimension"
-            message = f"{len(placements)} placements for {len(one.mesh)} mesh dimensions"
+            message = f"{len(placements)} placements for {len(layout.mesh)} mesh dimensions"
             faults.add("R013", message, f"{where}/{field}", hint)
 
 
 def check_mesh(faults: Faults, schedule: Schedule) -> None:
-    """Whether distributed tensors name mesh dimensions that the file has."""
+    """Check that distributed tensors name mesh dimensions of the file."""
     ranks = schedule.model.ranks
     _check_tensors(faults, schedule.model)
-    for index, one in enumerate(schedule.model.distributed):
-        for at, name in enumerate(one.mesh):
+    for index, layout in enumerate(schedule.model.distributed):
+        for at, name in enumerate(layout.mesh):
             _known(faults, name, ranks, f"/model/distributed/{index}/mesh/{at}")
 
 
 def _check_tensors(faults: Faults, model: Model) -> None:
-    """Whether distributed tensors are parameters or buffers, each once."""
-    if sum(count_paths(path) for one in model.distributed for path in one.tensors) > MAX_PARAMETERS:
+    """Check that distributed tensors are parameters or buffers, each named once."""
+    if sum(count_paths(path) for layout in model.distributed for path in layout.tensors) > MAX_PARAMETERS:
         faults.add("R072", f"over {MAX_PARAMETERS} distributed tensors", "/model/distributed", "")
         return
     seen: set[str] = set()
-    for index, one in enumerate(model.distributed):
-        for name in unfold_paths(one.tensors):
+    for index, layout in enumerate(model.distributed):
+        for name in unfold_paths(layout.tensors):
             at = f"/model/distributed/{index}/tensors"
             if name not in model.parameters and name not in model.buffers:
                 hint = "name one of the file, and of tied ones the name that it uses"
@@ -81,7 +81,7 @@ def _check_tensors(faults: Faults, model: Model) -> None:
 
 
 def check_collective(faults: Faults, operation: Operation, ranks: Collection[str], where: str) -> None:
-    """Whether an operation that communicates names a mesh dimension. ranks: those of the file."""
+    """Check that a collective operation names a mesh dimension. ranks: those of the file."""
     if namespace(operation.op) not in COMMUNICATION:
         return
     known = COLLECTIVES.get(operation.op)
@@ -102,20 +102,20 @@ def _known(faults: Faults, name: Any, ranks: Collection[str], where: str) -> Non
 
 
 def gradient_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes of the local gradients of tensors whose gradients are distributed otherwise, by name."""
-    found: dict[str, tuple[int, ...]] = {}
-    for one in model.distributed:
-        if one.gradient:
-            shape = list(one.shape)
-            for mesh, placement in zip(one.mesh, one.gradient, strict=True):
+    """Return the shapes of local gradients, by name, for tensors whose gradients have other placements."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layout in model.distributed:
+        if layout.gradient:
+            shape = list(layout.shape)
+            for mesh, placement in zip(layout.mesh, layout.gradient, strict=True):
                 if placement.startswith("S") and (dim := int(placement[2:-1])) < len(shape):
                     shape[dim] //= model.ranks[mesh]
-            found.update(dict.fromkeys(unfold_paths(one.tensors), tuple(shape)))
-    return found
+            shapes.update(dict.fromkeys(unfold_paths(layout.tensors), tuple(shape)))
+    return shapes
 
 
 def ranks_in(tree: Any) -> Collection[str]:
-    """The mesh dimensions that a decoded file names, which may be malformed."""
+    """Return the mesh dimensions of a decoded file, which may be malformed."""
     model = tree.get("model")
     ranks = model.get("ranks") if isinstance(model, dict) else None
     return ranks if isinstance(ranks, dict) else ()

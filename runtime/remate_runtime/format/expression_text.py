@@ -20,7 +20,7 @@ from .limits import MAX_DEGREE, MAX_EXPRESSION
 _TOKEN = re.compile(r"//|[-+*/^()]|[0-9]{1,19}|[A-Za-z_][A-Za-z0-9_]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,21})?(?:e[+-]?[0-9]{1,3})?")
 _DIM = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
-RESERVED = ("sqrt", "inf", "nan")  # words that are no names of dimensions
+RESERVED = ("sqrt", "inf", "nan")  # words that cannot name a dimension
 _MAX_PARENTHESES = 32  # each takes some stack frames of the parser
 _HINT = "write a sum such as 2*b*t+1, ((t+7)//8)*b or h/4"
 

@@ -1,20 +1,20 @@
-"""Sizes that follow from named dimensions: what a schedule for a range of sizes writes in place of numbers. Needs no
-torch.
+"""Expressions of named dimensions, which replace numbers in a schedule for a range of sizes. Does not require torch.
 
-    Size      t+1   b*t   4*s^2   8*((t+7)//8)-t   16*(h/4)*(w/4)        a sum of terms; an integer
-    Term      4*s^2                                                      an integer coefficient times factors
-    Factor    t   s^2   (t+7)//8   h/4                                   ((scale*dim + offset) / divisor) ^ power
-    Real      2/(n-1)   sqrt(t)   1/sqrt(d)   (b*t)                      one side, or the rounded quotient of two
-    Side      2   n-1   sqrt(t)                                          a number, a Size, or the root of one
+Size      t+1   b*t   4*s^2   8*((t+7)//8)-t   16*(h/4)*(w/4)        a sum of terms; an integer
+Term      4*s^2                                                      an integer coefficient times factors
+Factor    t   s^2   (t+7)//8   h/4                                   ((scale*dim + offset) / divisor) ^ power
+Real      2/(n-1)   sqrt(t)   1/sqrt(d)   (b*t)                      one side, or the rounded quotient of two
+Side      2   n-1   sqrt(t)                                          a number, a Size, or a square root
 
-A factor that divides rounds down (`//`), or must leave no rest (`/`: exact). All are frozen and in normal form: make
-them by `constant`, `dimension`, `divided`, `+` and `*`, which keep to it, or parse them (`expression_text`). So equal
-expressions are equal objects and have one text, `str(size)`, which is what a file writes. `size.at({"t": 64})` gives
-the number.
+A factor with `//` rounds down. A factor with `/` must divide without remainder (exact).
 
-Normal form: like terms are one; terms by falling degree, positive ones first, the constant last; factors by name. In a
-factor 0 < scale < divisor and 0 <= offset < divisor, without common divisor (all of them 1, 0 and 1 where nothing is
-divided): what can be taken out of the division stands beside it, `(t+9)//8` is `(t+1)//8+1`.
+All objects are frozen and in normal form. `constant`, `dimension`, `divided`, `+`, `*` and the parser
+(`expression_text`) create only that. Equal expressions are therefore equal objects with one text, `str(size)`, which
+files contain. `size.at({"t": 64})` returns the number.
+
+Normal form: like terms are merged. Terms are in order of falling degree, positive ones first, with the constant last;
+factors are in order of their names. In a factor 0 < scale < divisor and 0 <= offset < divisor, without common divisor
+(without division: 1, 0 and 1). Whole multiples are moved out of a division: `(t+9)//8` is `(t+1)//8+1`.
 """
 
 from __future__ import annotations

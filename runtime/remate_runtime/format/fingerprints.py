@@ -1,8 +1,8 @@
-"""The fingerprint of a schedule's step: a hash of all that decides its results, and of nothing else.
+"""The fingerprint of a schedule's step: a hash of everything that decides its results, and of nothing else.
 
-Plans, recomputations, costs, notes, sources, values to pad with, the sizes and live attributes that were planned at and
-the modules that a file for parts is for may be edited freely; an operation, its arguments, a binding or the signature
-may not: those come from the model, and a reader refuses a file in which they no longer agree with the fingerprint.
+The following may be edited freely: plans, costs, notes, sources, padding values, planned values of sizes and live
+attributes, and module paths of a file for parts. Operations, their arguments, bindings and the signature may not: they
+come from the model, and a reader refuses a file whose fingerprint does not match.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from .schedule import BASELINE, Block, Operation, Schedule
 
 
 def fingerprint(schedule: Schedule) -> str:
-    """`sha256:<hex>` over the blocks, the program and the model's signature."""
+    """Return `sha256:<hex>` over the blocks, the program and the model's signature."""
     dims = {name: replace(dim, planned=dim.min) for name, dim in schedule.model.dims.items()}
-    live = {name: replace(one, planned=type(one.planned)(0)) for name, one in schedule.model.live.items()}
+    live = {
+        name: replace(attribute, planned=type(attribute.planned)(0)) for name, attribute in schedule.model.live.items()
+    }
     step = {
         "model": replace(schedule.model, fingerprint="", dims=dims, live=live, fill={}, at=(), calls=1, note=""),
         "blocks": {name: _bare(block) for name, block in schedule.blocks.items()},
@@ -29,7 +31,7 @@ def fingerprint(schedule: Schedule) -> str:
 
 
 def check_fingerprint(schedule: Schedule) -> None:
-    """Raise ScheduleError R083 if the step is not the one that was planned."""
+    """Raise ScheduleError R083 if the step was edited after planning."""
     if fingerprint(schedule) != schedule.model.fingerprint:
         raise ScheduleError(
             "R083",

@@ -34,8 +34,10 @@ def _value(depth: int) -> bytes:
 
 
 class Patterns(NamedTuple):
-    """An item of an array with the comma behind it, and up to _RUN of them; an entry of an object, its key in group 1
-    and an item in group 2, and up to _RUN of them."""
+    """Patterns for items of arrays and entries of objects, each alone and in runs of up to _RUN.
+
+    An item includes the comma after it. In an entry, group 1 is the key and group 2 the item.
+    """
 
     item: re.Pattern[bytes]
     items: re.Pattern[bytes]
@@ -45,7 +47,7 @@ class Patterns(NamedTuple):
 
 @cache
 def patterns() -> Patterns:
-    """Made when something is wrong for the first time: it takes a tenth of a second."""
+    """Compile the patterns on first use, which takes a tenth of a second. Only invalid files need them."""
     item = _value(NESTING - 1) + _BLANK + rb"," + _BLANK
     entry = _BLANK + rb":" + _BLANK + item
     return Patterns(

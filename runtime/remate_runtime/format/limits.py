@@ -20,14 +20,14 @@ MAX_TILES = 65_536  # of an operation
 MAX_RECOMPUTES = 250_000  # after expansion; also names in the plans that instances follow
 # After expansion: arguments, outputs, and names of blocks that instances bind; those of recomputations too.
 MAX_ITEMS = 1_000_000
-MAX_EVENTS = 1_000_000  # runs, recomputations, and views made again
+MAX_EVENTS = 1_000_000  # runs, recomputations, and views that are computed again
 MAX_PARAMETERS = 1 << 16  # of the model; also buffers, tied names, inputs and outputs
 MAX_NAMESPACES = 1024
 MAX_THREADS = 4096
 MAX_INTEGER = (1 << 63) - 1
 MAX_DIGITS = 64  # characters of a number
-MAX_FAULTS = 100  # of one file: whoever looks for faults stops there
-# What a text may hold for its size, so that what is made of it takes a few times its size: some, and one per so many
+MAX_FAULTS = 100  # of one file; the search for faults ends there
+# Contents that a text may have for its size, so that its objects take only a few times that: some, and one per so many
 # bytes
 MAX_BRACKETS = 1 << 16, 32  # arrays and objects
 MAX_KEYS = 1 << 16, 32

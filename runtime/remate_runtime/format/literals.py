@@ -1,4 +1,4 @@
-"""Checks of literals: arguments of operations and elements of constants. Needs no torch."""
+"""Checks literals: arguments of operations and elements of constants. Does not require torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ARGUMENT_DEPTH = 6  # arrays and objects around an operation's `args`
 
 
 class Faults(Protocol):
-    """Where a check reports, and the checks it shares with the others."""
+    """Collects faults, and offers checks that several rooms of the reader share."""
 
     def add(self, code: str, message: str, where: str, hint: str = "") -> None: ...
     def name(self, name: str, where: str) -> None: ...
@@ -28,12 +28,12 @@ class Faults(Protocol):
 
     @property
     def sized(self) -> bool:
-        """Whether the file names sizes, so that expressions of them may stand for numbers."""
+        """Return whether the file names sizes, so that expressions may replace numbers."""
         ...
 
 
 def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
-    """A literal, a reference, an array, or one of the objects with one key. depth: arrays and objects around it."""
+    """Check a literal, a reference, an array, or an object with one key. depth: arrays and objects around it."""
     if type(value) is str:
         if value.startswith("%") and not value.startswith("%%"):
             faults.reference(value, where)
@@ -53,8 +53,8 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
 
 
 def check_object(faults: Faults, value: dict[str, Any], where: str) -> None:
-    """A literal that JSON has no spelling for, or a number that follows from live attributes; in a file that names
-    sizes also `{"size": "t+1"}` and `{"float": "1/t"}`."""
+    """Check a literal without JSON spelling, or a number that follows from live attributes. A file with named sizes may
+    also have `{"size": "t+1"}` and `{"float": "1/t"}`."""
     key, item = next(iter(value.items()), ("", None))
     if key == "number" and len(value) == 1 and type(item) is str:
         faults.live_number(item, f"{where}/number")
@@ -65,14 +65,15 @@ def check_object(faults: Faults, value: dict[str, Any], where: str) -> None:
 
 
 def check_spelling(faults: Faults, value: dict[str, Any], where: str) -> None:
-    """Report an object that spells no literal. Sound: `{"dtype": "f32"}`, `{"complex": [0.0, 1.0]}` and the like."""
+    """Report an object that spells no literal. Valid objects are `{"dtype": "f32"}`, `{"complex": [0.0, 1.0]}` and
+    similar ones."""
     fault = spelling_fault(value)
     if fault is not None:
         faults.add(fault.code, fault.message, where + fault.where, fault.hint)
 
 
 def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
-    """What is wrong with an object among arguments (R021, its place relative to the object); None: it is a literal."""
+    """Return the fault of an object among arguments (R021, with its place in the object); None for a literal."""
     key, item = next(iter(value.items()), ("", None))
     if len(value) != 1 or key not in SPELLINGS:
         hint = f"an object in an argument has one key: {', '.join(SPELLINGS)}"
@@ -89,12 +90,12 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
         return ScheduleError("R021", "an expression of sizes, where none is named", "", hint)
     if isinstance(item, str) and item in CHOICES[key]:
         return None
-    found = repr(item)[:80] if isinstance(item, str) else "what is there"
-    return ScheduleError("R021", f"{found} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
+    shown = repr(item)[:80] if isinstance(item, str) else "what is there"
+    return ScheduleError("R021", f"{shown} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
 
 
 def check_number(faults: Faults, value: Any, where: str) -> None:
-    """A number (or null, true, false) that fits 64 bits."""
+    """Check that a number fits 64 bits. null, true and false pass."""
     if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
         faults.add("R021", f"{str(value)[:40]} does not fit 64 bits", where)
     elif type(value) is float and not math.isfinite(value):
@@ -102,11 +103,11 @@ def check_number(faults: Faults, value: Any, where: str) -> None:
 
 
 def check_elements(faults: Faults, constant: Constant, where: str) -> None:
-    """The elements of a constant: as many as its type has, each of its dtype."""
+    """Check the elements of a constant: their number, and that each fits the dtype."""
     kind = parse_type(constant.type)
     if (
         kind.numel > MAX_ELEMENTS or kind.nbytes > MAX_ELEMENTS * DTYPES[kind.dtype][1]
-    ):  # strides can spread few elements over very much memory
+    ):  # strides can spread few elements over a large storage
         hint = "make it a buffer of the model"
         faults.add(
             "R072", f"a constant that takes the place of more than {MAX_ELEMENTS} elements", f"{where}/type", hint

@@ -30,7 +30,7 @@ def _fold(items: list[_Item]) -> dict[str, Any]:
     while at < len(items):
         parts, text = items[at]
         repeated = next(filter(None, (_repeated(items, ends, at, place) for place in range(len(parts)))), None)
-        # The same run again after other names: a map has each key once.
+        # The same run after other names: a map has each key only once.
         if repeated is None or repeated[0] in folded_entries:
             folded_entries[".".join(parts)] = text
             at += 1

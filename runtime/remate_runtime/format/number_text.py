@@ -1,13 +1,13 @@
-"""Numbers that follow from live attributes: `1/(1 - %drop.p)`, computed with IEEE doubles anew for each call. Needs no
+"""Numbers that follow from live attributes: `1/(1 - %drop.p)`, computed with doubles at each call. Does not require
 torch.
 
-    sum     := product {(" + "|" - ") product}
-    product := factor {(*|/) factor}
-    factor  := [-] base
-    base    := number | %name | ( sum ) | sqrt ( sum ) | exp ( sum ) | log ( sum ) | pow ( sum , sum )
+sum     := product {(" + "|" - ") product}
+product := factor {(*|/) factor}
+factor  := [-] base
+base    := number | %name | ( sum ) | sqrt ( sum ) | exp ( sum ) | log ( sum ) | pow ( sum , sum )
 
-Each operation is rounded once, from left to right, as Python computes it; functions are those of Python's `math`.
-Nothing is evaluated but by this grammar. Any spelling is understood, and only that of `written_number` accepted.
+Each operation is rounded once, from left to right, as Python computes it. Functions are those of Python's `math`. Only
+this grammar is evaluated. Any spelling is parsed, and only that of `written_number` is accepted.
 """
 
 from __future__ import annotations

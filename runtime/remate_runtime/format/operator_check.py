@@ -1,4 +1,4 @@
-"""Whether a file may name an operator, by its name alone. Needs no torch."""
+"""Checks whether a file may name an operator, by its name alone. Does not require torch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\.[A-Za-z_][A-Za-z0-9_]*){1,2}
 
 
 def operator_fault(op: str, namespaces: Collection[str]) -> tuple[str, str, str] | None:
-    """Code, message and hint for an operator that a file may not name. namespaces: that it may, those of the file among
-    them."""
+    """Return code, message and hint for an operator that a file may not name. namespaces: the permitted ones, including
+    those of the file."""
     if len(op) > MAX_NAME or not _OPERATOR.fullmatch(op):
         return "R014", f"{op[:80]!r} is not an operator's name", "write namespace.name or namespace.name.overload"
     if namespace(op) not in namespaces:

@@ -52,7 +52,7 @@ def check_split(faults: Faults, split: Split, where: str) -> None:
 
 
 def check_top(faults: Faults, schedule: Schedule, where: str) -> None:
-    """Lanes lead somewhere; and splits change gradients, if only by the order of sums: a file says so at its top."""
+    """Check lanes, and that a file with splits requires the feature: splits change the order of sums in gradients."""
     check_lanes(faults, schedule.lanes, f"{where}/lanes")
     plans = [schedule.statements, *(plan for block in schedule.blocks.values() for plan in block.plans.values())]
     if SPLIT_FEATURE not in schedule.requires and any(Split in set(map(type, plan)) for plan in plans):
@@ -61,7 +61,7 @@ def check_top(faults: Faults, schedule: Schedule, where: str) -> None:
 
 
 def _operation(faults: Faults, name: str, where: str) -> None:
-    """The name of an operation, of one of its tiles, or of an instance."""
+    """Check the name of an operation, a tile or an instance."""
     if "@" not in name or len(name) > MAX_NAME:
         faults.name(name, where)
     elif not _OPERATION.fullmatch(name):

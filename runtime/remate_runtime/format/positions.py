@@ -27,7 +27,7 @@ _WORD = re.compile(r"[A-Za-z]+|.", re.DOTALL)
 _MARKER = re.compile(rb"(<{7}|\|{7}|={7}|>{7})(?![<|=>])")
 _CONFLICTS = re.compile(rb"^<{7}(?!<)", re.MULTILINE)
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_POINTS_AT_KEY = frozenset({"R003", "R010"})  # faults of a key and not of its value
+_POINTS_AT_KEY = frozenset({"R003", "R010"})  # these codes concern a key, not its value
 _WITH_RUNS = ("/model/parameters/", "/model/buffers/")  # maps whose entries may be written by runs
 _SEEN = 64  # bytes to show of unexpected text
 

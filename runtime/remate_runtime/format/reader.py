@@ -1,7 +1,7 @@
-"""Reads a Schedule from text, strictly. Made for untrusted files. Does not require torch.
+"""Reads a Schedule from text, strictly, for untrusted files. Does not require torch.
 
 A valid file takes one pass of the JSON parser for duplicate keys, one of msgspec, and one over the content. Only an
-invalid one is scanned again to report its faults, up to a hundred, with line, column, JSON pointer and a hint.
+invalid file is scanned again, to report up to a hundred faults with line, column, JSON pointer and hint.
 """
 
 from __future__ import annotations

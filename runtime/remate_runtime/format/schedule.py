@@ -1,9 +1,9 @@
 """The types of a schedule file, format version 1.
 
-One struct per JSON object, fields in canonical order. What a field means is specified in `schema/README.md`; this
-module only gives it a type. Bytes and nanoseconds are integers. A tensor type is text such as `f32[8,256,768]`
-(see `tensor_type`), or with named sizes `f32[b,t,768]` (see `sized_type`); `at_size` makes numbers of names. A name
-that starts with `%` refers to a value; any other text is a literal.
+Each JSON object has a struct, with fields in canonical order. `schema/README.md` specifies the meaning of the fields.
+Bytes and nanoseconds are integers. A tensor type is text such as `f32[8,256,768]` (see `tensor_type`), or with named
+sizes `f32[b,t,768]` (see `sized_type`); `at_size` replaces names by numbers. A text that starts with `%` refers to a
+value; any other text is a literal.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Operation(FileObject, frozen=True, kw_only=True):
     note: str = ""
 
 
-# kinds of statements of a plan, by the key that tells them
+# kinds of statements of a plan, by their key
 STATEMENTS: dict[str, type[Recompute] | type[Page] | type[Split]] = {
     "recompute": Recompute,
     "page": Page,
@@ -55,21 +55,21 @@ if TYPE_CHECKING:
 else:
 
     class Statement(ABC):  # noqa: B024
-        """Any kind of statement. Fields of this type are decoded by `decoded`, which looks at the keys of the
-        object."""
+        """Any kind of statement. `decoded` decodes fields of this type by the keys of the object."""
 
     Statement.register(Recompute)
     Statement.register(Page)
     Statement.register(Split)
 
     class Tensors(ABC):  # noqa: B024
-        """Types by full name, in memory a plain dict; the text writes what repeats once (see `name_runs`)."""
+        """Types by full name. In memory it is a plain dict; in the text, repetitions are written once (see
+        `name_runs`)."""
 
     Tensors.register(dict)
 
 
 def named(statement: Statement) -> tuple[str, ...]:
-    """What a statement is about: operations, values or instances."""
+    """Return the names in a statement: operations, values or instances."""
     match statement:
         case Page():
             return statement.page
@@ -79,9 +79,12 @@ def named(statement: Statement) -> tuple[str, ...]:
 
 
 def decoded(kind: type, value: Any) -> Any:
-    """msgspec's `dec_hook`: the statement of a JSON object, by its one key of STATEMENTS, or the entries of a map
-    with runs. Raises ValueError for an object of no known kind and for malformed runs, msgspec.ValidationError for
-    other faults."""
+    """Decode a statement by its one key of STATEMENTS, or the entries of a map with runs (the `dec_hook` of msgspec).
+
+    Raises:
+        ValueError: An object of no known kind, or malformed runs.
+        msgspec.ValidationError: Any other fault.
+    """
     if kind is Tensors:
         return unfolded(value if isinstance(value, dict) else {"": value}, _refuse)
     kinds = [key for key in STATEMENTS if isinstance(value, dict) and key in value]
@@ -95,7 +98,7 @@ def _refuse(fault: ScheduleError) -> None:
 
 
 class Constant(FileObject, frozen=True):
-    """A small tensor made in `forward`: its type and its elements in row-major order."""
+    """A small tensor that `forward` creates: its type and its elements in row-major order."""
 
     type: str
     data: tuple[Any, ...]
@@ -103,7 +106,7 @@ class Constant(FileObject, frozen=True):
 
 
 class Instance(FileObject, frozen=True):
-    """One use of a block. `with` binds the block's inputs (and parameters that `prefix` does not find)."""
+    """One use of a block. `with` binds inputs of the block, and parameters that are not under `prefix`."""
 
     id: str
     block: str
@@ -119,7 +122,7 @@ class Block(FileObject, frozen=True):
     inputs: dict[str, str] = {}
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
-    live: tuple[str, ...] = ()  # live attributes, found by the prefix as parameters are
+    live: tuple[str, ...] = ()  # live attributes, which have the prefix, as parameters do
     constants: dict[str, Constant] = {}
     forward: tuple[Operation, ...] = ()
     backward: tuple[Operation, ...] = ()
@@ -131,8 +134,8 @@ class Block(FileObject, frozen=True):
 
 
 class Dimension(FileObject, frozen=True, kw_only=True):
-    """A named size that calls may differ in: its range, both ends included, in steps of `multiple`; and what it was
-    when the schedule was planned, the size that `solve` speaks of."""
+    """A named size that may differ between calls: its range, both ends included, in steps of `multiple`. planned: the
+    size to which `solve` refers."""
 
     min: int
     max: int
@@ -141,8 +144,11 @@ class Dimension(FileObject, frozen=True, kw_only=True):
 
 
 class Live(FileObject, frozen=True, kw_only=True):
-    """An attribute of the model that is read at every call: a number, within the range over which the step is the same.
-    min and max are in the range, above and below not. planned: what it was; integers are taken too if that is one."""
+    """A number of the model that is read at every call, with the range over which the step stays the same.
+
+    min and max belong to the range, above and below do not. planned: its value during capture. If that is an integer,
+    integers are accepted, too.
+    """
 
     planned: int | float
     min: int | float | None = None
@@ -166,10 +172,10 @@ class Model(FileObject, frozen=True):
     torch: str
     device: Device
     training: bool
-    architecture: str = ""  # of the GPU whose kernels were chosen: sm_90
+    architecture: str = ""  # of the GPU for which kernels were chosen: sm_90
     captured: Captured = ""  # how, if not on the device itself
-    at: tuple[str, ...] = ()  # where it stands in the model around it, if it is a part of one: paths, as in a digest
-    calls: int = 1  # of each of these modules in a step of the model around
+    at: tuple[str, ...] = ()  # for parts of a model, their paths in it, as in a digest
+    calls: int = 1  # calls of each of these modules in a step of the whole model
     mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`
     autocast: Dtype | None = None  # dtype of the ambient autocast
     parameters: Tensors = {}
@@ -177,11 +183,11 @@ class Model(FileObject, frozen=True):
     tied: dict[str, str] = {}  # other name of a parameter or buffer -> the name used in this file
     buffers: Tensors = {}
     ranks: dict[str, int] = {}  # mesh dimensions that collectives of the step run over: their number of ranks
-    coordinate: dict[str, int] = {}  # rank in these that the step is of; none: the ranks do the same step
-    distributed: tuple[Distributed, ...] = ()  # parameters and buffers of which each rank has a part, or a copy
-    caches: tuple[str, ...] = ()  # attributes and buffers that forward makes at its first call, and keeps
+    coordinate: dict[str, int] = {}  # the rank of the step in these; without it, all ranks run the same step
+    distributed: tuple[Distributed, ...] = ()  # parameters and buffers that each rank has a part or a copy of
+    caches: tuple[str, ...] = ()  # attributes and buffers that forward creates at its first call and keeps
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
-    dims: dict[str, Dimension] = {}  # sizes in types and arguments that are named; none: the file is for one size
+    dims: dict[str, Dimension] = {}  # named sizes; without them, the file is for one size
     inputs: dict[str, Any] = {}
     fill: dict[str, bool | int | float] = {}  # inputs that may be padded, and with what
     outputs: Any = None

@@ -94,7 +94,7 @@ class SemanticCheck:
             Schedule: self._schedule,
             Model: self._model,
             Dimension: self._dimension,
-            Distributed: lambda one, where: check_distributed(self, one, where),
+            Distributed: lambda layout, where: check_distributed(self, layout, where),
             Live: lambda live, where: self._fault(range_fault(live), where),
             Solve: self._solve,
             Compiled: self._compiled,
@@ -123,8 +123,8 @@ class SemanticCheck:
             self._dimension(dim, f"/model/dims/{escape(name)}")
         for name, live in schedule.model.live.items():
             self.struct(live, f"/model/live/{escape(name)}")
-        for index, one in enumerate(schedule.model.distributed):
-            self.struct(one, f"/model/distributed/{index}")
+        for index, layout in enumerate(schedule.model.distributed):
+            self.struct(layout, f"/model/distributed/{index}")
         self._model(schedule.model, "/model")
         check_mesh(self, schedule)
         self._solve(schedule.solve, "/solve")

@@ -17,8 +17,8 @@ _TYPE = re.compile(r"([a-z0-9]+)\[([^\[\]{}@]*)\](?:\{([^\[\]{}@]*)\})?(@cpu)?")
 
 
 class SizedType(msgspec.Struct, frozen=True):
-    """dtype, shape, strides (None: contiguous at every size) and whether the tensor stays on the CPU. Numbers are
-    Sizes."""
+    """A tensor type whose sizes are expressions. strides: None means contiguous at every size. cpu: the tensor stays on
+    the CPU."""
 
     dtype: str
     shape: tuple[Size, ...]

@@ -12,7 +12,7 @@ class FileObject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Recompute(FileObject, frozen=True):
-    """Forward operations (or whole instances) that run again, in this order, just before the point `before`."""
+    """Forward operations, or whole instances, that run again in this order just before the point `before`."""
 
     recompute: tuple[str, ...]
     before: str
@@ -20,11 +20,11 @@ class Recompute(FileObject, frozen=True):
 
 
 class Page(FileObject, frozen=True):
-    """Forward values (or those of whole instances) whose storages leave the device and come back before their next
+    """Forward values, or those of whole instances, whose storages leave the device and come back before their next
     read.
 
-    Points are operations, or instances for the start of their backward. out: from where on the copy may run; "": as
-    soon as the value is made. gone: where the bytes have left; "": behind the last read in forward. back: where a
+    A point is an operation, or an instance for the start of its backward. out: the copy may start here; "": as soon as
+    the value is complete. gone: the bytes have left before this point; "": after the last read in forward. back: the
     storage is allocated again; "": just before the next read.
     """
 
@@ -38,9 +38,10 @@ class Page(FileObject, frozen=True):
 
 class Split(FileObject, frozen=True):
     """Operations of one innermost instance that run tile by tile: the first tile of each, then the second of each, and
-    so on. into: number of tiles. along: what is divided.
+    so on.
 
-    Alone among statements it can change gradients: the order in which sums over rows are taken (`reordered`).
+    into: number of tiles. along: what is divided. A split is the only statement that can change gradients: it changes
+    the order of sums over rows (`reordered`).
     """
 
     split: tuple[str, ...]

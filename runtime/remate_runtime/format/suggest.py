@@ -12,7 +12,7 @@ _SLACK = 3  # most letters by which a misspelling may differ in length
 
 
 def close_names(name: str, known: Iterable[str], count: int = 3) -> list[str]:
-    """Return at most `count` of `known` that `name` may stand for, the likeliest first."""
+    """Return at most `count` of `known` that are similar to `name`, the closest first."""
     if not name or len(name) > 200:
         return []
     listed = list(islice(known, _LOOKED_AT))

@@ -1,4 +1,4 @@
-"""A schedule in a few lines, from what its file states: what `repr` prints."""
+"""A summary of a schedule from the figures in its file, as `repr` prints it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LISTED = 6  # sizes and attributes
 
 
 def facts(schedule: Schedule) -> list[tuple[str, str]]:
-    """Rows (name, text). Figures are those of the file; nothing is computed."""
+    """Return rows of (name, text). Figures are those of the file; nothing is computed."""
     model, solve = schedule.model, schedule.solve
     mode = "training" if model.training else "evaluation"
     autocast = f", autocast {model.autocast}" if model.autocast else ""
@@ -49,13 +49,13 @@ def facts(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def summary(schedule: Schedule) -> str:
-    """At most ten lines."""
+    """Return a summary of at most ten lines."""
     lines = [f"  {name:<7}{text}" for name, text in facts(schedule)]
     return "\n".join([f"<Schedule {clipped(schedule.name)}", *lines]) + ">"
 
 
 def clipped(text: str) -> str:
-    """One line that is safe to print, not too long."""
+    """Return a short line that is safe to print."""
     shown = plain(text)
     return shown if len(shown) <= _CLIP else f"{shown[: _CLIP - 1]}…"
 

@@ -39,7 +39,7 @@ _TYPE = re.compile(
 
 
 class TensorType(msgspec.Struct, frozen=True):
-    """dtype, shape, strides (None: contiguous), and whether the tensor stays on the CPU whatever the device."""
+    """dtype, shape, strides (None: contiguous), and whether the tensor stays on the CPU on every device."""
 
     dtype: str
     shape: tuple[int, ...]

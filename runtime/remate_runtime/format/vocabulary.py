@@ -1,6 +1,5 @@
-"""The closed word lists of the format, each written once: types here, checks in the reader, enums in the JSON Schema
-(a test holds those against these).
-"""
+"""The closed word lists of the format. Types, checks of the reader and enums of the JSON Schema all use them; a test
+compares them."""
 
 from __future__ import annotations
 
@@ -9,21 +8,21 @@ from typing import Literal, get_args
 StoppedBy = Literal[
     "optimal",  # proven: no schedule of this step within the budget is faster
     "gap",  # proven to be within the gap that was requested
-    "heuristic",  # every strategy came to its end, without a proof
-    "iterations",  # the effort that was requested was spent; the same input gives the same file
-    "time",  # the limit of seconds came first; another run may end elsewhere
-    "interrupted",  # Ctrl-C; the best that was found by then
-    "edited",  # statements were changed by hand since
+    "heuristic",  # every strategy ended, without a proof
+    "iterations",  # the requested effort was spent; the same input gives the same file
+    "time",  # the time limit came first; another run may give another file
+    "interrupted",  # Ctrl-C; the best plan so far
+    "edited",  # statements were edited by hand after solving
 ]
 Gradients = Literal[
-    "retained",  # to the end of the step, as where `.grad` is None before
-    "accumulated",  # added to a `.grad` that exists, and gone then
-    "consumed",  # used up by an optimizer in backward, and gone then
-]  # what becomes of gradients that are delivered
-SplitAxis = Literal["rows"]  # what the tiles of a split divide: the first axis of tensors, mostly
+    "retained",  # until the end of the step, as if `.grad` was None before
+    "accumulated",  # added to an existing `.grad`, and freed
+    "consumed",  # used by an optimizer in backward, and freed
+]  # use of delivered gradients
+SplitAxis = Literal["rows"]  # the axis that a split divides: mostly the first axis of tensors
 PageMemory = Literal["disk", "host"]  # where values are paged to: a scratch file, or pinned memory of the host
 Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
-Captured = Literal["", "by rules"]  # without the device, by torch's dispatch and rules for what only it knows
+Captured = Literal["", "by rules"]  # without the device, by torch's dispatch and rules for the rest
 Dtype = Literal[
     "f64",
     "f32",
@@ -45,11 +44,11 @@ Dtype = Literal[
 ]
 MemoryFormat = Literal["contiguous_format", "channels_last", "channels_last_3d", "preserve_format"]
 Layout = Literal["strided"]
-Place = Literal["main", "cpu"]  # a device inside arguments; main: the one the step was captured for
+Place = Literal["main", "cpu"]  # a device inside arguments; main: the device of the step
 NonFinite = Literal["inf", "-inf", "nan"]
 Spelling = Literal[
     "dtype", "device", "layout", "memory_format", "float", "complex", "size", "number"
-]  # of what JSON has no literal for
+]  # for values without JSON literal
 InputLeaf = Literal["tensor"]
 OutputLeaf = Literal["value"]
 Container = Literal[

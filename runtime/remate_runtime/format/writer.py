@@ -1,8 +1,8 @@
-"""Schedule -> canonical text, and saving it atomically. Needs no torch.
+"""Writes a Schedule as canonical text, and saves it atomically. Does not require torch.
 
-Canonical: fields in the order of the structs, defaults left out, one operation, recompute, instance or map entry per
-line, two spaces per level, ASCII, LF, a final newline. Maps keep the order of their entries. An entry that does not fit
-into WIDTH columns goes on in further lines, two spaces deeper.
+Canonical text has fields in the order of the structs, no defaults, one operation, recompute, instance or map entry per
+line, two spaces per level, ASCII, LF, and a final newline. Maps keep the order of their entries. An entry that does not
+fit into WIDTH columns continues on lines indented by two more spaces.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ _to_json = json.JSONEncoder(allow_nan=False).encode
 
 
 def encode(schedule: Schedule) -> bytes:
-    """The canonical text of a schedule. `decode(encode(s)) == s` (arrays inside arguments read back as lists).
+    """Return the canonical text of a schedule. `decode(encode(s)) == s`, except that arrays in arguments become lists.
 
-    Raises ScheduleError R021 if an argument has no JSON form (a tensor, nan or an infinity as a bare float).
+    Raises:
+        ScheduleError: R021 for an argument without JSON form (a tensor, or nan or an infinity as a bare float).
     """
     try:
         return ("\n".join(_schedule(schedule)) + "\n").encode("ascii")
@@ -37,10 +38,12 @@ def encode(schedule: Schedule) -> bytes:
 
 
 def save(schedule: Schedule, path: str | os.PathLike[str]) -> None:
-    """Write the canonical text to `path`: temporary file in the same folder, fsync, rename.
+    """Write the canonical text to `path`, by a temporary file in the same folder, fsync and rename.
 
-    A reader sees the old file or the new one, never part of one, and `path` stays as it was if anything fails.
-    Raises ScheduleError: R000 if the file cannot be written, any other code if `load` would refuse the text.
+    A concurrent reader sees the old file or the new one. If anything fails, `path` stays as it was.
+
+    Raises:
+        ScheduleError: R000 if the file cannot be written; any other code if `load` would refuse the text.
     """
     text = checked_text(schedule)
     try:
@@ -51,7 +54,7 @@ def save(schedule: Schedule, path: str | os.PathLike[str]) -> None:
 
 
 def checked_text(schedule: Schedule) -> bytes:
-    """The canonical text of a schedule that `load` accepts. Raises ScheduleError, with the code that `load` would."""
+    """Return the canonical text of a schedule. Raises ScheduleError with the code that `load` would raise."""
     from .reader import decode
 
     text = encode(schedule)
@@ -98,7 +101,7 @@ def _block(block: Block, indent: int) -> list[str]:
 
 
 def _entries(value: Any, indent: int) -> list[str]:
-    """A map or an array with one entry per line; anything else on one line."""
+    """Return the lines of a map or array with one entry per line; any other value on one line."""
     if isinstance(value, dict):
         return _object({k: _entry(v, indent + 2, k) for k, v in value.items()}, indent)
     if isinstance(value, (tuple, list)):
@@ -107,7 +110,7 @@ def _entries(value: Any, indent: int) -> list[str]:
 
 
 def _tree(value: Any, indent: int, column: int) -> list[str]:
-    """A nested value on one line if it fits from `column` on, else one entry per line, recursively."""
+    """Return a nested value on one line if it fits from `column` on, otherwise one entry per line, recursively."""
     line = _line(value)
     if column + len(line) < WIDTH or not value or not isinstance(value, (dict, list, tuple)):
         return [line]
@@ -118,15 +121,15 @@ def _tree(value: Any, indent: int, column: int) -> list[str]:
 
 
 def _entry(value: Any, indent: int, name: str = "") -> list[str]:
-    """An entry of a map (under `name`) or of an array: filled lines, the first without its indent."""
+    """Return the lines of an entry of a map (under `name`) or of an array. The first line has no indent."""
     plain = _plain(value)
     return _fill(plain, indent, indent + (len(_to_json(name)) + 2 if name else 0), 1)
 
 
 def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
-    """Lines with as many items each as fit; an item that fits on none is filled itself, on lines of its own.
+    """Fill lines with items. An item that fits on no line is filled on lines of its own.
 
-    column: where the first line begins. after: characters that must fit behind the last one.
+    column: start of the first line. after: characters that must fit after the last line.
     """
     whole = _to_json(value)
     if column + len(whole) + after <= WIDTH or not value or not isinstance(value, (dict, list, tuple)):
@@ -136,24 +139,24 @@ def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
     for at, (key, item) in enumerate(items):
         name, behind = "" if key is None else f"{_to_json(key)}: ", 1 if at < len(items) - 1 else 1 + after
         first = at == 0
-        made = [name + _to_json(item)]
-        if column + (0 if first else 1) + len(made[0]) + behind > WIDTH:
+        rendered = [name + _to_json(item)]
+        if column + (0 if first else 1) + len(rendered[0]) + behind > WIDTH:
             if not first:
                 lines.append(line)
                 line, column, first = " " * (indent + 2), indent + 2, True
-            made = _fill(item, indent + 2, column + len(name), behind)
-            made[0] = name + made[0]
-        line += ("" if first else " ") + made[0]
-        if len(made) > 1:
-            lines += [line, *made[1:-1]]
-            line = made[-1]
+            rendered = _fill(item, indent + 2, column + len(name), behind)
+            rendered[0] = name + rendered[0]
+        line += ("" if first else " ") + rendered[0]
+        if len(rendered) > 1:
+            lines += [line, *rendered[1:-1]]
+            line = rendered[-1]
         line += "," if at < len(items) - 1 else ""
-        column = len(line) if lines else column + (0 if first else 1) + len(made[0]) + 1
+        column = len(line) if lines else column + (0 if first else 1) + len(rendered[0]) + 1
     return [*lines, line + ("}" if isinstance(value, dict) else "]")]
 
 
 def _object(entries: dict[str, list[str]], indent: int) -> list[str]:
-    """entries: the lines of each value, the first without its indent."""
+    """Join an object. entries: the lines of each value, the first without its indent."""
     keyed = [[f"{_to_json(name)}: {lines[0]}", *lines[1:]] for name, lines in entries.items()]
     return _join("{", keyed, "}", indent)
 
@@ -181,14 +184,14 @@ def _line(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """JSON-ready form. Only structs need work, and they hold no others: JSON's encoder takes the rest as it is."""
+    """Convert structs for JSON's encoder; they contain no other structs."""
     if isinstance(value, msgspec.Struct):
         return {name: _plain(field) for name, field in _fields(value).items()}
     return value
 
 
 def _fields(value: msgspec.Struct) -> dict[str, Any]:
-    """Fields that differ from their defaults, by their names in the file."""
+    """Return the fields that differ from their defaults, by their names in the file."""
     out = {}
     for attribute, name, default in _layout(type(value)):
         field = getattr(value, attribute)
@@ -199,9 +202,9 @@ def _fields(value: msgspec.Struct) -> dict[str, Any]:
 
 @cache
 def _layout(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """(attribute, name in the file, default) of every field of a struct."""
+    """Return (attribute, name in the file, default) for every field of a struct."""
     layout = []
     for field in msgspec.structs.fields(kind):
-        made = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
-        layout.append((field.name, field.encode_name, made))
+        default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+        layout.append((field.name, field.encode_name, default))
     return tuple(layout)

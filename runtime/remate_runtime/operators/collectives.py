@@ -13,8 +13,8 @@ import msgspec
 
 
 class Collective(msgspec.Struct, frozen=True):
-    """group: position of the argument that names the mesh dimension. sent: how often the larger of its argument and
-    its result goes through a rank's link, for each of the other ranks' shares."""
+    """group: position of the argument that names the mesh dimension. sent: how often the larger of its argument and its
+    result goes through a rank's link, for the share of each other rank."""
 
     group: int
     sent: int = 1
@@ -30,5 +30,5 @@ COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
         "_dtensor.shard_dim_alltoall": Collective(3),
     }
 )
-COMMUNICATION = frozenset(name.partition(".")[0] for name in COLLECTIVES)  # namespaces of these
+COMMUNICATION = frozenset(name.partition(".")[0] for name in COLLECTIVES)  # namespaces of the collectives
 WAIT = "_c10d_functional.wait_tensor"

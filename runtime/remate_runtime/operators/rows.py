@@ -31,8 +31,8 @@ class RowRule(msgspec.Struct, frozen=True):
 
 
 class RowTables(msgspec.Struct, frozen=True):
-    """The file. views: by operator, what it does with axes. barriers: why operators cannot be split; those without a
-    rule cannot be split either."""
+    """The contents of the file. views: how operators change axes. barriers: reasons why operators cannot be split.
+    Operators without a rule cannot be split either."""
 
     format: str
     version: int

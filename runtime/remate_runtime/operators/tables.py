@@ -108,7 +108,7 @@ DEVICES = TABLES.devices
 NAMESPACES = TABLES.namespaces
 # The operators of these namespaces that a file may name: exactly those that capture can emit.
 OPERATORS = TABLES.operators
-# Operators that a file may name only if whoever applies it permits them by name, with the reason.
+# Operators that a file may name only if the caller of `apply` permits them by name, with the reason.
 PERMISSION = TABLES.permission
 # Operators that need the same permission unless a forward operator of the file produced their arguments.
 PAIRED = TABLES.paired

@@ -22,7 +22,7 @@ def duration(ns: float) -> str:
 
 
 def overhead(time: int, base: int, without: str = "") -> str:
-    """Change of a time (ns) against `base`, signed, always with two decimals: `+7.86%`. without: where base is 0."""
+    """Format the change of a time (ns) against `base`, signed: `+7.86%`. without: text if base is 0."""
     return f"{(time / base - 1) * 100:+.2f}%" if base else without
 
 

@@ -1,4 +1,4 @@
-"""Waiting for other ranks in the key-value store of torch.distributed."""
+"""Waits for other ranks in the key-value store of torch.distributed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-_BETWEEN = 0.05  # seconds from one look to the next
+_BETWEEN = 0.05  # seconds between two checks
 
 
 def missing_after(store: Any, keys: Sequence[str], timeout: float) -> list[str]:
-    """Wait for keys of a store; return those that are still missing after the timeout.
+    """Wait for keys of a store. Return those that are still missing after the timeout.
 
     Args:
         store: The store.

@@ -1,4 +1,4 @@
-"""Models for the tests of the commands, and functions that fail in every way."""
+"""Models for the tests of the commands, and functions that fail in all possible ways."""
 
 import torch
 from torch import nn
@@ -92,7 +92,7 @@ not_a_function = 3
 
 
 def recorded() -> object:
-    """A loop that casts, and changes the mode behind the call."""
+    """A loop with autocast that changes the mode after the call."""
     import remate
 
     model, args = build()
@@ -104,7 +104,7 @@ def recorded() -> object:
 
 def wide_or_narrow():
     class WideOrNarrow(nn.Module):
-        """Another step for small batches."""
+        """A model whose step differs for small batches."""
 
         def __init__(self):
             super().__init__()

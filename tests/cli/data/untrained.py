@@ -1,4 +1,4 @@
-"""Models that train nothing, or seem to."""
+"""Models that train nothing, or seem to train nothing."""
 
 import torch
 from torch import nn
