@@ -103,7 +103,7 @@ def test_values_of_data_random_numbers_and_parameters_are_not(choose):
 def test_where_a_value_would_be_read_that_function_is_compiled_and_the_user_told():
     model = seeded(Asking(lambda module, y: of_data(module, exact(module, y))))
     with pytest.warns(
-        UserWarning, match=r"another branch than what was captured in of_data \(test_capture_branches.py:\d+\)"
+        UserWarning, match=r"another branch than the captured one in of_data \(test_capture_branches.py:\d+\)"
     ):
         names = operators(model)
     assert "aten.tanh" in names
