@@ -11,8 +11,7 @@ from torch import nn
 
 
 def assigned_at(module: nn.Module, name: str) -> str:
-    """`file.py:line` where a method of the module's class sets `self.name`, outside of `__init__`; "" if none is
-    found."""
+    """Return `file.py:line` where a method of the module's class sets `self.name` outside of `__init__`, or ""."""
     for kind in type(module).__mro__:
         if kind is nn.Module:
             break
@@ -20,7 +19,7 @@ def assigned_at(module: nn.Module, name: str) -> str:
             lines, first = inspect.getsourcelines(kind)
             tree = ast.parse(textwrap.dedent("".join(lines)))
             file = os.path.basename(inspect.getfile(kind))
-        except (OSError, TypeError, SyntaxError):  # made without a file
+        except (OSError, TypeError, SyntaxError):  # a class without a file
             continue
         methods = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name != "__init__")
         for node_of_method in (node for method in methods for node in ast.walk(method)):

@@ -1,9 +1,7 @@
-"""While tracing: code that asks whether it is being compiled is reported no, so that it takes the branch that eager
-takes.
+"""While tracing: `torch.compiler.is_compiling()` returns False, so that code takes eager's branch.
 
-Only where that branch then reads a tensor's value, which tracing cannot, is the answer yes, for the function that asked
-and no other; the caller is reported, since what is captured there is not what eager runs. Like `torch_api`, this module
-touches unstable interfaces.
+If that branch reads a tensor's value, which tracing cannot do, the call returns True for that function only, with a
+warning, because the capture then differs from eager. This module uses unstable interfaces.
 """
 
 from __future__ import annotations
@@ -23,12 +21,11 @@ _HERE = os.path.dirname(__file__) + os.sep
 
 
 class Branches:
-    """Which functions are reported that they are compiled: none at first. `taken` are those that asked and were
-    reported so."""
+    """The functions for which `is_compiling()` returns True: none at first. `taken`: those that called it."""
 
     def __init__(self) -> None:
         self._requested: set[CodeType] = set()
-        self._compiled: dict[CodeType, str] = {}  # and the line that read a value
+        self._compiled: dict[CodeType, str] = {}  # with the line that read a value
         self._taken: dict[CodeType, str] = {}
 
     @property
@@ -37,13 +34,13 @@ class Branches:
 
     @property
     def learned(self) -> bool:
-        """Whether there is a function that is reported so."""
+        """Whether `is_compiling()` returns True for any function."""
         return bool(self._compiled)
 
     @contextlib.contextmanager
     def answered(self) -> Iterator[None]:
-        """torch.compiler.is_compiling() answers as this object says. Not that it is exported: what a model does for
-        export serves shapes other than the example's."""
+        """Patch torch.compiler.is_compiling() in the `with` block. `is_exporting()` stays False, because branches for
+        export serve other shapes than the example's."""
         saved, flag = torch.compiler.is_compiling, torch.compiler._is_compiling_flag
         torch.compiler.is_compiling = self._answer
         torch.compiler._is_compiling_flag = False
@@ -55,8 +52,8 @@ class Branches:
             torch.compiler.is_compiling, torch.compiler._is_compiling_flag = saved, flag
 
     def learn(self, error: BaseException) -> bool:
-        """After a trace that failed because it read a tensor's value: tell the innermost function on the way there that
-        asked, and was reported no, that it is compiled. Returns whether there is one, and tracing may be tried
+        """Handle a trace that failed because it read a tensor's value. From now on `is_compiling()` returns True for
+        the innermost function on the stack that called it. Returns whether there is one, so that tracing can be tried
         again."""
         frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if _users(frame)]
         for frame, _ in reversed(frames):

@@ -1,5 +1,5 @@
-"""What forward makes at its first call and keeps (masks, tables of positions, flags): made before planning, so that the
-planned step is that of every later call."""
+"""Caches that the first call of forward creates and keeps: masks, tables of positions, flags. They are created before
+planning, so that the plan is for every later call."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class Caches:
-    """paths: of what was made."""
+    """Creates the caches of a model. paths: the attributes that were created."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self.paths: tuple[str, ...] = ()
-        self.remembered = False  # a function that remembers results (lru_cache) holds some that it did not
+        self.remembered = False  # a function with lru_cache has new results
 
     def may_be(self, captured: Captured) -> bool:
-        """Whether the step sets attributes that were no tensors before, or reads some that it changes, flags and
-        numbers apart: what is captured is the same step before and after these changed."""
+        """Whether the step sets attributes to tensors, or reads attributes that it changes. Flags and numbers do not
+        count, because the capture has compared the step before and after their change."""
         tree = captured.model.outputs
         set_ = tree.get("attributes", {}) if isinstance(tree, dict) and "returns" in tree else {}
         groups = (*captured.digest.modules, *captured.digest.objects) if captured.digest is not None else ()
@@ -40,8 +40,8 @@ class Caches:
         return bool(set_) or not all(isinstance(each, _PLAIN) for both in changed for each in both)
 
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Make them, and say so. Returns whether there are any. Raises CaptureError where they would be made of data:
-        the first call is another step then, and what it leaves is not known before."""
+        """Create the caches, with a warning. Returns whether there are any. Raises CaptureError for caches that depend
+        on data, because the first call then runs another step."""
         memories = remembered()
         first = make_caches(self._model, args, kwargs)
         self.remembered = any(memory.cache_info().currsize != size for memory, size in memories)
@@ -61,8 +61,8 @@ class Caches:
                 "than the first",
                 path.rpartition(".")[0],
                 self._line(path),
-                f"let it be there from the beginning: self.register_buffer({path.rpartition('.')[2]!r}, "
-                "torch.zeros(...)) in __init__, of the shape that forward gives it",
+                f"create it in __init__ with the shape that forward gives it: "
+                f"self.register_buffer({path.rpartition('.')[2]!r}, torch.zeros(...))",
             )
         self.paths = first.caches
         if self.paths:
@@ -85,8 +85,7 @@ class Caches:
 
 @contextmanager
 def caches_made(model: nn.Module, kept: bool) -> Iterator[Caches]:
-    """Gives what makes them. kept: the model has them from now on; otherwise it is as before in the end, but for a
-    failure."""
+    """Yield the Caches of a model. kept: keep created caches after the `with` block, unless it fails."""
     before = {id(m): (m, dict(vars(m)), dict(m._buffers), set(m._non_persistent_buffers_set)) for m in model.modules()}
     caches = Caches(model)
     done = False

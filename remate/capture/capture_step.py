@@ -2,8 +2,7 @@
 
     captured = capture(model, (x,), {"labels": y})
 
-Nothing is computed: the model is traced with fake tensors. Its parameters, buffers, flags and the generators are left
-as they were.
+The model is traced with fake tensors, so nothing is computed. Parameters, buffers, flags and generators do not change.
 """
 
 from __future__ import annotations
@@ -66,16 +65,19 @@ def capture(
 ) -> Captured:
     """Capture forward and backward of `model(*args, **kwargs)`.
 
-    differentiate: names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a single
-    tensor, `"*"` for all). By default the scalar field `loss` of a dict or record; without it the only scalar of
-    several outputs; without that every output that needs a gradient. The others cost nothing in backward, and refuse a
-    gradient. An ambient `torch.autocast` becomes part of the step. sizes: takes what forward decided by sizes of
-    tensors. live: by path, numbers that stand in attributes while forward is traced; the digest says nothing of these.
-    stepwise: recurrent layers become time steps though eager runs them whole, as a step does whose sizes vary: the
-    sizes of what whole ones hold follow no formula. digested: what forward read goes into the result's digest; without,
-    that is empty.
+    An ambient `torch.autocast` becomes part of the step.
 
-    Raise CaptureError, with module and source line, for what cannot be traced or written down.
+    Args:
+        differentiate: Names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a
+            single tensor, `"*"` for all). The default is the scalar field `loss` of a dict or record, else the only
+            scalar of several outputs, else every output that needs a gradient. The others refuse a gradient.
+        sizes: Receives the decisions that forward makes by sizes of tensors.
+        live: Values of attributes, by path, while forward is traced. The digest leaves these attributes out.
+        stepwise: Capture recurrent layers as time steps, for steps whose sizes vary.
+        digested: Record what forward reads in the digest of the result.
+
+    Raises:
+        CaptureError: The step cannot be traced or written to a file. The error names the module and the line.
     """
     torch_api.check_version()
     if not isinstance(model, torch.nn.Module):
@@ -89,15 +91,15 @@ def capture(
         if not distributed:
             return _capture_at_rest(call, differentiate, digested, {**options, "distributed": None})
         refuse_open_sizes(sizes)
-        found = _capture_at_rest(call, differentiate, digested, {**options, "distributed": distributed})
-        refuse_draws_on_gpu(found.graph)
-        return of_ranks(found, distributed, lambda: _other_rank(call, differentiate, options, distributed))
+        captured = _capture_at_rest(call, differentiate, digested, {**options, "distributed": distributed})
+        refuse_draws_on_gpu(captured.graph)
+        return of_ranks(captured, distributed, lambda: _other_rank(call, differentiate, options, distributed))
 
 
 def _other_rank(
     call: tuple[Any, ...], differentiate: Sequence[str] | None, options: dict[str, Any], distributed: LocalTensors
 ) -> Graph:
-    """The step as another rank does it, whose coordinates are in effect."""
+    """Capture the step of another rank, whose coordinates are in effect."""
     options = {**options, "digested": False, "distributed": distributed}
     return _capture_at_rest(call, differentiate, False, options).graph
 
@@ -108,15 +110,15 @@ def _capture_at_rest(
     digested: bool,
     options: dict[str, Any],
 ) -> Captured:
-    """The step of a model in the state that it is in once it was called."""
+    """Capture the step of a model that has been called once."""
     model = call[0]
-    Signature(*call)  # what no schedule can hold is refused before anything runs
+    Signature(*call)  # refuse unsupported calls before anything runs
     outside = Outside(model)
     before = values_read(model) if digested else {}
     with caches_made(model, kept=digested) as caches:
         try:
-            found, changed = _capture(*call, differentiate, outside, **options)
-            again = (changed or caches.may_be(found)) and caches.make(*call[1:])
+            captured, changed = _capture(*call, differentiate, outside, **options)
+            again = (changed or caches.may_be(captured)) and caches.make(*call[1:])
             outside.restore(constants=True)
         except CaptureError:
             outside.restore()
@@ -127,14 +129,14 @@ def _capture_at_rest(
             again = True
         if again:
             outside = Outside(model)
-            found, changed = _capture(*call, differentiate, outside, **options)
+            captured, changed = _capture(*call, differentiate, outside, **options)
         judge(changed, functools.partial(make_caches, model, *call[1:]))
         outside.restore()
-    digest = found.digest
+    digest = captured.digest
     if again and digest is not None:  # containers that the first call fills
         values = {name: either(before.get(name, now), now) for name, now in digest.values.items()}
         digest = replace(digest, values=values)
-    return replace(found, digest=digest, model=replace(found.model, caches=caches.paths))
+    return replace(captured, digest=digest, model=replace(captured.model, caches=caches.paths))
 
 
 def _capture(
@@ -150,8 +152,8 @@ def _capture(
     digested: bool,
     distributed: LocalTensors | None,
 ) -> tuple[Captured, list[Changed]]:
-    """The step of a model as it is now, and what tracing it changed outside, which is put back; the rest as of
-    `capture`."""
+    """Capture the step of a model in its present state. Also returns what tracing changed outside, which is restored.
+    Other arguments: see `capture`."""
     with gc_paused(), overridden_attributes(model, live), surroundings.attributes_as_buffers(model) as borrowed:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, borrowed, bool(live))
@@ -189,12 +191,12 @@ def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Br
 
 
 def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], signature: Signature) -> bool:
-    """Whether forward has changed no attribute, or only such as stay as they are from then on. Raise CaptureError if
-    the next call is another step; which is found by tracing that too. call: what TracedModule takes."""
+    """Whether the attributes that forward changed stay the same in later calls. Traces the next call to find out, and
+    raises CaptureError if its step differs. call: the arguments of TracedModule."""
     changes = first.reads.changes()
     if not changes or first.left is None:
         return True
-    with changes.made(), first.left.again():
+    with changes.applied(), first.left.again():
         again = TracedModule(*call)
         if not _asks_the_same(first, captured, again, signature):
             again, _, later = _attempt(TracedModule(*call), signature)
@@ -208,8 +210,8 @@ def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], sig
 
 
 def _asks_the_same(first: TracedModule, captured: Captured, again: TracedModule, signature: Signature) -> bool:
-    """Whether forward's next call is seen to be the same without a trace of the whole step. A step that updates buffers
-    is traced: what is assigned to a buffer is no call that is recorded."""
+    """Whether recorded calls prove that the next call of forward is the same. A step that updates buffers must be
+    traced, because an assignment to a buffer is not recorded."""
     if first.recorded is None or captured.graph.updates:
         return False
     with surroundings.checkpoints_run_once(again.note_checkpoint), Hooks(again.model).followed():
@@ -217,7 +219,7 @@ def _asks_the_same(first: TracedModule, captured: Captured, again: TracedModule,
 
 
 def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Traced:
-    """The joint graph, on the branches that eager takes as far as they can be traced."""
+    """Trace the joint graph, on the branches that eager takes where tracing allows them."""
     while True:
         try:
             with warnings.catch_warnings():  # tracing finds anomalies, and would report an OtherShapeError
@@ -238,8 +240,8 @@ def _refuse_draws(step: TracedModule) -> None:
             "mask_time_prob=0), or plan the parts of the model that draw nothing"
         )
         call = static_parts(step.model, "")
-        what = f"forward draws from {' and '.join(step.drawn)}: a schedule would repeat one draw"
-        raise CaptureError(what, hint=f"{hint}: {call}" if call else hint)
+        message = f"forward draws from {' and '.join(step.drawn)}: a schedule would repeat one draw"
+        raise CaptureError(message, hint=f"{hint}: {call}" if call else hint)
 
 
 def _warn(step: TracedModule, branches: Branches) -> None:
@@ -247,9 +249,8 @@ def _warn(step: TracedModule, branches: Branches) -> None:
     surroundings.warn_of_checkpoints(step.checkpoints)
     if branches.taken:
         warnings.warn(
-            f"eager may take another branch than what was captured in {', '.join(branches.taken)}: it looks at a "
-            "tensor's values there, and reports what compiles to do without; results can differ by rounding, and "
-            "the peak",
+            f"eager may take another branch than the captured one in {', '.join(branches.taken)}: eager reads a "
+            "tensor's values there, and code that is being compiled does not; rounding and peak can differ",
             UserWarning,
             stacklevel=4,
         )
@@ -264,10 +265,10 @@ def _warn(step: TracedModule, branches: Branches) -> None:
 
 def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captured:
     fx = traced.module.graph
-    found = origins(fx)
+    known_origins = origins(fx)
     nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
     source = functools.partial(_source, signature, step)
-    refuse_differentiated(nodes.values(), traced.outputs, found, source)
+    refuse_differentiated(nodes.values(), traced.outputs, known_origins, source)
     sources = {n: source(port) for n, port in nodes.items()}
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
     fx.output_node().args = ([node for _, node in kept],)
@@ -283,7 +284,7 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     }
     lay_out_gradients(fx, results, of)
     ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
-    places = complete(fx, found)
+    places = complete(fx, known_origins)
     refuse_writes(ends, sources, places, source)
     named = {source(port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}
     taken = signature.names | {f"grad.{output.name}" for output in step.outputs}
@@ -293,8 +294,8 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     by_name = {value.name: at for at, value in enumerate(lowered.values)}
 
     def pairs(kind: str) -> tuple[tuple[int, int], ...]:
-        made = ((by_name[source(p.key).name], lowered.at[n]) for p, n in ends if p.kind == kind)
-        return tuple((owner, value) for owner, value in made if owner != value)
+        pairs = ((by_name[source(p.key).name], lowered.at[n]) for p, n in ends if p.kind == kind)
+        return tuple((owner, value) for owner, value in pairs if owner != value)
 
     outputs = {port.key: lowered.at[node] for port, node in ends if port.kind == OUTPUT}
     graph = Graph(
@@ -315,9 +316,9 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
 def _lying_in_buffers(
     within: Mapping[int, str], updated: Mapping[str, int], sources: Mapping[Node, Source]
 ) -> dict[int, tuple[int, Node]]:
-    """Of outputs that eager lays in a buffer which the step updates: the result that is the buffer's new value, and the
+    """For each output that shares memory with an updated buffer: the position of the buffer's new value, and the
     buffer."""
-    buffers = {one.name: node for node, one in sources.items() if one.kind == "buffer"}
+    buffers = {port.name: node for node, port in sources.items() if port.kind == "buffer"}
     return {at: (updated[name], buffers[name]) for at, name in within.items() if name in updated and name in buffers}
 
 
@@ -332,14 +333,14 @@ def _source(signature: Signature, step: TracedModule, port: Port) -> Source:
 
 
 def _unwrapped(port: Port, node: Node) -> Node:
-    """An output without the copy that the step put around it."""
+    """The output below the copy that TracedModule added."""
     if port.kind == OUTPUT and node.target is torch.ops.aten.clone.default and isinstance(node.args[0], Node):
         return node.args[0]
     return node
 
 
 def _with_values(tree: Any, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
-    """The output tree with the names of values in place of their positions."""
+    """The output tree with names of values instead of positions."""
     if isinstance(tree, list):
         return [_with_values(child, names, outputs) for child in tree]
     if not isinstance(tree, dict):

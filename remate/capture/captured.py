@@ -1,5 +1,4 @@
-"""What capturing a model yields: the flat training step, the signature of the model, and where each operation is
-from."""
+"""The result of a capture: the flat training step, the signature of the model, and the origin of each operation."""
 
 from __future__ import annotations
 
@@ -12,9 +11,13 @@ from remate_runtime.format import Digest, Model
 class Captured(msgspec.Struct, frozen=True):
     """A captured training step.
 
-    graph: operations in captured order, without costs (ns = workspace = 0). modules: for each operation the path of the
-    module that ran it (`transformer.h.0.attn`, "" for the root); a backward operation has its forward operation's.
-    classes: class name of every module of the model by path. digest: what forward reached of the model's code.
+    Attributes:
+        graph: Operations in captured order, without costs (ns = workspace = 0).
+        model: The signature of the model.
+        modules: For each operation the path of its module (`transformer.h.0.attn`, "" for the root). A backward
+            operation has the module of its forward operation.
+        classes: Class name of every module, by path.
+        digest: The code and attributes of the model that forward reached.
     """
 
     graph: Graph

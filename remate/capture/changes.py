@@ -17,8 +17,8 @@ from .outside import Changed
 
 
 class Change(NamedTuple):
-    """An attribute of a module or config. raw: what forward left there. was, now: before and after, as digests
-    record."""
+    """A changed attribute of a module or config. raw: the value that forward set. was, now: the values before and
+    after, as in a digest."""
 
     thing: Any
     name: str
@@ -28,7 +28,7 @@ class Change(NamedTuple):
 
 
 class TraceChanges:
-    """All of one trace, by path."""
+    """The changes of one trace, by path."""
 
     def __init__(self, by_path: Mapping[str, Change]) -> None:
         self._by_path = by_path
@@ -45,8 +45,8 @@ class TraceChanges:
         return ", ".join(list(self._by_path)[:5]) + (f" and {more} more" if more > 0 else "")
 
     @contextmanager
-    def made(self) -> Iterator[None]:
-        """Meanwhile the attributes of configs are what forward left there."""
+    def applied(self) -> Iterator[None]:
+        """Set the attributes of configs to the values that forward set, in the `with` block."""
         held = [
             (change, vars(change.thing), vars(change.thing).get(change.name, MISSING)) for change in self._configs()
         ]
@@ -63,11 +63,11 @@ class TraceChanges:
         return [c for c in configs if not isinstance(c.thing, nn.Module) and hasattr(c.thing, "__dict__")]
 
     def of_modules(self) -> bool:
-        """Whether attributes of modules are among them, and not of configs alone."""
+        """Whether attributes of modules changed, not only those of configs."""
         return any(isinstance(change.thing, nn.Module) for change in self._by_path.values())
 
     def refuse(self) -> None:
-        """The step is another one once they have changed."""
+        """Raise CaptureError: the step differs after these changes."""
         path, change = next(iter(self._by_path.items()))
         at = assigned_at(change.thing, change.name) if isinstance(change.thing, nn.Module) else ""
         raise CaptureError(
@@ -78,7 +78,7 @@ class TraceChanges:
         )
 
     def numbers(self) -> list[Changed]:
-        """Those that are numbers in attributes."""
+        """Return the changed numbers."""
         held = [
             (path, c)
             for path, c in self._by_path.items()
@@ -87,7 +87,7 @@ class TraceChanges:
         return [Changed(f"attribute {path!r}", c.thing, c.name) for path, c in held]
 
     def warn(self) -> None:
-        """They change from call to call, though the next step is the same."""
+        """Warn of attributes that change from call to call without an effect on the step."""
         warnings.warn(
             f"forward reads and then changes attributes ({self}); a scheduled step computes with what they were when "
             "planned and does not change them: make them buffers if the result depends on them",

@@ -15,8 +15,8 @@ from . import trees
 EVERY = ("*",)
 """As `differentiate=`: every output that has a gradient in eager."""
 OF_A_PART = ("loss", "*")
-"""As `differentiate=`: the field `loss`, else every output. What a part of a model returns goes on into the model
-around it, so that one scalar among its outputs (a penalty) is not what the others are for."""
+"""As `differentiate=`: the field `loss`, else every output. The model uses all outputs of its parts, so a single scalar
+output of a part (a penalty) is not the loss."""
 
 Outputs = Sequence[tuple[str, torch.Tensor]]
 
@@ -24,21 +24,21 @@ Outputs = Sequence[tuple[str, torch.Tensor]]
 def differentiated(outputs: Outputs, returned: int, result: Any, requested: Sequence[str] | None) -> set[str]:
     """The names of the outputs that get a gradient.
 
-    Without `requested` it is the field `loss` of a dict or record; else the only scalar among several differentiable
-    outputs, if it stands in a tuple or list (`return logits, loss`): a field has a name, and `aux` does not say that it
-    is the loss. Else it is every output that can have one. Attributes that forward sets count if they are scalars.
+    Without `requested` it is the field `loss` of a dict or record, else the only scalar among several differentiable
+    outputs, if it is in a tuple or list (`return logits, loss`). A named field such as `aux` need not be the loss. Else
+    it is every differentiable output. Attributes that forward sets count if they are scalars.
 
     Args:
         outputs: Names and tensors, those that forward returns first.
         returned: How many of them forward returns; the others are attributes that it sets.
         result: What forward returned.
-        asked: The names that the user chose, EVERY or OF_A_PART; None if the choice is free.
+        requested: The names that the user chose, EVERY or OF_A_PART; None for the default.
 
     Returns:
         Names of some of `outputs`.
 
     Raises:
-        CaptureError: If an output that was requested has no gradient.
+        CaptureError: A requested output has no gradient.
     """
     able = {name: tensor for name, tensor in outputs if tensor.requires_grad}
     every = {n for at, (n, t) in enumerate(outputs) if n in able and (at < returned or t.numel() == 1)}
@@ -55,7 +55,7 @@ def differentiated(outputs: Outputs, returned: int, result: Any, requested: Sequ
 
 
 def choice_text(model: Model) -> str:
-    """Which outputs get a gradient, and how to choose others; "" if all that have one in eager do."""
+    """Say which outputs get a gradient, and how to choose others; "" if all differentiable outputs do."""
     leaves = list(output_leaves(model.outputs))
     given, without = [leaf.name for leaf in leaves if leaf.grad], [leaf.name for leaf in leaves if leaf.detached]
     if not given or not without:
@@ -80,7 +80,7 @@ def _loss_field(result: Any, able: dict[str, torch.Tensor]) -> set[str]:
 
 
 def _field(result: Any) -> Any:
-    """`loss` of a dict or record, which may stand in a tuple or list."""
+    """The field `loss` of a dict or record, which may be in a tuple or list."""
     kind, fields = trees.children(result) or ("", {})
     if kind in ("dict", "record"):
         return fields.get("loss")

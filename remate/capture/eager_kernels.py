@@ -1,6 +1,6 @@
-"""While tracing: operators that PyTorch decomposes in Python, and not as eager runs them, do what eager does.
+"""While tracing: replaces PyTorch's Python decompositions that differ from eager by what eager runs.
 
-Beside `torch_api` the only module that touches unstable interfaces.
+This module uses unstable interfaces.
 """
 
 from __future__ import annotations
@@ -26,16 +26,23 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 
 class RefusedOperatorError(CaptureError):
-    """An operator that a schedule cannot run as eager does; without its place."""
+    """An operator that a schedule cannot run as eager does. The caller adds its place."""
 
 
 @contextlib.contextmanager
 def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
-    """Interpolation stays one operator. Dropout of everything draws no numbers; on the CPU it is made of several
-    operators, as eager makes it, where the fused one rounds otherwise. Recurrent layers are those that eager runs, on
-    the CPU: an LSTM's layer and direction is one operator there, unless `stepwise` asks for time steps, and others are
-    time steps. On CUDA they are refused. Batch norm that cuDNN runs stays one operator. rates_vary: rates of dropout
-    may follow from live attributes, so that one form has to serve all rates.
+    """Trace the operators that eager runs.
+
+    - Interpolation is one operator.
+    - Dropout with rate 1 draws no numbers. On the CPU, dropout is several operators where the fused one rounds
+      differently.
+    - Recurrent layers on the CPU: a layer and direction of an LSTM is one operator; others are time steps. On CUDA
+      they are refused.
+    - Batch norm by cuDNN is one operator.
+
+    Args:
+        rates_vary: Dropout rates may follow from live attributes, so one form must serve all rates.
+        stepwise: Trace LSTMs as time steps too.
     """
     whole = [op for name in dir(torch.ops.aten) if name.startswith(_WHOLE) for op in _overloads(name)]
     recurrent = [op for name in _RECURRENT for op in _overloads(name) if op._overloadname in ("input", "data")]
@@ -84,9 +91,9 @@ def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
 def _cudnn_batch_norm(
     source: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
 ) -> Any:
-    """Batch norm for which torch chose cuDNN: tracing decomposes it. `_batch_norm_with_update` chooses again,
-    by the same function, when it runs, and states what it writes (`_batch_norm_with_update_cuda` in
-    `aten/src/ATen/native/cuda/Normalization.cu`); it needs running statistics, and trains."""
+    """Batch norm for which torch selects cuDNN. Tracing would decompose `cudnn_batch_norm`. `_batch_norm_with_update`
+    selects cuDNN by the same function when it runs, and its schema states what it writes
+    (`_batch_norm_with_update_cuda` in `aten/src/ATen/native/cuda/Normalization.cu`). It needs running statistics."""
     if not training or mean is None:
         what = "without running statistics" if training else "in evaluation mode"
         raise RefusedOperatorError(
@@ -97,8 +104,8 @@ def _cudnn_batch_norm(
 
 
 def _in_memory_order(strides: Sequence[int], like: torch.Tensor, p: Any) -> torch.Tensor:
-    """Numbers as `bernoulli_` draws them into a tensor with these strides: in the order of its memory. The operator
-    without side effects, which a step needs, has a contiguous result. like: of the same shape."""
+    """Draw the numbers that `bernoulli_` draws into a tensor with these strides, in memory order. The functional
+    operator has a contiguous result. like: a tensor of the same shape."""
     order = sorted(range(like.dim()), key=lambda axis: (like.shape[axis] > 1, -strides[axis]))
     back = sorted(range(like.dim()), key=order.__getitem__)
     source = like.detach()
@@ -114,8 +121,7 @@ def _bernoulli_(onto: torch.Tensor, p: Any = 0.5, *, generator: Any = None) -> t
 
 
 def _normal_(onto: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
-    """The numbers of a contiguous tensor come from another algorithm than those of others. A step draws them into a
-    copy of the tensor, which has no gaps."""
+    """Draw into a copy of the tensor, which has no gaps. Refuse tensors with gaps: their algorithm differs."""
     if generator is not None:
         raise _refused("normal_ with a generator of its own")
     copied = torch.empty_like(onto, device="meta")
@@ -127,7 +133,7 @@ def _normal_(onto: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: 
 def _rrelu(
     source: torch.Tensor, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, generator: Any = None
 ) -> Any:
-    """Eager's kernel for the CPU draws into a contiguous tensor, and has a contiguous result."""
+    """Draw as eager's CPU kernel does: into a contiguous tensor, with a contiguous result."""
     if generator is not None:
         raise _refused("rrelu with a generator of its own")
     laid = source.contiguous() if training and source.device.type == "cpu" else source
@@ -135,9 +141,9 @@ def _rrelu(
 
 
 def _assert_async(condition: torch.Tensor, message: str = "") -> None:
-    told = f": {message!r}" if message else ""
+    quoted = f": {message!r}" if message else ""
     raise RefusedOperatorError(
-        f"forward asserts something of a tensor's values (torch._assert_async{told}), and a schedule would not",
+        f"forward asserts a condition on a tensor's values (torch._assert_async{quoted}), and a schedule cannot",
         hint="check it outside of forward: on its inputs, or on a condition that it returns",
     )
 
@@ -150,20 +156,20 @@ def _refused(what: str) -> CaptureError:
 
 
 _FILLED = 16  # elements from which a contiguous tensor on the CPU is filled by whole vectors
-# Operators that draw other numbers, in another order or into another layout than those that would stand for them.
+# Operators whose functional forms draw other numbers, in another order or layout.
 _DRAWS: dict[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.bernoulli_.float: _bernoulli_,
     torch.ops.aten.normal_.default: _normal_,
     torch.ops.aten.rrelu.default: _rrelu,
 }
-# Assertions on values are operators without a result: a graph would lose them.
+# Assertions on values have no result, so a graph would lose them.
 _ASSERTIONS = dict.fromkeys((torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg), _assert_async)
 
 
 def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
-    """Whether the fused operator, which scales by 1 / (1 - p) in double precision, rounds otherwise than eager, which
-    divides a mask by 1 - p in the precision of the tensor. At most rates both give the same number; of those that a
-    rate which varies takes, some do not."""
+    """Whether the fused operator and eager round differently. The fused one scales by 1 / (1 - p) in double precision;
+    eager divides a mask by 1 - p in the tensor's precision. Most rates give equal numbers, but a varying rate takes
+    some that do not."""
     if dtype in (torch.float16, torch.bfloat16):
         return True
     if dtype is not torch.float32:
@@ -172,7 +178,7 @@ def _rounds_otherwise(dtype: torch.dtype, p: float, varies: bool) -> bool:
 
 
 def _recurrent(op: Any, stepwise: bool) -> Callable[..., Any]:
-    """Recurrent layers by torch's own code, which calls what eager calls and keeps the dropout between layers."""
+    """Trace recurrent layers through torch's own code, which makes eager's calls and keeps dropout between layers."""
 
     name = op.name().partition("::")[2].partition(".")[0]
     plain = name.startswith("rnn_")  # of operators that every device has, where cuDNN does not run them

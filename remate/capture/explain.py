@@ -20,7 +20,7 @@ _BRANCH = (
     "schedules are for static graphs"
 )
 _PADDED = (
-    "give the layer the padded batch, and mask what lies behind each length: what a packed sequence holds at each time "
+    "pass the padded batch, and mask the positions after each length: the contents of a packed sequence at each time "
     "step depends on its lengths"
 )
 _INSTEAD = {  # by operator: a way that is known to work
@@ -49,7 +49,7 @@ _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
 def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> CaptureError:
-    """What to raise instead of `error`, with the call that plans what can be traced of the model."""
+    """Return the CaptureError for `error`, with a call that plans the parts that can be traced."""
     if isinstance(error, CaptureError) and not isinstance(error, RefusedOperatorError):
         return error
     module, source = watch.module, failed_line(error) or watch.place.line
@@ -61,7 +61,7 @@ def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> Capt
     if hint == _BRANCH and (drops := _layer_drop(_module(model, module))):
         path = ".".join(part for part in ("model", module, drops) if part)
         hint = f"forward leaves out layers at random; to plan and to train without: {path} = 0.0"
-    call = "" if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # of that, no module is known
+    call = "" if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
     return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
 
 
@@ -93,7 +93,7 @@ def _what(error: Exception) -> tuple[str, str]:
     if "Unexpected fake buffer" in text or "Unexpected fake param" in text:
         return "forward makes parameters or buffers in its first call", "call the model once before planning"
     if "numpy" in text:
-        return f"forward hands a tensor to numpy: {text}", "use the functions of torch, or take it out of the module"
+        return f"forward passes a tensor to numpy: {text}", "use the functions of torch, or take it out of the module"
     if "aot_autograd expected to have an entirely functional graph" in text:
         return _WRITES_ELSEWHERE
     if isinstance(error, StopIteration):
@@ -106,7 +106,7 @@ def _module(model: nn.Module, path: str) -> nn.Module | None:
 
 
 def _layer_drop(module: nn.Module | None) -> str:
-    """The attribute that says how often a module leaves out layers, as Hugging Face's do; "" if it never does."""
+    """The attribute with the rate at which a module skips layers, as in Hugging Face models, or ""."""
     held = {} if module is None else vars(module)
     names = (name for name, value in held.items() if "layerdrop" in name.lower() and isinstance(value, float) and value)
     return next(names, "")

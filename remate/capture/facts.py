@@ -1,4 +1,4 @@
-"""What an operator's schema says: name in a file, view, random, writes to an argument."""
+"""Facts of an operator's schema: its name in a file, and whether it is a view, random, or writes to an argument."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def packet(operator: OpOverload) -> str:
 
 @cache
 def view(operator: OpOverload) -> bool:
-    """Outputs share the storage of an argument (for a few operators the schema does not say so)."""
+    """Whether outputs share the storage of an argument. A few operators do so without a note in the schema."""
     aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in operator._schema.arguments)
     return name(operator) in operators.VIEWS or (aliases and any(r.alias_info for r in operator._schema.returns))
 
 
 @cache
 def random(operator: OpOverload) -> bool:
-    """Draws from the generator."""
+    """Whether the operator draws from the generator."""
     if name(operator) in operators.NOT_RANDOM:
         return False
     if name(operator) in operators.RANDOM or torch.Tag.nondeterministic_seeded in operator.tags:
@@ -44,7 +44,7 @@ def writes(operator: OpOverload) -> bool:
 
 @cache
 def unwritable(operator: OpOverload) -> str:
-    """Why the file could not tell what this operator does, "" if it can: it knows views and random ones by name."""
+    """Why a file cannot describe the operator's effect, or "". A file knows views and random operators by name."""
     if view(operator) != (name(operator) in operators.VIEWS):
         return "returns a view of its argument"
     if random(operator) != (name(operator) in operators.RANDOM):
@@ -54,5 +54,5 @@ def unwritable(operator: OpOverload) -> str:
 
 @cache
 def refusal(operator: OpOverload) -> str:
-    """Why no file may name it, "" if it may."""
+    """Why no file may name the operator, or ""."""
     return operators.refusal(name(operator))

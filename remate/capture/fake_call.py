@@ -20,8 +20,8 @@ NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 @contextlib.contextmanager
 def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
-    """The call as `model.to(device)` and its arguments there would make it. The model is the same object, and has its
-    own tensors again afterwards."""
+    """Yield the call with model and arguments on `device`, as fake tensors. The model is the same object, and gets its
+    own tensors back afterwards."""
     fakes = _Fakes(device)
     with contextlib.ExitStack() as stack:
         for module in call.model.modules():
@@ -38,8 +38,8 @@ def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
 
 @contextlib.contextmanager
 def without_memory(call: RecordedCall) -> Iterator[None]:
-    """Forward can be run on the tensors of a fake call, and those that it makes are fake, too. Operators that have no
-    kernel for them, as cuDNN's recurrent layers, are decomposed. Nothing for a call of real tensors."""
+    """Let forward run on the tensors of a fake call, with fake results. Operators without a fake kernel, such as
+    cuDNN's recurrent layers, are decomposed. Does nothing for a call of real tensors."""
     held = [*call.model.parameters(), *call.model.buffers()]
     mode: Any = detect_fake_mode([*held, *pytree.tree_leaves((call.args, call.kwargs))])
     if mode is None:
@@ -50,20 +50,20 @@ def without_memory(call: RecordedCall) -> Iterator[None]:
 
 
 class _Fakes:
-    """One fake tensor for each tensor."""
+    """Makes one fake tensor for each tensor."""
 
     def __init__(self, device: str) -> None:
         self._mode, self._device = FakeTensorMode(allow_non_fake_inputs=True), device
-        self._made: dict[int, tuple[Any, Any]] = {}  # with the tensor, so that its id stays its own
+        self._fakes: dict[int, tuple[Any, Any]] = {}  # with the tensor, so that no other gets its id
 
     def of(self, tensor: Any) -> Any:
         if tensor is None:
             return None
-        if id(tensor) not in self._made:
+        if id(tensor) not in self._fakes:
             with self._mode:
                 empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self._device)
             needs = tensor.requires_grad
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             fake = torch.nn.Parameter(empty, needs) if is_parameter else empty.requires_grad_(needs)
-            self._made[id(tensor)] = tensor, fake
-        return self._made[id(tensor)][1]
+            self._fakes[id(tensor)] = tensor, fake
+        return self._fakes[id(tensor)][1]

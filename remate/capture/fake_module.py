@@ -1,4 +1,4 @@
-"""Models on the meta device: traced through stand-ins that claim to be on the CPU and hold no memory either.
+"""Models on the meta device: traced through fake CPU tensors, which have no memory either.
 
 PyTorch registers no autograd for some operators on the meta device (nll_loss among them): a joint graph traced there
 would silently lack gradients.
@@ -22,7 +22,7 @@ def on_meta(model: torch.nn.Module) -> bool:
 def fake_module(
     model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The same model and call with fake CPU tensors in place of meta tensors. `model` is left as it was."""
+    """Return the model and call with fake CPU tensors instead of meta tensors. `model` does not change."""
     mode, replacements = FakeTensorMode(allow_non_fake_inputs=True), {}
 
     def fake(tensor: Any) -> Any:
@@ -38,7 +38,7 @@ def fake_module(
                 )
         return replacements[id(tensor)]
 
-    copied = copy.deepcopy(model)  # no memory is behind it
+    copied = copy.deepcopy(model)  # it has no memory
     for module in copied.modules():
         for registered in (module._parameters, module._buffers):
             for name, tensor in registered.items():

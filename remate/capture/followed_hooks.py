@@ -25,13 +25,13 @@ _KEYS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 
 
 class Hooks:
-    """The hooks of a model while it is traced: those of the model itself do not run, for they run around a scheduled
-    step too; those of submodules become part of the step, and one that returns nothing would be lost with it."""
+    """Handle the hooks of a model during a trace. Hooks of the model itself do not run, because they run around the
+    scheduled step. Hooks of submodules become part of the step; a hook without a result would be lost."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
         self._answered: dict[tuple[str, str, int], bool] = {}
-        self._looking: set[tuple[str, int]] = set()  # hooks that can be seen to compute nothing
+        self._looking: set[tuple[str, int]] = set()  # hooks that compute nothing
 
     @contextmanager
     def followed(self) -> Iterator[None]:

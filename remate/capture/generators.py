@@ -1,5 +1,5 @@
-"""Random numbers that a model draws outside its operations: a trace would hold one draw for ever. And generators that
-it seeds or sets back: the operations of a schedule draw from torch's own as they come."""
+"""Detects random numbers that a model draws outside of operations, and generators that it seeds or restores. A trace
+would repeat one draw, and the operations of a schedule draw from torch's own generator."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch.overrides import TorchFunctionMode
 
 
 class Seeds(TorchFunctionMode):
-    """While forward is traced nothing is drawn, so that the states of torch's generators are free to serve as marks:
-    each call of a function of tensors gives them another seed, and who seeds them, or sets them back (`fork_rng`, a
-    replayed dropout), is seen at the next one. `refuse()` raises then. States are put back at the end."""
+    """Detects that forward seeds or restores torch's generators (`fork_rng`, a replayed dropout). Nothing is drawn
+    during a trace, so each call of a function of tensors sets a new seed, and the next call compares it. `refuse()`
+    raises if it differs. States are restored at the end."""
 
     def __init__(self, refuse: Callable[[], None]) -> None:
         super().__init__()
         self._refuse = refuse
-        self._seed = 0x5EED << 16  # never the same in two runs of forward: what reads it differs in the second
+        self._seed = 0x5EED << 16  # differs between two runs of forward, so that reads of it are detected
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -47,7 +47,7 @@ class Seeds(TorchFunctionMode):
             self._refuse()
 
     def _drawn(self) -> bool:
-        """Whether numbers were really drawn since the last mark."""
+        """Whether numbers were drawn since the last mark."""
         states = [(generator, generator.get_state()) for generator in self._generators()]
         return any(not _equal(generator.manual_seed(self._seed).get_state(), state) for generator, state in states)
 
@@ -63,8 +63,8 @@ class Seeds(TorchFunctionMode):
 
 @contextmanager
 def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Iterator[None]:
-    """Adds to `drawn` the generators that were drawn from, or seeded, while this lasts: Python's, NumPy's and those in
-    attributes of the modules. All are put back to where they were."""
+    """Add to `drawn` the generators that were used or seeded in the `with` block: those of Python and NumPy, and those
+    in attributes of modules. Restores all of them."""
     watched = [(name, get, put, get()) for name, get, put in _generators(model)]
     try:
         yield
@@ -77,7 +77,7 @@ def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Iterator[None]:
 
 
 def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
-    """(name, how to read the state, how to set it)."""
+    """Yield (name, function that reads the state, function that sets it)."""
     yield "Python's random", random.getstate, random.setstate
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -101,7 +101,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 
 def _plain(state: Any) -> Any:
-    """A state in lists and numbers."""
+    """Convert a state to lists and numbers."""
     if isinstance(state, tuple):
         return [_plain(part) for part in state]
     if isinstance(state, dict):

@@ -1,5 +1,5 @@
-"""Whether forward computes the same at its next call: counters in globals and closures, iterators and the clock are
-seen by nothing else. Every trace runs forward more than once, and what it asks of torch is compared call by call."""
+"""Compares the calls of torch in several runs of forward. It detects state that nothing else does: counters in globals
+and closures, iterators and the clock. Every trace runs forward more than once."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-_DEPTH = 3  # of lists in lists among arguments
+_DEPTH = 3  # depth of nested lists in arguments
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 _Tensor: Any = torch.Tensor
 UNSEEN = frozenset({_Tensor.device.__get__, _Tensor.layout.__get__})
-"""What kinds of fake tensors answer themselves, so that it is not seen of all of them."""
+"""Functions that some kinds of fake tensors answer without a call of torch."""
 _CONVERSIONS: dict[Any, dict[str, Any]] = {
     _Tensor.char: {"dtype": torch.int8},
     _Tensor.cpu: {"device": torch.device("cpu")},
@@ -29,33 +29,33 @@ _CONVERSIONS: dict[Any, dict[str, Any]] = {
 
 
 def as_conversion(function: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """`x.float()` is `x.to(dtype=torch.float32)`, as functional tensors call it."""
+    """Treat `x.float()` as `x.to(dtype=torch.float32)`, as functional tensors do."""
     conversion = _CONVERSIONS.get(function)
     return (function, kwargs) if conversion is None else (_Tensor.to, {**kwargs, **conversion})
 
 
 class SeenCalls:
-    """Calls of functions of tensors, by run of forward."""
+    """The calls of functions of tensors in runs of forward."""
 
     def __init__(self) -> None:
         self._first: list[tuple[Any, ...]] = []
-        self._known = False  # whether a run came to its end
+        self._known = False  # whether a run has ended
         self._at = 0
 
     def begin(self) -> None:
-        """Forward begins."""
+        """Begin a run of forward."""
         self._at = 0
         if not self._known:
             self._first.clear()
 
     def end(self) -> bool:
-        """Forward came to its end. Returns whether it made all calls of the first run."""
+        """End a run of forward. Returns whether it made all calls of the first run."""
         whole = not self._known or self._at == len(self._first)
         self._known = True
         return whole
 
     def without(self, parts: list[tuple[int, int]]) -> SeenCalls:
-        """Those of the first run but for some, from one up to another, in order."""
+        """Return the calls of the first run without some ranges, in order."""
         remaining = SeenCalls()
         remaining._known, at = self._known, 0
         for start, end in [*parts, (len(self._first), len(self._first))]:
@@ -64,7 +64,7 @@ class SeenCalls:
         return remaining
 
     def differs(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """What this call was in the first run and what it is now; nothing if they are the same."""
+        """Compare a call with the first run. Returns a description of the difference, or ""."""
         call = (
             getattr(function, "__qualname__", None) or str(function),
             *(word for part in (*args, kwargs) for word in _words(part, 0)),
@@ -78,13 +78,13 @@ class SeenCalls:
 
 
 def _words(value: Any, depth: int) -> Iterator[Any]:
-    """What of an argument tells two calls apart: numbers and shapes, never contents of tensors."""
+    """The comparable part of an argument: numbers and shapes, never contents of tensors."""
     if isinstance(value, torch.Tensor):
         yield f"tensor{list(value.shape)}"
     elif isinstance(value, float):
-        yield float.__repr__(value)  # nan is nan here; a live attribute is not requested its number, which it refuses
+        yield float.__repr__(value)  # nan equals nan here; a live attribute refuses to give its number
     elif isinstance(value, int) and not isinstance(value, bool):
-        yield int(value)  # sizes may be of a type that is watched
+        yield int(value)  # sizes may have a recording type
     elif isinstance(value, _PLAIN):
         yield value
     elif isinstance(value, tuple | list) and depth < _DEPTH:

@@ -1,8 +1,8 @@
 """While tracing: the values of tensors that depend on nothing but shapes are known, so code may branch on them.
 
 `torch.arange(n)` and what is computed from it is the same in every step, whatever parameters, buffers and inputs hold.
-Code that asks such a tensor for its value (are these positions those of one sequence?) gets the answer that eager gets.
-Like `torch_api`, this module touches unstable interfaces.
+Code that reads such a value (are these the positions of one sequence?) gets eager's value.
+This module uses unstable interfaces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils import _pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
-MAX_ELEMENTS = 1 << 20  # of one known tensor: positions, not masks of long sequences
+MAX_ELEMENTS = 1 << 20  # elements of a known tensor: enough for positions, not for masks of long sequences
 _READS = torch.Tag.data_dependent_output
 _RANDOM = torch.Tag.nondeterministic_seeded
 _ROWS: dict[Any, int] = {torch.ops.aten.embedding.default: 1}  # argument with positions among the first one's rows
@@ -27,7 +27,7 @@ _UNINITIALISED = ("empty", "new_empty", "_efficientzerotensor", "resize")
 
 @contextlib.contextmanager
 def known_values(mode: FakeTensorMode) -> Iterator[None]:
-    """Fake tensors of `mode` that no source flows into know their values."""
+    """Give values to the fake tensors of `mode` that depend on no source."""
     usual: Any = mode.dispatch
     known = WeakIdKeyDictionary()  # fake tensor -> real tensor
 
@@ -41,7 +41,7 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
             _check_rows(args[0], real(args[_ROWS[func]]))
         if func._schema.is_mutable:
             outputs = usual(func, types, args, kwargs)
-            known.clear()  # what it writes into may be an alias of any of them
+            known.clear()  # the tensor that it writes may be an alias of any of them
             return outputs
         if any(type(each) is FakeTensor and each not in known for each in args):  # nearly always
             return usual(func, types, args, kwargs)
@@ -54,7 +54,7 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
         outputs = usual(func, types, args, kwargs)
         if _computable(func, outputs):
             values = [real(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
-            with contextlib.suppress(RuntimeError, NotImplementedError):  # then its value is not known
+            with contextlib.suppress(RuntimeError, NotImplementedError):  # its value is unknown
                 for fake, value in zip(_tensors(outputs), _tensors(_computed(func, values, spec)), strict=True):
                     known[fake] = value
         return outputs
@@ -67,7 +67,7 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
 
 
 def _check_rows(table: torch.Tensor, positions: torch.Tensor | None) -> None:
-    """Eager fails at a position that a table does not have; fake tensors say nothing."""
+    """Raise an error for a position outside of a table, as eager does and fake tensors do not."""
     if positions is not None and positions.numel() and int(positions.max()) >= table.shape[0]:
         raise IndexError(f"position {int(positions.max())} of an embedding that has {table.shape[0]} rows")
 
@@ -89,7 +89,7 @@ _CPU = torch.device("cpu")
 
 
 def _computed(func: OpOverload, flat: list[Any], spec: Any) -> Any:
-    """On the CPU, wherever the step runs: the device may not be here, and its kernels would run for nothing."""
+    """Compute on the CPU, whatever the device of the step, which may be absent."""
     with no_dispatch(), torch.no_grad():
         args, kwargs = _pytree.tree_unflatten([_on_cpu(leaf) for leaf in flat], spec)
         return func(*args, **kwargs)

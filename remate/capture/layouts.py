@@ -1,8 +1,7 @@
-"""While tracing: results have the strides, sizes and types that real kernels give them, where fake kernels claim others
-or refuse.
+"""While tracing: gives results the strides, sizes and types of real kernels, where fake kernels differ or fail.
 
-A view of a result is valid for one of the two only, so a step traced with the wrong strides would fail when it runs.
-Like `torch_api`, this module touches unstable interfaces.
+A view is valid for certain strides only, so a step traced with wrong strides would fail when it runs.
+This module uses unstable interfaces.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ def _contiguous(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
 
 
 def _suggested(tensor: torch.Tensor) -> torch.Tensor:
-    """Channels last if the tensor is, else contiguous: what most kernels for the CPU allocate."""
+    """The layout that most CPU kernels allocate: channels last if the tensor is, else contiguous."""
     suggested = suggest_memory_format(tensor) if tensor.device.type == "cpu" else torch.preserve_format
     return torch.empty_like(tensor, memory_format=suggested)
 
 
-def _elementwise(one: torch.Tensor, other: torch.Tensor, *_: Any) -> torch.Tensor:
-    return torch.mul(one, other)
+def _elementwise(left: torch.Tensor, right: torch.Tensor, *_: Any) -> torch.Tensor:
+    return torch.mul(left, right)
 
 
-# operator -> by its arguments, a tensor laid out as its first result
+# operator -> function of its arguments that returns a tensor with the layout of the first result
 _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN._native_batch_norm_legit_functional.default: lambda source, *_: _suggested(source),
     _ATEN.native_group_norm.default: lambda source, *_: _suggested(source),
@@ -62,30 +61,30 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
 }
 _AS_STRIDED = _ATEN.as_strided.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
-_FEW = 2**22  # elements: some milliseconds
+_FEW = 2**22  # elements; takes some milliseconds
 _ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: lambda source, *_: _suggested(source)}
 
 
 @contextlib.contextmanager
 def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
-    """Results of `mode` are laid out as those of real kernels."""
+    """Give the results of `mode` the layouts of real kernels."""
     usual: Any = mode.dispatch
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in RESULTS:
             with mode:
                 return RESULTS[func](*args, **(kwargs or {}))
-        made = usual(func, types, args, kwargs)
+        result = usual(func, types, args, kwargs)
         if func in BATCH_NORMS and args[0].device.type == "cpu":
             with mode:
-                made = on_cpu(func, args, made)
-        if func in _VIEWS and 1 in made.shape:
+                result = on_cpu(func, args, result)
+        if func in _VIEWS and 1 in result.shape:
             strides = _viewed(*args, **(kwargs or {}))
-            if strides == made.stride():
-                return made
-            return usual(_AS_STRIDED, types, (args[0], made.shape, strides, made.storage_offset()), {})
-        made = _relaid(mode, func, args, made) if func in _LAYOUTS or func in _ON_CPU else made
-        return _exact(mode, func, args, kwargs or {}, made) if _has_odd_axes(args) else made
+            if strides == result.stride():
+                return result
+            return usual(_AS_STRIDED, types, (args[0], result.shape, strides, result.storage_offset()), {})
+        result = _relaid(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
+        return _exact(mode, func, args, kwargs or {}, result) if _has_odd_axes(args) else result
 
     mode.dispatch = dispatch  # type: ignore[method-assign]
     try:
@@ -95,15 +94,15 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
 
 
 def _viewed(source: torch.Tensor, shape: Any) -> tuple[int, ...]:
-    """The strides of a view as torch's kernel computes them. Those of an axis of one element matter: kernels that look
-    for channels last, and `contiguous()`, then go other ways."""
+    """The strides of a view as torch's kernel computes them. Strides of an axis of one element matter to kernels that
+    test for channels last, and to `contiguous()`."""
     with torch._C._DisablePythonDispatcher():  # which has a kernel of its own
         bare = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
         return bare.view(shape).stride()
 
 
 def _has_odd_axes(args: Any) -> bool:
-    """Whether a tensor has an axis of one element with a stride that it would not have if it were contiguous."""
+    """Whether a tensor has an axis of one element with another stride than a contiguous tensor."""
     for arg in args:
         if isinstance(arg, list | tuple):
             if _has_odd_axes(arg):
@@ -115,25 +114,25 @@ def _has_odd_axes(args: Any) -> bool:
     return False
 
 
-def _exact(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, made: Any) -> Any:
-    """With the strides of axes of one element as the real kernel chooses them, which neither the quick ones for fake
-    tensors nor those without data follow. Where that is not known: what the fake kernels claim."""
-    given, own = _tensors((args, kwargs)), _tensors(made)
+def _exact(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    """Correct the strides of axes of one element to those of the real kernel, which fake and meta kernels ignore. If
+    the real kernel cannot run, keep the strides of the fake kernel."""
+    given, own = _tensors((args, kwargs)), _tensors(result)
     random = torch.Tag.nondeterministic_seeded in func.tags
     shared = {tensor.untyped_storage()._cdata for tensor in given} & {t.untyped_storage()._cdata for t in own}
     if func.is_view or func._schema.is_mutable or random or shared or "device" in kwargs:
-        return made
+        return result
     if max(tensor.numel() for tensor in (*given, *own)) > _FEW:
-        return made
+        return result
     strides = _real_strides(func, args, kwargs)
     if len(own) != len(strides) or all(leaf.stride() == laid for leaf, laid in zip(own, strides, strict=True)):
-        return made
+        return result
     backward_start = iter(strides)
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: _laid_out(mode, leaf, next(backward_start)), made)
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: _laid_out(mode, leaf, next(backward_start)), result)
 
 
 def _real_strides(func: Any, args: Any, kwargs: Any) -> list[tuple[int, ...]]:
-    """Of the results of `func` where it is run on zeros; empty if it cannot be."""
+    """The strides of the results of `func` on zeros; empty if it cannot run."""
 
     def filled(value: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device).zero_()
@@ -142,7 +141,7 @@ def _real_strides(func: Any, args: Any, kwargs: Any) -> list[tuple[int, ...]]:
         with torch._C._DisablePythonDispatcher():
             args, kwargs = pytree.tree_map_only(torch.Tensor, filled, (args, kwargs))
             return [tensor.stride() for tensor in _tensors(func(*args, **kwargs))]
-    except (RuntimeError, IndexError, AssertionError):  # zeros are no arguments for it; there is no such device
+    except (RuntimeError, IndexError, AssertionError):  # zeros are invalid arguments, or the device is absent
         return []
 
 
@@ -150,21 +149,21 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-def _laid_out(mode: FakeTensorMode, made: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def _laid_out(mode: FakeTensorMode, result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     with mode:
-        return torch.empty_strided(made.shape, strides, dtype=made.dtype, device=made.device)
+        return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
-def _relaid(mode: FakeTensorMode, func: Any, args: Any, made: Any) -> Any:
-    alone = isinstance(made, torch.Tensor)
-    first = made if alone else made[0]
+def _relaid(mode: FakeTensorMode, func: Any, args: Any, result: Any) -> Any:
+    alone = isinstance(result, torch.Tensor)
+    first = result if alone else result[0]
     if first is None or not first.numel() or first.dim() < 2:
-        return made
+        return result
     if func in _ON_CPU and first.device.type != "cpu":
-        return made
+        return result
     with mode:
         strides = (_LAYOUTS.get(func) or _ON_CPU[func])(*args).stride()
     if strides == first.stride():
-        return made
+        return result
     first = _laid_out(mode, first, strides)
-    return first if alone else type(made)((first, *made[1:]))
+    return first if alone else type(result)((first, *result[1:]))

@@ -1,4 +1,4 @@
-"""Types and literals of a traced graph in the form of a Graph."""
+"""Converts types and literals of a traced graph to those of a Graph."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _BIG = (
 
 
 class UnwritableError(Exception):
-    """Something that a schedule file cannot say; the caller knows the operation that it belongs to."""
+    """Raised for what a schedule file cannot express. The caller knows the operation."""
 
 
 def tensor_type(value: torch.Tensor, device: torch.device) -> TensorType:
-    """Type of a (fake) tensor of a step on `device`. Raise UnwritableError for sparse, quantised and foreign ones."""
+    """Return the type of a (fake) tensor of a step on `device`. Raises UnwritableError for sparse and quantised
+    tensors, and for tensors on other devices."""
     if value.layout is not torch.strided:
         raise UnwritableError(f"a tensor of layout {value.layout}; use dense ones (for embeddings sparse=False)")
     if not all(isinstance(n, int) for n in value.shape):
@@ -44,7 +45,7 @@ def dtype(value: torch.dtype) -> str:
 
 
 def argument(value: Any, device: torch.device) -> Any:
-    """A literal argument of an operator. Raise UnwritableError for what has no spelling."""
+    """Convert a literal argument of an operator. Raises UnwritableError for what a file cannot express."""
     if isinstance(value, torch.dtype):
         return {"dtype": dtype(value)}
     if isinstance(value, torch.device):
@@ -67,12 +68,12 @@ def argument(value: Any, device: torch.device) -> Any:
 
 
 def elements(tensor: torch.Tensor, module: str, source: str) -> tuple[Any, ...]:
-    """Elements of a constant in row-major order. Raise CaptureError if it is too large to be written down."""
+    """Return the elements of a constant in row-major order. Raises CaptureError if it is too large for a file."""
     if tensor.requires_grad:
         message = "forward uses a tensor that needs a gradient but is no parameter of the model"
         hint = "register it as a Parameter, or pass it as an input"
         if isinstance(tensor, torch.nn.Parameter):
-            hint += "; if it is one, backward runs its module again (a checkpoint of your own): switch that off"
+            hint += "; if it is a Parameter, a checkpoint of your own runs its module again: switch that off"
         raise CaptureError(message, module, source, hint)
     if tensor.numel() > MAX_CONSTANT:
         size = f"{tensor.numel()} elements, over {MAX_CONSTANT}"

@@ -1,7 +1,7 @@
-"""Models that `parallelize_module` distributed, captured as one rank runs them: on the local tensors of its DTensors.
+"""Models that `parallelize_module` distributed, captured for one rank: on the local tensors of its DTensors.
 
-While such a model is traced its DTensor parameters and buffers are plain tensors, those that this rank holds. Within
-forward each is wrapped again, so that DTensor's own rules choose local operators and collectives, and these are traced.
+During a trace, DTensor parameters and buffers are replaced by this rank's local tensors. Within forward each is wrapped
+again, so that DTensor's own rules select local operators and collectives, which are traced.
 """
 
 from __future__ import annotations
@@ -42,61 +42,60 @@ class LocalTensors:
         return bool(self.specs)
 
     def add(self, held: dict[str, Any], key: str, name: str, spec: Any) -> None:
-        """A DTensor stands at `key` of the registered tensors `held`."""
+        """Add the DTensor at `key` of the registered tensors `held`."""
         self.specs[name] = spec
         self._places.append((held, key, name))
 
     @contextmanager
     def wrapped(self, carriers: nn.Module) -> Iterator[None]:
-        """Meanwhile the model has DTensors again, around the tensors that the tracer put into it. carriers: as of
-        `carriers`."""
+        """Wrap the tracer's tensors in DTensors in the `with` block. carriers: see `carriers`."""
         carried = dict(zip(self.other, carriers.parameters(), strict=True))
         saved = [(held, key, held[key]) for held, key, _ in self._places]
-        made: dict[int, Any] = {}
+        wrapped: dict[int, Any] = {}
         try:
             for held, key, name in self._places:
                 local = held[key]
-                if id(local) not in made:
-                    made[id(local)] = _Wrap.apply(local, carried.get(name), self, name)
-                held[key] = made[id(local)]
+                if id(local) not in wrapped:
+                    wrapped[id(local)] = _Wrap.apply(local, carried.get(name), self, name)
+                held[key] = wrapped[id(local)]
             yield
         finally:
             for held, key, local in saved:
                 held[key] = local
 
     def carriers(self) -> nn.Module:
-        """Parameters in whose place gradients of another shape are traced: autograd gives a tensor no gradient but of
-        its own shape."""
-        made = nn.Module()
+        """Return parameters for gradients that have another shape than their local tensor. Autograd requires equal
+        shapes."""
+        carriers = nn.Module()
         locals_ = {name: held[key] for held, key, name in self._places}
         for at, (name, shape) in enumerate(self.other.items()):
-            made.register_parameter(str(at), nn.Parameter(locals_[name].detach().new_empty(shape)))
-        return made
+            carriers.register_parameter(str(at), nn.Parameter(locals_[name].detach().new_empty(shape)))
+        return carriers
 
     def meshes(self) -> dict[str, str]:
-        """The name of a mesh dimension by the name of its process group."""
-        found: dict[str, str] = {}
+        """Return the mesh dimension of each process group, by names."""
+        names: dict[str, str] = {}
         for spec in self.specs.values():
             for name, group in mesh_groups(spec.mesh).items():
-                found[group] = name
-        return found
+                names[group] = name
+        return names
 
     def ranks(self) -> dict[str, int]:
-        """How many ranks each mesh dimension has."""
-        found: dict[str, int] = {}
+        """Return the number of ranks of each mesh dimension."""
+        counts: dict[str, int] = {}
         for spec in self.specs.values():
-            found.update({name: spec.mesh.size(at) for at, name in enumerate(mesh_names(spec.mesh))})
-        return found
+            counts.update({name: spec.mesh.size(at) for at, name in enumerate(mesh_names(spec.mesh))})
+        return counts
 
     def coordinate(self) -> dict[str, int]:
-        """This rank's place in each mesh dimension."""
-        found: dict[str, int] = {}
+        """Return this rank's coordinate in each mesh dimension."""
+        places: dict[str, int] = {}
         for spec in self.specs.values():
-            found.update(zip(mesh_names(spec.mesh), spec.mesh.get_coordinate() or (), strict=True))
-        return found
+            places.update(zip(mesh_names(spec.mesh), spec.mesh.get_coordinate() or (), strict=True))
+        return places
 
     def uneven(self) -> bool:
-        """Whether ranks have parts of different sizes of a tensor."""
+        """Whether ranks have parts of different sizes."""
         return any(
             placement.is_shard() and spec.shape[placement.dim] % spec.mesh.size(at)
             for spec in self.specs.values()
@@ -104,7 +103,7 @@ class LocalTensors:
         )
 
     def described(self) -> tuple[Distributed, ...]:
-        """What a file says of the DTensors, those that are alike in one."""
+        """Describe the DTensors for a file. Equal ones share a description."""
         alike: dict[Distributed, list[str]] = {}
         for name, spec in self.specs.items():
             placements = tuple(map(str, spec.placements))
@@ -128,9 +127,9 @@ class LocalTensors:
 
 @contextmanager
 def local_tensors(model: nn.Module) -> Iterator[LocalTensors]:
-    """Meanwhile the DTensors of a model are plain tensors: what this rank holds of them. Those of FSDP2, which gathers
-    them when it is called, stay. Raises CaptureError for one that no file can describe."""
-    found, plain = LocalTensors(), dict[int, tuple[str, torch.Tensor]]()
+    """Replace the DTensors of a model by this rank's local tensors in the `with` block. FSDP2's DTensors stay, because
+    FSDP2 gathers them. Raises CaptureError for a DTensor that no file can describe."""
+    distributed, plain = LocalTensors(), dict[int, tuple[str, torch.Tensor]]()
     saved: list[tuple[dict[str, Any], str, Any]] = []
     modules = [] if sharded_parts(tuple(model.modules())) else list(model.named_modules())
     try:
@@ -145,9 +144,9 @@ def local_tensors(model: nn.Module) -> Iterator[LocalTensors]:
                         plain[id(tensor)] = name, _plain(tensor)
                     saved.append((held, key, tensor))
                     first, held[key] = plain[id(tensor)]
-                    found.add(held, key, first, tensor._spec)
-        _check_meshes(found)
-        yield found
+                    distributed.add(held, key, first, tensor._spec)
+        _check_meshes(distributed)
+        yield distributed
     finally:
         for held, key, tensor in saved:
             held[key] = tensor
@@ -169,13 +168,13 @@ def _check(name: str, tensor: Any) -> None:
     for placement in tensor.placements:
         if type(placement).__name__ not in ("Replicate", "Shard"):
             hint = "distribute parameters by Shard or Replicate"
-            raise CaptureError(f"{name!r} is distributed as {placement}, which a file cannot say", hint=hint)
+            raise CaptureError(f"{name!r} is distributed as {placement}, which a file cannot express", hint=hint)
 
 
-def _check_meshes(found: LocalTensors) -> None:
-    """Raise CaptureError where two groups of ranks have one name."""
+def _check_meshes(distributed: LocalTensors) -> None:
+    """Raise CaptureError if two process groups have the same name."""
     groups: dict[str, str] = {}
-    for spec in found.specs.values():
+    for spec in distributed.specs.values():
         for name, group in mesh_groups(spec.mesh).items():
             if groups.setdefault(name, group) != group:
                 hint = "give each its name: init_device_mesh(..., mesh_dim_names=(...))"
@@ -188,11 +187,12 @@ def _plain(tensor: Any) -> torch.Tensor:
 
 
 class OtherShapeError(Exception):
-    """A gradient has another shape than its local tensor, which is in `other` now: the step is traced again."""
+    """Raised if a gradient has another shape than its local tensor. `other` now has it, and the step is traced
+    again."""
 
 
 class _Wrap(torch.autograd.Function):
-    """A local tensor as a DTensor; its gradient as the local tensor of the DTensor that backward gives."""
+    """Wraps a local tensor in a DTensor, and unwraps its gradient."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, carrier: torch.Tensor | None, of: LocalTensors, name: str) -> Any:

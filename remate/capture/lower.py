@@ -1,4 +1,4 @@
-"""A traced and simplified joint graph becomes a Graph: numbered values, operations with ids, storages."""
+"""Converts a traced and simplified joint graph to a Graph: numbered values, operations with ids, storages."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ from .origins import Origin
 from .trees import UniqueNames
 
 _NO_MESHES: Mapping[str, str] = MappingProxyType({})
-CARRIER = "carrier"  # a source that nothing reads: a gradient of its shape is that of the parameter of its name
+CARRIER = "carrier"  # an unread source whose gradient belongs to the parameter of the same name
 _DEFAULTS = {"pin_memory": (False, None), "layout": (torch.strided, None)}
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What a placeholder stands for. Placeholders with the same name are one value (tied parameters)."""
+    """The parameter, buffer or input of a placeholder. Placeholders with equal names are one value (tied
+    parameters)."""
 
     name: str
     kind: str
 
 
 class Lowered(msgspec.Struct, frozen=True):
-    """values, operations, backward_start, root as in Graph. modules: by operation. at: value by node, absent if not a
-    tensor."""
+    """A converted graph. values, operations, backward_start, root: as in Graph. modules: the module of each operation.
+    at: the value of each node that is a tensor."""
 
     values: tuple[Value, ...]
     operations: tuple[Op, ...]
@@ -46,10 +47,16 @@ class Lowered(msgspec.Struct, frozen=True):
 
 
 class Lowering:
-    """One conversion. sources: by placeholder node; origins: by node; device: where the step runs.
+    """The conversion of one graph.
 
-    taken: names that operations may not have. results: nodes whose values leave the step. named: sources that must be
-    values even if nothing reads them (they have a gradient or an update). meshes: mesh dimension by process group.
+    Args:
+        sources: Source of each placeholder.
+        origins: Origin of each node.
+        device: Device of the step.
+        taken: Names that operations may not have.
+        results: Nodes whose values leave the step.
+        named: Sources that become values even if nothing reads them, because they have a gradient or an update.
+        meshes: Mesh dimension of each process group.
     """
 
     def __init__(
@@ -78,7 +85,7 @@ class Lowering:
         self._producer: dict[Node, int] = {}
 
     def run(self) -> Lowered:
-        """Raise CaptureError for what a schedule file cannot say."""
+        """Convert the graph. Raises CaptureError for an operation that a schedule file cannot express."""
         nodes = list(self._module.graph.nodes)
         forward = [n for n in nodes if not torch_api.is_backward(n)]
         backward = [n for n in nodes if torch_api.is_backward(n)]
@@ -118,7 +125,7 @@ class Lowering:
     def _constant(self, node: Node) -> None:
         tensor = getattr(self._module, str(node.target), None)
         if not isinstance(tensor, torch.Tensor) or not node.users:
-            return  # a graph inside the graph: the operator that uses it is refused
+            return  # a subgraph: the operator that uses it is refused
         origin = self._origins.get(next(iter(node.users)), Origin())
         data = literals.elements(tensor, origin.module, origin.place.line)
         kind = literals.tensor_type(tensor, self._device)
@@ -142,7 +149,7 @@ class Lowering:
     def _operation(self, node: Node, target: OpOverload) -> None:
         self._check(node, target)
         if target is torch.ops.aten._conj.default and isinstance(node.args[0], int | float | complex):
-            number = complex(node.args[0]).conjugate()  # of what a complex tensor was multiplied by
+            number = complex(node.args[0]).conjugate()  # imaginary part of a factor of a complex tensor
             self._numbers[node] = literals.argument(number, self._device)
             return
         reads: list[int] = []
@@ -150,9 +157,9 @@ class Lowering:
         kwargs = {k: self._argument(a, reads) for k, a in node.kwargs.items() if not _default(target, k, a)}
         if target.namespace in COMMUNICATION:
             args = self._over_mesh(node, target, args)
-        made = node.meta["val"]
-        multiple = isinstance(made, tuple | list)
-        kinds = [self._output_type(each) for each in (made if multiple else (made,))]
+        value = node.meta["val"]
+        multiple = isinstance(value, tuple | list)
+        kinds = [self._output_type(each) for each in (value if multiple else (value,))]
         if facts.refusal(target):
             hint = "wrap it in an operator of your own (torch.library.custom_op), or compute it outside of the model"
             raise self._error(node, f"{self._called(node)} is not among those that a schedule file may name", hint)
@@ -179,7 +186,8 @@ class Lowering:
         self._modules.append(origin.module)
 
     def _statistics(self, target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
-        """On the CPU a norm of half-precision input by full-precision weights has full-precision statistics."""
+        """Correct the types of a norm's statistics: on the CPU, half-precision input with full-precision weights has
+        full-precision statistics."""
         if self._device.type != "cpu" or facts.name(target) not in ("aten.native_layer_norm", "aten.native_group_norm"):
             return kinds
         weights = [a.meta["val"] for a in args[1:4] if isinstance(a, Node)]
@@ -193,8 +201,8 @@ class Lowering:
             raise self._error(node, f"{self._called(node)} writes into its argument", hint)
         if reason := facts.unwritable(target):
             hint = "wrap it in an operator of your own that does not, or compute it outside of the model"
-            raise self._error(node, f"{self._called(node)} {reason}, which a schedule file cannot tell", hint)
-        if any(one not in self._at and one not in self._numbers for one in node.all_input_nodes):
+            raise self._error(node, f"{self._called(node)} {reason}, which a schedule file cannot express", hint)
+        if any(argument not in self._at and argument not in self._numbers for argument in node.all_input_nodes):
             hint = "draw with torch's default generator (torch.manual_seed), or pass the numbers in as an input"
             raise self._error(
                 node,
@@ -203,14 +211,14 @@ class Lowering:
             )
 
     def _over_mesh(self, node: Node, target: OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a collective, with the mesh dimension in place of the process group."""
+        """The arguments of a collective, with the mesh dimension instead of the process group."""
         known = COLLECTIVES.get(facts.name(target))
         if known is None:
             hint = f"a schedule knows {', '.join(COLLECTIVES)}"
             raise self._error(node, f"forward communicates by {self._called(node)}", hint)
         mesh = self._meshes.get(args[known.group])
         if mesh is None:
-            hint = "communicate over a dimension of the device mesh that parallelize_module was given"
+            hint = "communicate over a dimension of the device mesh that was passed to parallelize_module"
             message = f"{self._called(node)} communicates in a process group that no parameter is distributed over"
             raise self._error(node, message, hint)
         return (*args[: known.group], mesh, *args[known.group + 1 :])
@@ -225,12 +233,12 @@ class Lowering:
             return tuple(self._argument(a, reads) for a in argument)
         return literals.argument(argument, self._device)
 
-    def _output_type(self, made: Any) -> TensorType | None:
-        if isinstance(made, torch.Tensor):
-            return literals.tensor_type(made, self._device)
-        if made is None or isinstance(made, bool | int | float):
+    def _output_type(self, value: Any) -> TensorType | None:
+        if isinstance(value, torch.Tensor):
+            return literals.tensor_type(value, self._device)
+        if value is None or isinstance(value, bool | int | float):
             return None
-        raise literals.UnwritableError(f"a result of type {type(made).__name__}")
+        raise literals.UnwritableError(f"a result of type {type(value).__name__}")
 
     def _type(self, node: Node) -> TensorType:
         return literals.tensor_type(node.meta["val"], self._device)
@@ -266,7 +274,7 @@ class Lowering:
 
 
 def _default(target: OpOverload, name: str, value: Any) -> bool:
-    """The argument says nothing that the operator would not assume."""
+    """Whether the argument equals the operator's default."""
     if name in _DEFAULTS and value in _DEFAULTS[name]:
         return True
     argument = next((a for a in target._schema.arguments if a.name == name), None)
@@ -274,7 +282,7 @@ def _default(target: OpOverload, name: str, value: Any) -> bool:
 
 
 def _masked(target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
-    """Without the outputs that the operator is reported not to compute (fake tensors stand for them all the same)."""
+    """The types of the results, with None for those that the output mask excludes. Fake kernels return these too."""
     at = next((i for i, a in enumerate(target._schema.arguments) if a.name in ("output_mask", "grad_input_mask")), None)
     mask = args[at] if at is not None and at < len(args) else None
     if not isinstance(mask, tuple | list) or len(mask) != len(kinds):

@@ -1,4 +1,4 @@
-"""Which module and line every traced operation is from; a backward operation has its forward operation's."""
+"""The module and line of every traced operation. A backward operation has those of its forward operation."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def origins(graph: Graph) -> dict[Node, Origin]:
-    """Call before simplifying: a node that autograd numbered may be dropped, and its number with it."""
+    """Return the origins of nodes. Call it before simplifying, which can drop nodes that autograd numbered."""
     known_origins: dict[Node, Origin] = {}
-    numbered: dict[int, Origin] = {}  # the first forward node of a number is the one that autograd gave it to
+    numbered: dict[int, Origin] = {}  # autograd gave the number to the first forward node that has it
     for node in graph.nodes:
         mark = torch_api.marked(node)
         if torch_api.is_backward(node) or mark is None:
@@ -34,9 +34,9 @@ def origins(graph: Graph) -> dict[Node, Origin]:
 
 
 def complete(graph: Graph, known_origins: dict[Node, Origin]) -> dict[Node, Origin]:
-    """Sums of gradients and the like get the origin of the last operation whose result they read.
+    """Give sums of gradients and similar operations the origin of the last operation whose result they read.
 
-    So the gradient of a value is summed up where it was read first: a block hands one gradient to the block before it.
+    So gradients of a value are summed in the block that read it first, and one gradient goes to the block before.
     """
     order = {node: at for at, node in enumerate(graph.nodes)}
     for node in graph.nodes:

@@ -1,7 +1,7 @@
-"""Whether all ranks of a mesh do the same step: it is captured again as each of the other ranks would.
+"""Finds out whether all ranks of a mesh have the same step, by a capture for each of the other ranks.
 
-Some steps differ from rank to rank: an embedding whose rows are distributed looks for its own rows, a tensor that all
-ranks have is cut at the rank's place. A file of such a step is for one rank.
+Some steps differ: a rank looks up only its own rows of a distributed embedding, or takes its own slice of a replicated
+tensor. A file of such a step is for one rank.
 """
 
 from __future__ import annotations
@@ -23,40 +23,42 @@ from .captured import Captured
 from .local_tensors import LocalTensors
 from .sizes import SizeLog
 
-_MOST = 8  # ranks of a mesh dimension that are compared
+_MOST = 8  # ranks of a mesh dimension to compare
 
 
-def of_ranks(found: Captured, distributed: LocalTensors, as_another: Callable[[], Graph]) -> Captured:
-    """What was captured, and what a file says of ranks; in `model.coordinate` which rank the step is of, in the mesh
-    dimensions whose ranks differ.
+def of_ranks(captured: Captured, distributed: LocalTensors, as_another: Callable[[], Graph]) -> Captured:
+    """Add the ranks to a capture, with this rank's coordinates in mesh dimensions whose ranks differ.
 
-    as_another: captures again, with another rank's coordinates in effect. Dimensions of more than 8 ranks are taken to
-    differ.
+    Args:
+        captured: The capture.
+        distributed: The DTensors of the model.
+        as_another: Captures again, with another rank's coordinates in effect. Dimensions of more than 8 ranks count as
+            different.
     """
     described = distributed.described()  # of the first capture
     ranks, own = distributed.ranks(), distributed.coordinate()
     differing = {
         name: own[name]
         for name, count in ranks.items()
-        if distributed.uneven() or _differ(found.graph, name, count, own[name], as_another)
+        if distributed.uneven() or _differ(captured.graph, name, count, own[name], as_another)
     }
-    model = replace(found.model, ranks=ranks, coordinate=differing, distributed=described)
-    return replace(found, model=model)
+    model = replace(captured.model, ranks=ranks, coordinate=differing, distributed=described)
+    return replace(captured, model=model)
 
 
 def refuse_open_sizes(sizes: SizeLog | None) -> None:
-    """Raise CaptureError where sizes of a model with DTensors are left open: how it is cut would follow from them."""
+    """Raise CaptureError for a model with DTensors and `dims=`, because the slices depend on the sizes."""
     if sizes is not None:
         hint = "leave out dims=, and plan each size that calls have"
         raise CaptureError("a model with DTensors is planned for one size", hint=hint)
 
 
 def refuse_draws_on_gpu(graph: Graph) -> None:
-    """Raise CaptureError for a step on CUDA that draws: DTensor moves the generator by what the other ranks draw."""
+    """Raise CaptureError for random operations on CUDA: DTensor advances the generator for other ranks too."""
     drawn = [op.id for op in graph.operations if op.random] if graph.device == "cuda" else []
     if drawn:
         hint = "switch dropout off, or plan parts that draw nothing"
-        message = f"{drawn[0]} draws random numbers in a model with DTensors, whose generators torch keeps apart"
+        message = f"{drawn[0]} draws random numbers in a model with DTensors, for which torch has separate generators"
         raise CaptureError(message, hint=hint)
 
 
@@ -74,21 +76,21 @@ def _differ(graph: Graph, name: str, count: int, own: int, as_another: Callable[
 
 @contextmanager
 def coordinates(pretended: Mapping[str, int]) -> Iterator[None]:
-    """Meanwhile device meshes say that this is another rank. pretended: its place by mesh dimension."""
+    """Let device meshes report another rank in the `with` block. pretended: its coordinates by mesh dimension."""
     from torch.distributed.device_mesh import DeviceMesh
 
     kind: Any = DeviceMesh
     place, local = kind.get_coordinate, kind.get_local_rank
 
     def get_coordinate(mesh: Any) -> tuple[int, ...] | None:
-        found = place(mesh)
+        coordinate = place(mesh)
         names = mesh_names(mesh)
-        return found and tuple(pretended.get(name, at) for name, at in zip(names, found, strict=True))
+        return coordinate and tuple(pretended.get(name, at) for name, at in zip(names, coordinate, strict=True))
 
     def sym_get_coordinate(mesh: Any, index: int) -> int:
-        found = get_coordinate(mesh)
-        assert found is not None
-        return found[index]
+        coordinate = get_coordinate(mesh)
+        assert coordinate is not None
+        return coordinate[index]
 
     def get_local_rank(mesh: Any, mesh_dim: int | str | None = None) -> int:
         names = mesh_names(mesh)

@@ -1,6 +1,5 @@
 """State outside of modules that forward changes while it is traced: globals, closures, defaults, class attributes,
-objects and iterators. Whatever reads it computes something else at some later call, and nothing of a trace may stay
-there."""
+objects and iterators. It is restored after a trace. Code that computes with it is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ from remate_runtime.staleness import is_own
 from ..errors import CaptureError
 from .states import has_state, slots_of, state_of
 
-_MANY = 20_000  # values that are looked at
+_MANY = 20_000  # values to visit
 _ATOMS = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Tensor, types.ModuleType)
 _CONTAINERS = (dict, list, set, collections.deque)
 _OPENED = frozenset({"types", "collections", "argparse"})  # of Python itself: SimpleNamespace, UserDict, Namespace
@@ -35,13 +34,13 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 
 
 class Outside:
-    """What functions of the user's own reach from the modules of a model, as it is now."""
+    """A snapshot of the state that the user's functions reach from the modules of a model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._seen: dict[int, Any] = {}
-        self._named: list[tuple[str, Any, dict[str, Any]]] = []  # label, holder of names, what they were
+        self._named: list[tuple[str, Any, dict[str, Any]]] = []  # label, holder of names, their values
         self._contents: list[tuple[str, Any, Any]] = []
-        self._states: list[tuple[str, Any, str]] = []  # of what cannot be put back: iterators, arrays, …
+        self._states: list[tuple[str, Any, str]] = []  # of values that cannot be restored: iterators, arrays, …
         self._classes: list[tuple[type, frozenset[str]]] = []
         self._waiting: list[tuple[str, Any]] = []
         self._memories = remembered()
@@ -121,7 +120,7 @@ class Outside:
                         self._waiting.append((f"attribute {base.__qualname__}.{name}", value))
 
     def _note(self, label: str, holder: dict[str, Any], names: list[str]) -> None:
-        """Globals, those too that are not there yet."""
+        """Record globals, including undefined ones."""
         for name in names:
             held = holder.get(name, _ABSENT)
             self._named.append((f"global {f'{label}{name}'!r}", holder, {name: held}))
@@ -129,7 +128,7 @@ class Outside:
                 self._waiting.append((self._named[-1][0], held))
 
     def changed(self) -> list[Changed]:
-        """What is something else now."""
+        """Return the differences from the snapshot."""
         changes = [
             Changed(label, holder, name, _get(holder, name))
             for label, holder, held in self._named
@@ -157,8 +156,8 @@ class Outside:
         ]
 
     def restore(self, constants: bool = False) -> None:
-        """Put back what can be: all but iterators and arrays. constants: containers keep tensors that they have got, as
-        caches do."""
+        """Restore everything but iterators and arrays. constants: keep new constant tensors in containers, such as
+        caches."""
         for _, holder, held in self._named:
             for name, was in held.items():
                 if _get(holder, name) is not was:
@@ -180,11 +179,11 @@ class Changed(NamedTuple):
     """Something that forward changes.
 
     Attributes:
-        label: What errors call it.
-        holder: Where it is.
-        name: Its name or key there; None where it is the holder itself.
-        now: What forward made of it.
-        tensors: Whether tensors were put there: results that somebody looks at later.
+        label: Its name in errors.
+        holder: The object that holds it.
+        name: Its name or key in the holder; None for the holder itself.
+        now: Its new value.
+        tensors: Whether forward stores tensors there, for use outside of the step.
     """
 
     label: str
@@ -195,14 +194,14 @@ class Changed(NamedTuple):
 
 
 def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
-    """Refuse what forward computes with and changes; warn of what it only counts.
+    """Refuse state that forward changes and computes with. Warn of state that it only counts.
 
     Args:
-        changed: What a call of forward changed.
+        changed: The changes of a call of forward.
         run: Calls forward once, without data.
 
     Raises:
-        CaptureError: If a later call is another step, or may be.
+        CaptureError: A later call is another step, or may be.
     """
     numbers = [change for change in changed if change.name is not None and type(change.now) in (int, float)]
     others = [change for change in changed if not change.tensors and not any(change is number for number in numbers)]
@@ -210,16 +209,16 @@ def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
     if changed:
         some = ", ".join(dict.fromkeys(change.label for change in changed[:4]))
         warnings.warn(
-            f"forward changes {some}, and computes nothing with it: a scheduled step leaves it as it is; do that "
-            "in the loop",
+            f"forward changes {some}, and computes nothing with it: a scheduled step does not change it; change it in "
+            "the loop",
             UserWarning,
             stacklevel=6,
         )
 
 
 def refuse_used(numbers: Sequence[Changed], run: Callable[[], object], others: Sequence[str] = ()) -> None:
-    """Raise CaptureError for numbers that forward changes and does more with than counting, and for whatever `others`
-    names. run: as of `judge`."""
+    """Raise CaptureError for numbers that forward changes and computes with, and for the labels in `others`.
+    run: see `judge`."""
     used = [change.label for change in numbers if _is_used(change, run)]
     labels = list(dict.fromkeys([*others, *used]))
     if labels:
@@ -232,7 +231,7 @@ def refuse_used(numbers: Sequence[Changed], run: Callable[[], object], others: S
 
 
 class _Counted(int):
-    """A number that knows whether more was done with it than counting."""
+    """A number that records uses other than counting."""
 
     uses: list[str]
 
@@ -299,7 +298,7 @@ def _is_used(change: Changed, run: Callable[[], object]) -> bool:
 
 
 def _keeps_tensors(change: Changed) -> bool:
-    """Whether it is a container, or a name, that holds tensors now: results that somebody looks at later."""
+    """Whether the changed container or name now holds tensors, for use outside of the step."""
     value = change.holder if change.name is None else _get(change.holder, change.name)
     leaves = pytree.tree_leaves(list(value) if isinstance(value, collections.deque) else value)
     return (
@@ -335,13 +334,13 @@ def _put(holder: Any, name: Any, value: Any) -> None:
 
 
 def remembered() -> list[tuple[Any, int]]:
-    """Every function of functools.lru_cache, and how many results it holds. Takes tens of milliseconds."""
+    """Return every function of functools.lru_cache, and its number of results. Takes tens of milliseconds."""
     kind = functools._lru_cache_wrapper
     return [(memory, memory.cache_info().currsize) for memory in gc.get_referrers(kind) if type(memory) is kind]
 
 
 def _forget(memories: list[tuple[Any, int]]) -> None:
-    """Empty the memories of functools.lru_cache that have got tensors of a trace since they were listed."""
+    """Clear the functions of functools.lru_cache that hold tensors of a trace."""
     for memory, size in memories:
         if memory.cache_info().currsize == size:
             continue
@@ -351,7 +350,7 @@ def _forget(memories: list[tuple[Any, int]]) -> None:
 
 
 def _wraps(value: Any) -> bool:
-    """Whether it is a function around another one. Asks no `__getattr__` of the user's."""
+    """Whether the value wraps a function. Does not call a user's `__getattr__`."""
     return inspect.getattr_static(value, "__wrapped__", _ABSENT) is not _ABSENT
 
 

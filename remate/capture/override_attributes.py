@@ -1,4 +1,4 @@
-"""Numbers that stand in attributes of a model while it is traced."""
+"""Overrides attributes of a model while it is traced."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..errors import CaptureError
 
 @contextmanager
 def overridden_attributes(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
-    """Meanwhile the attributes at these paths, of modules or of configs that they hold, are these values. Raises
-    CaptureError for one that cannot be set."""
+    """Set the attributes at these paths, of modules or their configs, in the `with` block. Raises CaptureError for an
+    attribute that cannot be set."""
     saved: list[tuple[dict[str, Any], str, Any]] = []
     try:
         for path, value in values.items():

@@ -1,8 +1,8 @@
-"""Calls of a model's parts, as the model makes them in one step: what `remate.plan(model, args, at="h.*")` plans.
+"""Calls of a model's parts in one step, for `remate.plan(model, args, at="h.*")`.
 
-Forward is run once on the example inputs, for real, since what lies around the parts may depend on data. What autograd
-would save is dropped at once, and buffers, attributes and generators are put back. For a GPU that is not here it is run
-on tensors without memory, so nothing around the parts may depend on data.
+Forward runs once on the example inputs with data, because the code around the parts may depend on data. Nothing is
+saved for backward; buffers, attributes and generators are restored. For a named GPU, forward runs on tensors without
+memory, so the code around the parts may not depend on data.
 """
 
 from __future__ import annotations
@@ -31,8 +31,14 @@ _SHOWN = 5  # paths in one message
 
 
 class PartCalls(msgspec.Struct, frozen=True):
-    """Calls that look alike, from modules that look alike. paths: of the modules, in the order of their first calls.
-    states: of each at its call. calls: of each in the step. example: the arguments of the first."""
+    """Equal calls of equal modules.
+
+    Attributes:
+        paths: Paths of the modules, in the order of their first calls.
+        states: State of each module at its call.
+        calls: Number of calls of each module in the step.
+        example: Arguments of the first call.
+    """
 
     paths: tuple[str, ...]
     states: tuple[CallSettings, ...]
@@ -40,17 +46,21 @@ class PartCalls(msgspec.Struct, frozen=True):
     example: RecordedCall
 
     def call(self, model: nn.Module, path: str) -> RecordedCall:
-        """The call of one of the modules. model: the whole."""
+        """Return the call of one module. model: the whole model."""
         state = self.states[self.paths.index(path)]
         return RecordedCall.of(model.get_submodule(path), self.example.args, self.example.kwargs, state)
 
 
 def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
-    """Run the forward of a call, and gather the calls of the modules that `at` names.
+    """Run the forward of a call, and collect the calls of the modules that `at` names.
 
-    at: paths, `*`, `?` and `[0-5]` standing for parts of one name ("transformer.h.*"). Raises CaptureError where a path
-    leads to no module, to a list of them, or into another part; where a module is not called with gradients; where
-    forward fails.
+    Args:
+        call: The call of the whole model.
+        at: Paths of modules. `*`, `?` and `[0-5]` match within one name ("transformer.h.*").
+
+    Raises:
+        CaptureError: A path names no module, a list of modules, or a module in another part; a module is not called
+            with gradients; or forward fails.
     """
     with call.in_effect(), without_memory(call):
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
@@ -62,24 +72,24 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
                 raise
             except NO_VALUES:
                 raise CaptureError(
-                    "forward reads values of tensors around its parts, and for a GPU that is not here there are none",
+                    "forward reads values of tensors around its parts, and without the GPU they have none",
                     hint="plan the parts on a machine with a GPU",
                 ) from None
             except Exception as error:
                 raise CaptureError(
                     f"forward fails on the example inputs: {type(error).__name__}: {error}",
-                    hint="it is run once for real, to see how it calls its parts",
+                    hint="planning runs it once, to record the calls of its parts",
                 ) from error
     _refuse_uncalled(takers)
     return _alike(takers)
 
 
 def matched(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
-    """The modules that patterns name, by path, in the model's order. Raises CaptureError."""
+    """Return the modules that match the patterns, by path, in the model's order. Raises CaptureError."""
     known = {path: module for path, module in model.named_modules() if path}
     chosen: set[str] = set()
     for pattern in patterns:
-        names = [one for text in unfold_paths([pattern]) for one in _matching(text, known)]
+        names = [path for text in unfold_paths([pattern]) for path in _matching(text, known)]
         if not names:
             hint = did_you_mean(pattern, sorted(known), "paths are those of model.named_modules(), with * for one name")
             raise CaptureError(f"no module of the model is called {pattern[:200]!r}", hint=hint)
@@ -101,7 +111,7 @@ def _matching(pattern: str, known: dict[str, nn.Module]) -> list[str]:
 
 
 class _Taker:
-    """What a module is called with. calls: by how they look, how many, the state of the first, and its arguments."""
+    """Collects the calls of a module. calls: by form, their number, and the state and arguments of the first."""
 
     def __init__(self, model: nn.Module, path: str) -> None:
         self.model, self.path = model, path
@@ -135,7 +145,7 @@ class _Taker:
 
 
 def _look(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """All by which calls are distinguished before anything is traced."""
+    """Describe a call, to compare it with others before anything is traced."""
 
     def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
         return {"tensor": _tensor(tensor)}
@@ -156,7 +166,7 @@ def _tensor(tensor: torch.Tensor) -> list[Any]:
 
 @contextlib.contextmanager
 def _recorded(takers: dict[str, _Taker]) -> Iterator[None]:
-    """Meanwhile each module hands what it is called with to its taker."""
+    """Pass the calls of each module to its taker in the `with` block."""
     known: dict[str, RecordedCall] = {}
     kinds: list[tuple[nn.Module, type[nn.Module], type[nn.Module]]] = []
     try:
@@ -165,22 +175,22 @@ def _recorded(takers: dict[str, _Taker]) -> Iterator[None]:
             if "forward" in vars(module):
                 raise CaptureError("its forward was replaced, by a library that wraps models", path, hint="plan before")
             kind = type(module)
-            made = recording(kind, taker, False)
+            recording_kind = recording(kind, taker, False)
             try:
-                module.__class__ = made
+                module.__class__ = recording_kind
             except TypeError:
                 raise CaptureError(f"the calls of a {kind.__name__} cannot be recorded", path) from None
-            kinds.append((module, kind, made))
+            kinds.append((module, kind, recording_kind))
         yield
     finally:
-        for module, kind, made in kinds:
-            if type(module) is made:
+        for module, kind, recording_kind in kinds:
+            if type(module) is recording_kind:
                 module.__class__ = kind
 
 
 @contextlib.contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Buffers, attributes and generators are put back."""
+    """Restore buffers, attributes and generators."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     attributes = surroundings.Attributes(model)
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
@@ -208,7 +218,7 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _saving_nothing() -> Iterator[None]:
-    """Gradients are on, and nothing is kept for backward."""
+    """Enable gradients, but save nothing for backward."""
 
     def missing(_: None) -> torch.Tensor:
         raise CaptureError("forward takes gradients itself", hint="plan the model as a whole, or parts that do not")

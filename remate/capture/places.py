@@ -1,4 +1,4 @@
-"""Lines of the user's code: which one is running."""
+"""The line of the user's code that is running."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import torch
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
-_PASSED = os.path.join(_HERE, "repeats") + os.sep  # stands between a module and the one that calls it
+_PASSED = os.path.join(_HERE, "repeats") + os.sep  # its frames are between a module and its caller
 
 
 class SourcePlace(msgspec.Struct, frozen=True):
-    """A line of the user's code. line: `file.py:12`, for people who read it now. source: `file.py:Block.forward+3`,
-    lines after the first one of the function, which edits elsewhere in the file do not move. Both "" if it is not
-    known."""
+    """A line of the user's code. line: `file.py:12`, for messages. source: `file.py:Block.forward+3`, counted from the
+    start of the function, so that edits elsewhere do not change it. Both are "" if unknown."""
 
     line: str = ""
     source: str = ""
 
 
 def user_place(frame: FrameType | None) -> SourcePlace:
-    """The line of the innermost frame that is the user's; torch.nn's own if a model has no code of its own."""
+    """Return the line of the innermost frame of user code, or a line of torch.nn if the model has no code."""
     return calling_place(frame)[0]
 
 
 def calling_place(frame: FrameType | None) -> tuple[SourcePlace, bool]:
-    """The same, and whether it is the user's."""
+    """Like `user_place`. Also returns whether the line is the user's."""
     library = SourcePlace()
     while frame is not None:
         file = frame.f_code.co_filename
@@ -52,15 +51,14 @@ def _place(frame: FrameType) -> SourcePlace:
 
 
 def _function(frame: FrameType) -> CodeType:
-    """The code that a line is counted in. A comprehension is part of the function that it stands in, as it is from
-    Python 3.12 on, where it has no frame of its own."""
+    """The code from whose start a line is counted. A comprehension belongs to its function, as from Python 3.12 on."""
     while frame.f_code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>") and frame.f_back is not None:
         frame = frame.f_back
     return frame.f_code
 
 
 def failed_line(error: BaseException) -> str:
-    """`file.py:line` of the user's code that raised `error`, "" if none did."""
+    """Return `file.py:line` of the user's code that raised `error`, or ""."""
     line = ""
     inside = False
     for frame, number in traceback.walk_tb(error.__traceback__):

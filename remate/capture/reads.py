@@ -1,11 +1,9 @@
-"""What forward reads of a model's attributes and of objects of the user's while it is traced, and which hooks take
-part.
+"""Records what forward reads while it is traced: attributes of the model, the user's objects, and hooks.
 
-Noted are the names of instance and class attributes, also of those that are not there when requested; fields of configs
-and of objects of the user's classes, wherever forward reaches them; modules whose children forward goes through. The
-values are described afterwards, when all is as it was before forward. Not noted: tensors, parameters, buffers and
-submodules (the signature has them) and training flags (too). What forward itself changes is put back, and told by
-`changes`: whether it matters is found out by tracing once more with it.
+Recorded are names of instance and class attributes, including absent ones; fields of configs and of objects of the
+user's classes; modules whose children forward iterates over. Values are described afterwards, in the state before
+forward. Tensors, parameters, buffers, submodules and training flags are not recorded, because the signature has them.
+Attributes that forward itself changes are restored and reported by `changes`; a second trace shows if they matter.
 """
 
 from __future__ import annotations
@@ -47,22 +45,22 @@ from .changes import Change, TraceChanges
 _MACHINERY = frozenset(
     {*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__", FORWARDS_OWN_FLAG}
 )
-_GOES_THROUGH_ALL = nn.Module.named_modules.__code__.co_filename  # what asks a whole model for its parameters
+_GOES_THROUGH_ALL = nn.Module.named_modules.__code__.co_filename  # methods that read the parameters of a whole model
 _BY_KEY = {nn.ModuleDict.__getitem__.__code__, nn.ModuleDict.__contains__.__code__}
 _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 
 
 class Reads:
-    """Watches one model. `watching()` is for the time that its forward runs; `digest()` reports what was seen."""
+    """Watches one model. `watching()` wraps its forward; `digest()` returns the record."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._paths = {id(module): path for path, module in model.named_modules()}
-        self._seen: dict[int, dict[str, Any]] = {}  # by module or object: attribute -> what it was
-        self._fields: dict[str, set[str]] = {}  # attributes that are read of objects, by the name of their class
+        self._seen: dict[int, dict[str, Any]] = {}  # by module or object: attribute -> its value before
+        self._fields: dict[str, set[str]] = {}  # attributes read from objects, by class name
         self._methods: dict[tuple[int, str], Any] = {}
         self._written: dict[int, set[str]] = {}
-        self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # objects, and whose attributes they are
+        self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # objects, and their holders
         self._kinds: dict[type, None] = {}  # of objects
         self._walks: dict[
             int, tuple[nn.Module, dict[str, set[int]]]
@@ -77,11 +75,11 @@ class Reads:
         self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
         self._code = Code(met=self._meet)
         hooks = {path: dict.fromkeys(hook_reads(module), NOW) for path, module in model.named_modules() if path}
-        make_digest(model, hooks, {}, self._code)  # finds the objects that code reaches
+        make_digest(model, hooks, {}, self._code)  # the objects that code reaches
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While forward runs. Attribute access of modules is slow meanwhile, and as before afterwards."""
+        """Watch forward. Attribute access of modules is slow in the `with` block."""
         usual = nn.Module.__setattr__
         reads = self
 
@@ -116,7 +114,7 @@ class Reads:
 
     @contextmanager
     def watching_backward(self) -> Iterator[None]:
-        """While forward and backward are traced: what hooks on tensors and `backward` of Functions read counts, too."""
+        """Also record the reads of tensor hooks and of `backward` of Functions."""
         reads = self
 
         def read(module: nn.Module, name: str) -> Any:
@@ -149,7 +147,7 @@ class Reads:
 
     @contextmanager
     def noting(self, wrote: Callable[[], None]) -> Iterator[None]:
-        """Meanwhile `wrote` is called whenever forward sets an attribute of a module."""
+        """Call `wrote` whenever forward sets an attribute of a module."""
         self._noting = wrote
         try:
             yield
@@ -179,8 +177,8 @@ class Reads:
             self._methods[id(module), name] = getattr(value, "__func__", value)
 
     def _walk(self, module: nn.Module, name: str) -> None:
-        """A method such as `parameters()` of some module reads a collection of this one. It counts where the user's own
-        code asks for it: torch itself goes through models, too."""
+        """A method such as `parameters()` reads a collection of this module. It counts if the user's code calls it,
+        because torch itself iterates over models too."""
         frame, root = sys._getframe(3), None
         while frame is not None and frame.f_code.co_filename == _GOES_THROUGH_ALL:
             root, frame = frame.f_locals.get("self", root), frame.f_back
@@ -188,8 +186,8 @@ class Reads:
             self._walks.setdefault(id(root), (root, {}))[1].setdefault(name, set()).add(id(module))
 
     def _note_walks(self) -> None:
-        """Record the names of submodules, and of parameters or buffers, where forward went through all of them. A walk
-        that ends early, as `next(self.parameters())`, does not reach the submodules of the last module."""
+        """Record the names of submodules and of parameters or buffers, if forward iterated over all of them. An early
+        end, as in `next(self.parameters())`, does not reach the submodules of the last module."""
         for root, walked in self._walks.values():
             modules = list(root.modules())
             if all(id(module) in walked.get("_modules", ()) for module in modules):
@@ -198,10 +196,10 @@ class Reads:
         self._walks.clear()
 
     def _note(self, seen: dict[str, Any], thing: Any, name: str) -> None:
-        seen[name] = OPAQUE  # whatever is read on the way does not come here again
+        seen[name] = OPAQUE  # nested reads do not come here again
         value = attribute(thing, name)
         if isinstance(getattr(type(thing), name, None), property):
-            if id(thing) in self._paths:  # what its getter reads is seen on its own
+            if id(thing) in self._paths:  # the reads of its getter are recorded separately
                 self._methods[id(thing), name] = value
             return
         seen[name] = record_attribute(thing, name, self._code)
@@ -209,7 +207,7 @@ class Reads:
             self._hold(value, (id(thing), name))
 
     def _meet(self, thing: Any) -> None:
-        """An object that stands somewhere in what forward reaches."""
+        """Record an object that forward reaches."""
         self._hold(thing, None)
 
     def _hold(self, thing: Any, holder: tuple[int, str] | None) -> None:
@@ -227,7 +225,7 @@ class Reads:
                 self._field(thing, field)
 
     def _field(self, thing: Any, name: str) -> None:
-        """Forward reads an attribute of an object."""
+        """Record the read of an object's attribute."""
         own = name in held_by(thing)
         member = MISSING if own else inspect.getattr_static(type(thing), name, MISSING)
         if name.startswith("__") or isinstance(member, _METHODS):
@@ -238,7 +236,7 @@ class Reads:
             self._note(seen, thing, name)
 
     def _watch(self, kind: type) -> None:
-        """Notice reads of this class's instances from now on. Where that cannot be, all attributes count as read."""
+        """Watch reads of this class's instances. If that is impossible, all attributes count as read."""
         if kind in self._patched or kind in self._unwatched:
             return
         usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
@@ -267,7 +265,7 @@ class Reads:
                     self._field(thing, field)
 
     def _notice_changes(self) -> None:
-        """What forward read and then changed; configs are put back, as `Attributes` does with modules."""
+        """Collect what forward read and then changed. Restores configs; `Attributes` restores modules."""
         self._note_walks()
         things = {id(module): module for module in self._model.modules()} | {k: c for k, (c, _) in self._held.items()}
         for key, seen in self._seen.items():
@@ -291,21 +289,20 @@ class Reads:
                 held.update(attributes)
 
     def changes(self) -> TraceChanges:
-        """The attributes that forward read and then changed."""
-        told = {(id(c.thing), c.name): (next(self._at(key)), c) for (key, _), c in self._changed.items()}
-        return TraceChanges({f"{path}.{c.name}".lstrip("."): c for path, c in told.values()})
+        """Return the attributes that forward read and then changed."""
+        by_place = {(id(c.thing), c.name): (next(self._at(key)), c) for (key, _), c in self._changed.items()}
+        return TraceChanges({f"{path}.{c.name}".lstrip("."): c for path, c in by_place.values()})
 
     def _at(self, key: int) -> Iterator[str]:
         if key in self._paths:
             yield self._paths[key]
         else:
             yield from self._places(key, frozenset())
-            yield type(self._held[key][0]).__qualname__  # of one that no attribute holds
+            yield type(self._held[key][0]).__qualname__  # of an object that no attribute holds
 
     def digest(self, settled: bool = True, live: frozenset[str] = frozenset()) -> Digest:
-        """What was seen, but for the attributes at the paths `live`. settled: what forward changed stays so from the
-        second call on, and changes nothing else: then both values are recorded, otherwise none. Warns of functions
-        whose source cannot be read."""
+        """Return the record without the attributes at the paths `live`. settled: the changes of the first call stay,
+        and change nothing else; then both values are recorded. Warns of functions whose source cannot be read."""
         for key, name in self._changed:
             if key in self._held:
                 self._fields.get(type(self._held[key][0]).__qualname__, set()).discard(name)
@@ -324,7 +321,7 @@ class Reads:
         written = make_digest(self._model, modules, dict(sorted(objects.items())), Code(self._fields))
         if written.unknown:
             warnings.warn(
-                f"the source of {', '.join(map(repr, written.unknown[:5]))} cannot be read: a change of it will not be "
+                f"the source of {', '.join(map(repr, written.unknown[:5]))} cannot be read: changes of it will not be "
                 "noticed; define it in a file",
                 UserWarning,
                 stacklevel=5,
@@ -332,8 +329,8 @@ class Reads:
         return written.digest
 
     def _add_methods(self, modules: dict[str, dict[str, Any]]) -> None:
-        """Methods and getters of the user's own that forward called and that its source does not name: `getattr(self,
-        kind)()`, `self.layer.method()`, and what that reads."""
+        """Methods and getters of the user that forward called without naming them in its source, such as
+        `getattr(self, kind)()` and `self.layer.method()`, and what they read."""
         for kind in {type(module) for module in self._model.modules()}:
             self._code.module_class(kind)
         for (key, name), function in self._methods.items():
@@ -341,7 +338,7 @@ class Reads:
                 modules[self._paths[key]][name] = NOW
 
     def _of(self, key: int, settled: bool) -> dict[str, Any]:
-        """The reads of a module or config. {"either": …}: what it is before and after the first call of forward."""
+        """The reads of a module or config. {"either": …}: the values before and after the first call of forward."""
         attributes: dict[str, Any] = {n: NOW for n, was in sorted(self._seen.get(key, {}).items()) if was is not OPAQUE}
         for name in list(attributes):
             change = self._changed.get((key, name))
@@ -352,7 +349,7 @@ class Reads:
         return attributes
 
     def _places(self, key: int, above: frozenset[int]) -> Iterator[str]:
-        """The paths of a config, by every attribute that holds it."""
+        """The paths of a config, one for every attribute that holds it."""
         for holder, name in self._held[key][1]:
             if holder in self._paths:
                 yield f"{self._paths[holder]}.{name}".lstrip(".")
@@ -361,14 +358,14 @@ class Reads:
 
 
 def values_read(model: nn.Module) -> dict[str, Any]:
-    """The globals that a model's code reads, described as they are now."""
+    """The globals that a model's code reads, with their present values."""
     code = Code()
     make_digest(model, {}, {}, code)
     return code.values
 
 
 def _put_back(kind: type, reading: Any) -> None:
-    """How attributes of a class are read, as before."""
+    """Restore the attribute access of a class."""
     if reading is None:
         del kind.__getattribute__  # type: ignore[misc]
     else:

@@ -1,4 +1,4 @@
-"""`remate.record`: the first training call of a real loop, as it is made there."""
+"""`remate.record`: records the first training call of a real loop."""
 
 from __future__ import annotations
 
@@ -24,9 +24,15 @@ _ABSENT: Any = object()
 
 
 class CallSettings(msgspec.Struct, frozen=True):
-    """What a call depends on beside its arguments. training: of modules, grad: requires_grad of parameters, by path.
-    attributes: (path, name, value) of plain ones, of modules and of the configs that they hold. autocast: its dtype.
-    unwrapped: the forward was that of the model's class."""
+    """The state on which a call depends, beside its arguments.
+
+    Attributes:
+        training: Training mode of each module, by path.
+        grad: `requires_grad` of each parameter, by path.
+        attributes: (path, name, value) of plain attributes of modules and their configs.
+        autocast: Dtype of autocast.
+        unwrapped: Whether forward was the forward of the model's class.
+    """
 
     training: Mapping[str, bool] = {}
     grad: Mapping[str, bool] = {}
@@ -36,7 +42,7 @@ class CallSettings(msgspec.Struct, frozen=True):
 
     @contextlib.contextmanager
     def in_effect(self, model: nn.Module, cast: bool = True) -> Iterator[None]:
-        """Meanwhile `model`, which has the modules of the recorded one, is in this state. cast: autocast is on, too."""
+        """Put `model` into this state in the `with` block. cast: enable the recorded autocast too."""
         before = state_of(model, ())
         changed = [(thing, name, vars(thing).get(name, _ABSENT), value) for thing, name, value in self._settings(model)]
         device = next((p.device.type for p in model.parameters()), "cpu")
@@ -60,12 +66,12 @@ class CallSettings(msgspec.Struct, frozen=True):
 
     def _settings(self, model: nn.Module) -> list[tuple[Any, str, Any]]:
         things = dict(_things(model))
-        found = [(things[path], name, value) for path, name, value in self.attributes if path in things]
-        return [(thing, name, v) for thing, name, v in found if not _same(vars(thing).get(name, _ABSENT), v)]
+        present = [(things[path], name, value) for path, name, value in self.attributes if path in things]
+        return [(thing, name, v) for thing, name, v in present if not _same(vars(thing).get(name, _ABSENT), v)]
 
 
 def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> CallSettings:
-    """The state that `model` is in now. autocast: kinds of devices, of which the model's counts."""
+    """Return the present state of `model`. autocast: device types; that of the model counts."""
     device = next((p.device.type for p in model.parameters()), "cpu")
     casts = device in autocast and torch.is_autocast_enabled(device)
     return CallSettings(
@@ -83,7 +89,7 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
 
 
 def _things(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Modules, and the configs in their attributes, by path; each once."""
+    """Modules and the configs in their attributes, by path, each once."""
     seen: set[int] = set()
     for path, module in model.named_modules():
         yield path, module
@@ -93,8 +99,8 @@ def _things(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}".lstrip("."), value
 
 
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and (one == other or one != one)
+def _same(left: Any, right: Any) -> bool:
+    return type(left) is type(right) and (left == right or left != left)
 
 
 def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, bool]) -> None:
@@ -102,26 +108,26 @@ def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, b
         module.training = training.get(path, module.training)
     for name, parameter in model.named_parameters():
         wanted = grad.get(name, parameter.requires_grad)
-        if wanted != parameter.requires_grad:  # parameters without a size yet cannot be asked to
+        if wanted != parameter.requires_grad:  # uninitialized parameters cannot be compared
             parameter.requires_grad_(wanted)
 
 
 class Taker(Protocol):
-    """Who is reported the calls of `model`."""
+    """Receives the calls of `model`."""
 
     @property
     def model(self) -> nn.Module: ...
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether this was the call that was waited for."""
+        """Receive a call. Returns whether it is the expected one."""
         ...
 
 
 class RecordedCall:
-    """A call of `model` in training, as `remate.record` found it: `model`, `args`, `kwargs`, and the `state` it was in.
+    """A training call that `remate.record` recorded: `model`, `args`, `kwargs` and `state`.
 
-    What `remate.plan` and `remate.frontier` take in place of a model, and what `build()` of `FILE.py:build` may return.
-    Tensors are copies. Without a training call yet, reading `args`, `kwargs` or `state` raises CaptureError.
+    `remate.plan` and `remate.frontier` accept it instead of a model, and `build()` of `FILE.py:build` may return it.
+    Tensors are copies. Before the first training call, `args`, `kwargs` and `state` raise CaptureError.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -134,13 +140,13 @@ class RecordedCall:
     def of(
         cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], state: CallSettings | None = None
     ) -> RecordedCall:
-        """A call that somebody wrote down."""
-        made = cls(model)
-        made._found = (tuple(args), dict(kwargs), state or CallSettings())
-        return made
+        """Make a call from its parts."""
+        call = cls(model)
+        call._found = (tuple(args), dict(kwargs), state or CallSettings())
+        return call
 
     def in_effect(self, cast: bool = True) -> contextlib.AbstractContextManager[None]:
-        """Meanwhile the model is in the state that it was called in. cast: autocast is on, too."""
+        """Put the model into the recorded state in the `with` block. cast: enable the recorded autocast too."""
         return self.state.in_effect(self.model, cast)
 
     @property
@@ -161,8 +167,8 @@ class RecordedCall:
         return self._taken[2]
 
     def noted(self, digest: Digest | None) -> Digest | None:
-        """The digest of this call's step: attributes that a recorded loop sets are compared at the first call, not
-        before."""
+        """Adapt the digest of this call's step: attributes that the loop sets are compared at the first call, not at
+        `apply`."""
         return digest if digest is None or not self.state.attributes else replace(digest, at_call=True)
 
     @property
@@ -179,7 +185,7 @@ class RecordedCall:
         return self._found
 
     def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Keep a call if it is the first with gradients. Returns whether it is."""
+        """Record a call if it is the first with gradients. Returns whether it is."""
         if self._found is not None:
             return False
         wanted = any(p.requires_grad for p in self.model.parameters()) or any(
@@ -196,7 +202,7 @@ class RecordedCall:
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the strides of the tensor, those of an expanded one, too."""
+    """Copy a tensor with its strides, also those of an expanded tensor."""
     plain = tensor.detach().clone()
     if plain.stride() == tensor.stride() or not tensor.numel() or tensor.layout is not torch.strided:
         return plain
@@ -206,9 +212,8 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
-    """The call that a planner was given: a recorded one, or a model and its arguments. Raises CaptureError for
-    arguments beside a recorded call, and for what is no module. A model that a schedule was applied to stands for the
-    one it was applied to."""
+    """Return the call to plan: a recorded call, or a model with its arguments. An applied model is replaced by its
+    original. Raises CaptureError for arguments beside a recorded call, and for objects that are not modules."""
     model = original_of(model)
     if not isinstance(model, RecordedCall):
         if not isinstance(model, nn.Module):
@@ -219,7 +224,7 @@ def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | Non
     if args or kwargs:
         raise CaptureError("a recorded call has its arguments", hint="remate.plan(call, budget=...)")
     if model.open:
-        raise CaptureError("the loop is still recorded", hint="plan behind the `with` statement")
+        raise CaptureError("the loop is still recorded", hint="plan after the `with` block")
     return model
 
 
@@ -234,7 +239,7 @@ def _replaced(model: nn.Module) -> str:
 
 
 class LoopLeft(BaseException):
-    """Leaves a loop behind; no loop is to take it for a failure of a step."""
+    """Ends a loop. It is not an Exception, so that loops do not handle it as a failed step."""
 
 
 @contextlib.contextmanager
@@ -291,8 +296,8 @@ def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
 
 
 def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]:
-    """A subclass whose forward hands `call` what it is called with; if that takes it, and `stop`, the loop is left. A
-    subclass, so that whoever wraps the model's forward wraps this one; copies of the model are of the class itself."""
+    """Make a subclass whose forward passes its arguments to `call`, and ends the loop if that accepts them and `stop`
+    is set. Libraries that wrap the model's forward wrap this one. Copies of the model have the original class."""
 
     @functools.wraps(kind.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:

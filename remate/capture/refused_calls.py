@@ -1,4 +1,4 @@
-"""What forward may do in eager that tracing would take for nothing, or for its value at that moment."""
+"""Calls that tracing would drop, or replace by their present value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Tensor: Any = torch.Tensor
 _torch: Any = torch
 _GRAD = (
     "`.grad` of a tensor",
-    "a schedule would repeat what it was when planned: pass it as an input, or keep it in a buffer",
+    "a schedule would repeat its value at planning: pass it as an input, or keep it in a buffer",
 )
 _REFUSED: dict[Any, tuple[str, str, str]] = {
     _Tensor.data.__set__: (
@@ -37,6 +37,6 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
 
 
 def refusal(function: Any) -> tuple[str, str] | None:
-    """(message, hint) if no schedule can hold what this function of tensors does."""
+    """Return (message, hint) if no schedule can contain a call of this function."""
     reason = _REFUSED.get(function)
     return reason and (f"forward {reason[0]} {reason[1]}", reason[2])

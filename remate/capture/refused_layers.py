@@ -1,4 +1,4 @@
-"""Layers of torch that no schedule can hold, told by module before anything is traced."""
+"""Refuses layers of torch that no schedule can contain, before anything is traced."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from ..errors import CaptureError
 
 
 def refuse_layers(model: nn.Module) -> None:
-    """Raise CaptureError for what tracing would refuse without naming the layer."""
+    """Raise CaptureError for layers that tracing would refuse without their names."""
     for path, module in model.named_modules():
         if original_of(module) is not module:
             raise CaptureError(
                 "it has a schedule of its own, and no schedule runs inside another",
                 path,
-                hint="put the module that the schedule was applied to in its place, and plan the whole; or plan "
-                "only parts",
+                hint="replace it by the module to which the schedule was applied, and plan the whole; or plan parts",
             )
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
             raise CaptureError(

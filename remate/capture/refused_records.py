@@ -1,5 +1,4 @@
-"""Outputs of classes that nobody finds again: a file holds the name of a record's class, and a schedule returns that
-class."""
+"""Refuses outputs whose classes `apply` cannot import: a file has only the name of a record's class."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from ..errors import CaptureError
 
 
 def refuse_records(model: torch.nn.Module, returned: Any) -> None:
-    """Raise CaptureError for a dataclass or named tuple whose class the model's own code does not lead to by its
-    name."""
+    """Raise CaptureError for a dataclass or named tuple whose class cannot be resolved by name from the model's
+    code."""
     for path, record, fields in _records(returned, ""):
         kind = type(record)
         if record_class(kind.__name__, fields, model) is not kind:
-            what = f"output {path!r} is" if path else "forward returns"
+            subject = f"output {path!r} is" if path else "forward returns"
             raise CaptureError(
-                f"{what} a record of the class {kind.__qualname__!r}, which a schedule does not find by its name "
+                f"{subject} a record of the class {kind.__qualname__!r}, which a schedule does not find by its name "
                 f"{kind.__name__!r}",
                 hint="define the class once, at the top level of a module that the model's own module imports, or "
                 "return a tuple or dict",

@@ -1,4 +1,4 @@
-"""What a step may write: buffers. All else is refused, with the module and the line that does it."""
+"""Refuses writes of a step to anything but buffers, with the module and the line."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Origins = Mapping[Node, Origin]
 def refuse_differentiated(
     inputs: Iterable[Port], ends: Ends, origins: Origins, source: Callable[[Port], Source]
 ) -> None:
-    """Raise CaptureError if gradients flow through what forward writes into an input of the step, so that the step
-    would take one for it. inputs, ends: of the joint graph. source: what an input stands for."""
+    """Raise CaptureError if forward writes a differentiable tensor into an input of the step. inputs, ends: of the
+    joint graph. source: returns the Source of an input."""
     written = {port.key: node for port, node in ends if port.kind == MUTATION}
     for port in inputs:
         if isinstance(port.key, Port):
             place = source(port.key)
-            message = f"forward writes into {place.kind} {place.name!r} what gradients flow through"
+            message = f"forward writes a tensor that has a gradient into {place.kind} {place.name!r}"
             hint = (
                 "write a detached value, under torch.no_grad(), and into buffers only; "
                 "limit parameters after the optimizer's step"
@@ -36,8 +36,8 @@ def refuse_differentiated(
 def refuse_writes(
     ends: Ends, inputs: Mapping[Node, Source], origins: Origins, source: Callable[[Port], Source]
 ) -> None:
-    """Raise CaptureError unless only buffers are updated, and only parameters and inputs have gradients. inputs: what
-    placeholders stand for. The rest as of `refuse_differentiated`."""
+    """Raise CaptureError if anything but buffers is updated, or anything but parameters and inputs has a gradient.
+    inputs: the Source of each placeholder. Other arguments: see `refuse_differentiated`."""
     for port, node in ends:
         if port.kind == OUTPUT or node is None:
             continue
@@ -45,7 +45,7 @@ def refuse_writes(
         if port.kind == GRADIENT and place.kind == "buffer":
             raise CaptureError(f"buffer {place.name!r} gets a gradient", hint="make it a Parameter")
         if port.kind == MUTATION and place.kind != "buffer" and inputs.get(node) != place:
-            hint = "write into a copy (x = x.clone()), and make what forward changes a buffer"
+            hint = "write into a copy (x = x.clone()), or make the tensor that forward changes a buffer"
             _refuse(f"forward writes into {place.kind} {place.name!r}", hint, node, origins)
 
 

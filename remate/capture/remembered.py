@@ -1,9 +1,8 @@
-"""While tracing: what an operator makes of tensors of some kind is found out once, for equal layers ask for it again
-and again.
+"""While tracing: caches the types of results of operators, because equal layers repeat them.
 
-Only for operators that make new tensors, and whose results follow from types of tensors and plain arguments alone. Fake
-tensors have such a memory of their own, whose keys take longer to make than many an operator. Like `torch_api`, this
-module touches unstable interfaces.
+The cache is for operators that return new tensors, and whose result types follow from the types of tensors and plain
+arguments. The cache of FakeTensorMode has keys that take longer to compute than many operators. This module uses
+unstable interfaces.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 class _Layout(msgspec.Struct, frozen=True):
-    """A tensor to be made again."""
+    """The layout of a cached result."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -32,12 +31,12 @@ class _Layout(msgspec.Struct, frozen=True):
 
 
 class _UnknownError(Exception):
-    """Something that is no part of a key."""
+    """Raised for an argument that cannot be part of a key."""
 
 
 @contextlib.contextmanager
 def remembered(mode: FakeTensorMode) -> Iterator[None]:
-    """Results of `mode` are remembered."""
+    """Cache the results of `mode`."""
     usual: Callable[..., Any] = mode.dispatch
     usable: dict[Any, bool] = {}
     results: dict[Any, tuple[_Layout | None, ...] | _Layout | None] = {}
@@ -74,7 +73,7 @@ def _usable(func: Any) -> bool:
 
 
 def _key(func: Any, args: Any, kwargs: Mapping[str, Any] | None, mode: FakeTensorMode) -> Any:
-    """All that a result follows from; None where that is not known. Devices of results follow from tensors."""
+    """Return everything that determines a result, or None if it is unknown. Tensors determine the device."""
     parts: list[Any] = [func, torch.get_default_dtype()]
     try:
         tensors = _add(parts, args, mode)
@@ -87,7 +86,7 @@ def _key(func: Any, args: Any, kwargs: Mapping[str, Any] | None, mode: FakeTenso
 
 
 def _add(parts: list[Any], values: Any, mode: FakeTensorMode) -> bool:
-    """Whether there is a tensor among `values`, all of which become parts of a key."""
+    """Add `values` to a key. Returns whether there is a tensor among them."""
     tensors = False
     for value in values:
         kind = type(value)
@@ -107,7 +106,7 @@ def _add(parts: list[Any], values: Any, mode: FakeTensorMode) -> bool:
 
 
 def _outline(result: Any, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[_Layout | None, ...] | _Layout | None:
-    """What there is to remember of a result; None if it is more than new tensors."""
+    """Return the layouts of a result, or None if it is not made of new tensors only."""
     taken = {leaf.untyped_storage()._cdata for leaf in _tensors((args, *(kwargs or {}).values()))}
 
     def layout(tensor: Any) -> _Layout | None:

@@ -1,5 +1,5 @@
-"""Outputs that lie in a buffer which forward updates: the buffer itself, so that the caller writes into that (a memory
-that a loop sets to zero), and not a tensor that has its new values.
+"""Outputs that share memory with an updated buffer. The step returns the buffer itself, so that the caller can write to
+it, for example to reset a memory to zero.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from .views import base, layout
 
 
 def storage_of(tensor: torch.Tensor) -> object:
-    """What two tensors have in common that share memory; of a tensor without storage, itself."""
+    """Return a key that is equal for tensors that share memory. A tensor without storage is its own key."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return tensor
 
 
-def return_buffers(graph: Graph, results: list[Node], lies_in: Mapping[int, tuple[int, Node]]) -> None:
-    """lies_in: by position in `results`, where among them the new value of the buffer is that an output lies in, and
-    the buffer."""
-    for at, (updated, buffer) in lies_in.items():
+def return_buffers(graph: Graph, results: list[Node], in_buffers: Mapping[int, tuple[int, Node]]) -> None:
+    """Replace outputs by views of the buffers. in_buffers: by position of such an output in `results`, the position of
+    the buffer's new value, and the buffer."""
+    for at, (updated, buffer) in in_buffers.items():
         new, chain, node = _new_values(results[updated]), [], results[at]
         while node not in new and (under := base(node)) is not None:
             chain.append(node)
@@ -43,5 +43,5 @@ def return_buffers(graph: Graph, results: list[Node], lies_in: Mapping[int, tupl
 
 
 def _new_values(updated: Node) -> tuple[object, ...]:
-    """Nodes that the new value of a buffer stands for: a tensor that was assigned is copied into it."""
+    """Nodes that equal the new value of a buffer. An assigned tensor is copied into it."""
     return (updated, updated.args[1]) if updated.target is torch.ops.aten.copy.default else (updated,)

@@ -1,5 +1,5 @@
-"""Hooks on saved tensors that forward itself sets: a schedule saves nothing through autograd, so they would never
-run."""
+"""Detects hooks on saved tensors that forward sets. They would never run, because a schedule saves nothing through
+autograd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remate_runtime.engine import of_torch
 
 @contextmanager
 def saved_hooks_seen(seen: Callable[[str], None]) -> Iterator[None]:
-    """Calls `seen` with the name of each hook that is not torch's own and that forward sets meanwhile."""
+    """Call `seen` with the name of each hook that forward sets in the `with` block, except torch's own hooks."""
     kind: Any = saved_tensors_hooks
     usual = kind.__enter__
 

@@ -1,4 +1,4 @@
-"""The signature of a model and of one call of it: what a schedule file says in `model`."""
+"""The signature of a model and of one call, for the section `model` of a schedule file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ from remate_runtime.staleness import ignores_identity
 from ..errors import CaptureError
 from . import literals, torch_api, trees
 
-_PREFIX = "model."  # what the traced step calls the model
+_PREFIX = "model."  # the model's name in the traced step
 
 
 class Signature:
-    """device: where the step runs. same: for each input the first that is the same tensor, where forward asks for that.
-    tensors: leaves of the inputs in order, inputs: their names. names: all sources."""
+    """The signature of a call.
+
+    Attributes:
+        device: Device of the step.
+        same: For each input the first input that is the same tensor, if forward compares inputs by identity.
+        tensors: Leaves of the inputs in order.
+        inputs: Names of the leaves.
+        names: All sources.
+    """
 
     def __init__(
         self,
@@ -53,7 +60,7 @@ class Signature:
         self.autocast = _ambient_autocast(self.device)
 
     def parameter(self, target: str) -> str:
-        """Name in the file of the parameter or buffer that the traced step calls `target`."""
+        """Return the name in the file of the parameter or buffer `target` of the traced step."""
         name = target.removeprefix(_PREFIX)
         return self._tied.get(name, name)
 
@@ -72,12 +79,12 @@ class Signature:
             "outputs": outputs,
         }
         device = "cuda" if self.device.type == "cuda" else "cpu"
-        made = fingerprint(graph, shared)
+        digest = fingerprint(graph, shared)
         where: dict[str, Any] = {"device": device}
         if device == "cuda":
             where["architecture"] = "sm_{}{}".format(*torch.cuda.get_device_capability(self.device))
             where["captured"] = "by rules" if self._fake else ""
-        return Model(fingerprint=made, torch=torch.__version__.split("+")[0], **where, **shared)
+        return Model(fingerprint=digest, torch=torch.__version__.split("+")[0], **where, **shared)
 
     def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
@@ -98,7 +105,7 @@ class Signature:
         return {"args": positional, "kwargs": {n: trees.describe(a, n, leaf, opaque) for n, a in kwargs.items()}}
 
     def _same_positions(self) -> tuple[int, ...]:
-        """For each tensor of the inputs, which one forward is given in its place."""
+        """For each tensor of the inputs, the index of the tensor that forward receives."""
         first: dict[int, int] = {}
         positions = range(len(self.tensors))
         if self._first is None:
@@ -114,7 +121,7 @@ class Signature:
                 raise CaptureError(f"{name!r} is a {type(tensor).__name__}, not a plain tensor", hint=hint)
         for tensor in self.tensors:
             if torch_api.is_subclass(tensor):
-                hint = "give it the local tensor: x.to_local(); PrepareModuleInput makes a DTensor of it within"
+                hint = "pass the local tensor: x.to_local(); PrepareModuleInput makes a DTensor of it"
                 raise CaptureError(f"an input is a {type(tensor).__name__}, not a plain tensor", hint=hint)
         for name, tensor in self._buffers.items():
             if tensor.requires_grad:
@@ -128,7 +135,7 @@ class Signature:
 
 
 def fingerprint(graph: Graph, shared: dict[str, Any]) -> str:
-    """sha256 over operations, types and signature; costs, source lines, torch version and device do not matter."""
+    """Return the sha256 of operations, types and signature, without costs, source lines, torch version and device."""
 
     def name(value: int) -> str:
         return graph.values[value].name
@@ -145,7 +152,7 @@ def fingerprint(graph: Graph, shared: dict[str, Any]) -> str:
 
 
 def _unique(named: Any) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """Tensors by their first name; other names of the same tensor."""
+    """Return tensors by their first name, and the other names of the same tensors."""
     first: dict[int, str] = {}
     unique: dict[str, torch.Tensor] = {}
     other: dict[str, str] = {}
@@ -162,8 +169,8 @@ def _device(tensors: list[torch.Tensor]) -> torch.device:
     devices = {t.device for t in tensors}
     main = {d for d in devices if d.type != "cpu"}
     if len(main) > 1:
-        found = ", ".join(sorted(map(str, devices)))
-        raise CaptureError(f"the model and its inputs are on several devices: {found}", hint="move them to one device")
+        names = ", ".join(sorted(map(str, devices)))
+        raise CaptureError(f"the model and its inputs are on several devices: {names}", hint="move them to one device")
     device = next(iter(main), torch.device("cpu"))
     if device.type not in ("cpu", "cuda", "meta"):
         raise CaptureError(f"the model is on {device}", hint="schedules are for cpu and cuda")
@@ -181,7 +188,7 @@ def _ambient_autocast(device: torch.device) -> tuple[str, torch.dtype] | None:
 
 
 def argument_names(model: torch.nn.Module, count: int) -> list[str]:
-    """Names of the first `count` positional arguments of forward."""
+    """Return the names of the first `count` positional arguments of forward."""
     names: list[str] = []
     try:
         parameters = inspect.signature(model.forward).parameters.values()

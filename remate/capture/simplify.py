@@ -1,4 +1,4 @@
-"""Removes from a traced graph what costs nothing to leave out and changes no value."""
+"""Removes redundant operations from a traced graph. No value changes."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ _SAME = {"aten.alias", "aten.detach", "aten.lift_fresh", "prims.view_of", WAIT} 
 
 
 def simplify(
-    graph: Graph, results: list[Node], returned: Collection[int], lies_in: Mapping[int, tuple[int, Node]]
+    graph: Graph, results: list[Node], returned: Collection[int], in_buffers: Mapping[int, tuple[int, Node]]
 ) -> list[Node]:
-    """`graph` is changed in place; `results` are the nodes whose values leave it, those at the positions `returned` to
-    the caller of forward. lies_in: as of `return_buffers`. Returns what stands for each of them."""
+    """Simplify `graph` in place.
+
+    Args:
+        graph: The graph.
+        results: Nodes whose values leave the graph.
+        returned: Positions in `results` that the caller of forward receives.
+        in_buffers: See `return_buffers`.
+
+    Returns:
+        The nodes that replace `results`.
+    """
     _drop_assertions(graph)
     _drop_same(graph, results)
     _merge_casts(graph, results)
@@ -43,14 +52,14 @@ def simplify(
     _drop_copies(graph, results, replace_copy)
     simplify_writes(graph, replace_copy)
     _copy_leaving_constants(graph, results)
-    return_buffers(graph, results, lies_in)
+    return_buffers(graph, results, in_buffers)
     _forget_running_statistics(graph)
     _drop_dead(graph, results)
     return results
 
 
 def _replace(node: Node, other: Any, results: list[Node]) -> None:
-    """`other` may be made from `node`: it goes on reading it."""
+    """Replace all uses of `node` by `other`, except those in `other` itself."""
     node.replace_all_uses_with(other, delete_user_cb=lambda user: user is not other)
     for at, result in enumerate(results):
         if result is node:
@@ -58,8 +67,8 @@ def _replace(node: Node, other: Any, results: list[Node]) -> None:
 
 
 def _apart(node: Node, other: Node, outputs: Collection[Node]) -> bool:
-    """Whether no output lies where the caller, or another output, sees what is written into it, if `other` stands for
-    `node`, which is a copy of it."""
+    """Whether `other` can replace its copy `node` without an output that shares memory with a tensor of the caller or
+    with another output."""
     leaving = {root(output) for output in outputs}
     under = root(other)
     return root(node) not in leaving or (under.op == "call_function" and under not in leaving)
@@ -72,7 +81,7 @@ def _drop_assertions(graph: Graph) -> None:
 
 
 def _drop_same(graph: Graph, results: list[Node]) -> None:
-    """Operators that return their argument, and copies of constants (nothing writes into either)."""
+    """Drop operators that return their argument, and copies of constants. Nothing writes into either."""
     for node in graph.nodes:
         if not isinstance(node.target, OpOverload) or not node.args or not isinstance(node.args[0], Node):
             continue
@@ -83,7 +92,7 @@ def _drop_same(graph: Graph, results: list[Node]) -> None:
 
 
 def _copy_leaving_constants(graph: Graph, results: list[Node]) -> None:
-    """Whoever gets a constant may write into it, and eager makes it anew in every call."""
+    """Copy constants that the step returns: the caller may write into them, and eager creates them in every call."""
     for node in {root(result) for result in results}:
         if node.op == "get_attr":
             with graph.inserting_after(node):
@@ -93,7 +102,7 @@ def _copy_leaving_constants(graph: Graph, results: list[Node]) -> None:
 
 
 def _merge_casts(graph: Graph, results: list[Node]) -> None:
-    """One cast of a parameter for all its uses, as the cache of autocast does; sources do not change within forward."""
+    """Use one cast of a parameter for all its uses, as autocast's cache does. Sources do not change within forward."""
     seen: dict[Any, Node] = {}
     for node in graph.nodes:
         cast = isinstance(node.target, OpOverload) and facts.name(node.target) == "aten._to_copy"
@@ -104,20 +113,20 @@ def _merge_casts(graph: Graph, results: list[Node]) -> None:
 
 
 def _drop_views(graph: Graph, results: list[Node]) -> None:
-    """A view that looks exactly like what it was made from, or an earlier link of that chain: t(t(x)) is x."""
+    """Drop a view that equals an earlier tensor of its chain of views: t(t(x)) is x."""
     for node in graph.nodes:
-        lies = layout(node) if base(node) is not None else None
+        node_layout = layout(node) if base(node) is not None else None
         under, same = node, None
-        while lies is not None and (above := base(under)) is not None:
+        while node_layout is not None and (above := base(under)) is not None:
             under = above
-            if layout(under) == lies:
+            if layout(under) == node_layout:
                 same = under
         if same is not None:
             _replace(node, same, results)
 
 
 def _drop_copies(graph: Graph, results: list[Node], replace: Replace) -> None:
-    """Copies of a whole storage that the step made: without writes nobody can tell them from the original."""
+    """Drop copies of whole storages of the step. Without writes they equal the original."""
     of = {"aten.clone": 0, "aten.copy": 1}
     for node in graph.nodes:
         name = facts.name(node.target) if isinstance(node.target, OpOverload) else ""
@@ -127,8 +136,8 @@ def _drop_copies(graph: Graph, results: list[Node], replace: Replace) -> None:
         if not isinstance(source, Node) or layout(node) != layout(source):
             continue
         owner = root(source)
-        made = owner.op == "call_function" and not isinstance(owner.meta.get("val"), tuple | list)
-        if made and owner.meta["val"].numel() == source.meta["val"].numel():
+        computed = owner.op == "call_function" and not isinstance(owner.meta.get("val"), tuple | list)
+        if computed and owner.meta["val"].numel() == source.meta["val"].numel():
             replace(node, source)
 
 
@@ -136,8 +145,8 @@ _BATCH_NORM_BACKWARD = ("aten.native_batch_norm_backward", "aten.batch_norm_back
 
 
 def _forget_running_statistics(graph: Graph) -> None:
-    """Batch norm's backward takes the running statistics, but in training reads those of the batch alone. Without this
-    a copy of the old statistics would live until backward, since the step updates them."""
+    """Remove the running statistics from batch norm's backward, which reads only the batch's statistics in training.
+    Otherwise a copy of the old statistics would live until backward."""
     for node in graph.nodes:
         if isinstance(node.target, OpOverload) and facts.name(node.target) in _BATCH_NORM_BACKWARD:
             training = node.args[7]
@@ -146,7 +155,7 @@ def _forget_running_statistics(graph: Graph) -> None:
 
 
 def _drop_dead(graph: Graph, results: list[Node]) -> None:
-    """What nobody reads. Random operations stay: they move the generator."""
+    """Drop unread operations. Random operations stay, because they advance the generator."""
     kept = set(results)
     for node in reversed(graph.nodes):
         if node.op != "call_function" or node.users or node in kept:

@@ -1,6 +1,5 @@
-"""While tracing: what Python code decides by sizes. A size that code reads is an int that remembers how it was computed
-and notes every comparison that it takes part in, with its line; so what was traced is known to hold for other sizes, or
-not.
+"""While tracing: records the decisions that Python code makes by sizes. A size is an int that records how it was
+computed, and every comparison with its line. The record shows for which other sizes the trace is valid.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import torch
 
 from .places import user_place
 
-Tree = int | tuple[Any, ...]  # a number that was read, or (operation, operands...): ("mod", 211, 8)
+Tree = int | tuple[Any, ...]  # a size, or (operation, operands...): ("mod", 211, 8)
 
 ARITHMETIC: dict[str, Callable[..., Any]] = {
     "add": operator.add,
@@ -39,7 +38,8 @@ _COUNTS = ("size", "numel", "nelement", "__len__")
 
 
 class SizeComparison(msgspec.Struct, frozen=True):
-    """`left` compared with `right` was `held`. place: `file.py:12`. comparison: a key of COMPARISONS."""
+    """A comparison of `left` with `right`, whose result was `held`. place: `file.py:12`. comparison: a key of
+    COMPARISONS."""
 
     place: str
     comparison: str
@@ -59,7 +59,7 @@ class SizeLog:
         self.decisions.append(SizeComparison(place, comparison, left, right, held))
 
     def tagged(self, function: Any, result: Any) -> Any:
-        """What a function of tensors returned, where it is sizes as ints that write into this log."""
+        """Return the result of a function of tensors, with its sizes as recording ints."""
         if isinstance(result, torch.Size):
             return torch.Size([self.size(n) for n in result])
         if type(result) is int and getattr(function, "__name__", "") in _COUNTS:
@@ -71,7 +71,7 @@ class SizeLog:
 
 
 class TracedSize(int):
-    """An int in all respects. log: where comparisons go. tree: how it was computed."""
+    """An int that records comparisons in `log`. tree: how it was computed."""
 
     log: SizeLog
     tree: Tree

@@ -1,4 +1,4 @@
-"""State of values that are neither containers nor objects of the user's: iterators, arrays, variables of a context."""
+"""State of iterators, arrays and context variables, which are neither containers nor objects of the user's classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ITERATORS = frozenset({"builtins", "itertools"})
 
 
 def has_state(value: Any) -> bool:
-    """Whether `state_of` says what such a value is now."""
+    """Whether `state_of` can describe the value."""
     if isinstance(value, types.GeneratorType) or is_array(value):
         return True
     if isinstance(value, Iterator):
@@ -24,7 +24,7 @@ def has_state(value: Any) -> bool:
 
 
 def state_of(value: Any) -> str:
-    """A text that is another one once the value gives other results; "" where that is not known."""
+    """Return a text that changes when the value would give other results; "" if unknown."""
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         return "ended" if frame is None else f"{frame.f_lasti} { {n: _word(v) for n, v in frame.f_locals.items()} }"
@@ -34,7 +34,7 @@ def state_of(value: Any) -> str:
 
 
 def slots_of(value: Any) -> dict[str, Any]:
-    """The values of an object's `__slots__`."""
+    """Return the values of an object's `__slots__`."""
     names = (name for base in type(value).__mro__ for name in _named(vars(base).get("__slots__", ())))
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
@@ -50,7 +50,7 @@ def _word(value: Any) -> str:
     if not isinstance(value, Iterator):
         return repr(value)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Python 3.12: iterators will not be pickled
+        warnings.simplefilter("ignore")  # Python 3.12 warns that iterators will not be pickled
         try:
             return repr(value.__reduce__())
         except Exception:

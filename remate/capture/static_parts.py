@@ -1,4 +1,4 @@
-"""Which parts of a model are left where one module of it cannot be traced."""
+"""The parts of a model that can be traced if one module cannot."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ _SHOWN = 6  # paths of one proposal
 
 
 def static_parts(model: nn.Module, failed: str) -> str:
-    """The call of `remate.plan` for the largest parts of a model that do not hold the module that failed, nor another
-    of its class, which does the same: what stands beside them and beside those around them, and what they call. ""
-    where nothing is left that has modules of its own and trains."""
+    """Return a call of `remate.plan` for the largest parts of a model without the module that failed and without
+    others of its class, or "" if no such part has submodules and trains.
+
+    Args:
+        model: The model.
+        failed: Path of the module that failed.
+    """
     broken = model.get_submodule(failed)
-    alike = not type(broken).__module__.startswith("torch.")  # torch's own fail for how they are set
+    alike = not type(broken).__module__.startswith("torch.")  # modules of torch fail because of their arguments
     fails = {module for module in model.modules() if module is broken or (alike and type(module) is type(broken))}
     paths = _parts("", model, fails)
     if not paths or len(folded := fold_paths(paths)) > _SHOWN:
@@ -26,7 +30,7 @@ def static_parts(model: nn.Module, failed: str) -> str:
 
 
 def _parts(path: str, module: nn.Module, fails: set[nn.Module]) -> list[str]:
-    """The module, or what a list of modules holds or is left of it, if planning it could pay."""
+    """The module, or the parts of it or of a list that can be traced, if planning could help."""
     if isinstance(module, nn.ModuleList | nn.ModuleDict) or not fails.isdisjoint(module.modules()):
         return [
             part

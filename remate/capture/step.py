@@ -1,4 +1,4 @@
-"""The module that is traced: calls the model on its own input trees and flattens what it returns."""
+"""The module that is traced: it calls the model on nested inputs and flattens the outputs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,14 @@ if TYPE_CHECKING:
 
 
 class TracedOutput(msgspec.Struct, frozen=True):
-    """A tensor that the model returns. grad: the step receives a gradient for it. detached: it has one in eager, and
-    the step does without. buffer: the one that it lies in, as forward leaves it, "" if in none."""
+    """A tensor that the model returns.
+
+    Attributes:
+        name: Its name in the file.
+        grad: The step receives a gradient for it.
+        detached: It has a gradient in eager, but not in the step.
+        buffer: The buffer with which it shares memory, or "".
+    """
 
     name: str
     grad: bool
@@ -42,14 +48,24 @@ class TracedOutput(msgspec.Struct, frozen=True):
 class TracedModule(torch.nn.Module):
     """`forward(*leaves)` calls `model(*args, **kwargs)` with its tensors replaced by `leaves`; returns a flat tuple.
 
-    Every output is cloned, so that none aliases anything; those that get no gradient are detached, so that they cost
-    nothing in backward. After a call `tree` describes the result, `outputs` its tensors, `opaque` what it lost, `drawn`
-    the generators that it drew from outside its operations, `checkpoints` where it checkpoints, `left` what it changed,
-    `lost` where it left tensors that are no outputs; `recorded` its calls, if they were recorded. lent: attributes that
-    stand among the buffers. has_live: attributes of it are live. sizes: what forward decides by sizes goes there.
-    stepwise: as of `capture`. same: as of `Signature`. distributed: DTensors of the model.
+    Every output is cloned, so that none is an alias. Outputs without a gradient are detached, so that they cost nothing
+    in backward. Tensors that forward stores in attributes are outputs too, because a loop may read them.
 
-    Tensors that forward stores in attributes are outputs too: the loop may read them from the modules after the call.
+    Attributes, set by a call:
+        tree, outputs, opaque: The structure of the result, its tensors, and the objects that a file cannot hold.
+        drawn: Generators from which forward draws outside of operations.
+        checkpoints: Where forward calls torch.utils.checkpoint.
+        left: The attributes that forward changed.
+        lost: Where forward stores tensors that are no outputs.
+        recorded: The recorded calls, if any.
+
+    Args:
+        borrowed: Attributes that are registered as buffers during the trace.
+        has_live: The model has live attributes.
+        sizes: Receives the decisions that forward makes by sizes.
+        stepwise: See `capture`.
+        same: See `Signature`.
+        distributed: DTensors of the model.
     """
 
     def __init__(
@@ -90,7 +106,7 @@ class TracedModule(torch.nn.Module):
         self.recorded: RecordedForward | None = None
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
-        """Each once, whatever is requested: the tracer would make two parameters of a tied one."""
+        """Each parameter once, whatever the arguments say: the tracer would duplicate tied parameters."""
         return super().named_parameters(prefix, recurse, True)
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
@@ -123,18 +139,18 @@ class TracedModule(torch.nn.Module):
                 attributes.restore()
 
     def carry(self) -> None:
-        """Take parameters for the gradients whose shapes are not those of their local tensors, as far as is known."""
+        """Add parameters for gradients whose shapes differ from their local tensors, as far as these are known."""
         self.carriers = torch.nn.Module() if self.distributed is None else self.distributed.carriers()
 
     def carried(self, target: str) -> str | None:
-        """The name of the parameter whose gradient the parameter `target` of this module takes; None if none."""
+        """The name of the parameter whose gradient belongs to the parameter `target` of this module, or None."""
         number = target.removeprefix("carriers.")
         if self.distributed is None or number == target:
             return None
         return list(self.distributed.other)[int(number)]
 
     def note_checkpoint(self, frame: FrameType) -> None:
-        """The module, and the line that `frame` was called from, go into `checkpoints`."""
+        """Add the module and the line that called `frame` to `checkpoints`."""
         place = " ".join(part for part in (self.watch.module, user_place(frame).line) if part)
         if place not in self.checkpoints:
             self.checkpoints.append(place)
@@ -163,7 +179,7 @@ class TracedModule(torch.nn.Module):
 
     def _refuse_seeds(self) -> None:
         raise CaptureError(
-            "forward seeds torch's generator, or sets its state back (manual_seed, set_rng_state, fork_rng): a "
+            "forward seeds torch's generator, or restores its state (manual_seed, set_rng_state, fork_rng): a "
             "schedule draws "
             "from it as it comes",
             self.watch.module,
@@ -177,7 +193,7 @@ class TracedModule(torch.nn.Module):
         return torch.autocast(self._autocast[0], self._autocast[1], cache_enabled=True)
 
     def _write_back(self, attributes: surroundings.Attributes) -> None:
-        """`self.state = new` becomes `self.state.copy_(new)`, which tracing sees as an update of the buffer."""
+        """Turn `self.state = new` into `self.state.copy_(new)`, which tracing records as an update of the buffer."""
         for name, old, new in attributes.reassigned_buffers():
             if not isinstance(new, torch.Tensor) or new.shape != old.shape or new.dtype != old.dtype:
                 path, _, last = name.rpartition(".")
@@ -192,32 +208,32 @@ class TracedModule(torch.nn.Module):
                 old.copy_(new)
 
     def _flat(self, result: Any, attributes: surroundings.Attributes, given: Arguments) -> tuple[torch.Tensor, ...]:
-        found: list[tuple[str, torch.Tensor]] = []
+        named_tensors: list[tuple[str, torch.Tensor]] = []
         names = trees.UniqueNames(set())
         self.opaque = {}
 
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
-            found.append((names.new(path or "output"), tensor))
-            return {"value": len(found) - 1}
+            named_tensors.append((names.new(path or "output"), tensor))
+            return {"value": len(named_tensors) - 1}
 
         self.tree = trees.describe(result, "", leaf, lambda node, path: self.opaque.update({path: type(node).__name__}))
         refuse_records(self.model, result)
-        for name, tensor in found:
+        for name, tensor in named_tensors:
             refuse_distributed(name, tensor)
-        returned = len(found)
-        self.watch.finished([tensor for _, tensor in found])
+        returned = len(named_tensors)
+        self.watch.finished([tensor for _, tensor in named_tensors])
         kept, self.lost = stored_trees(attributes, leaf)
         for path, tensor in self.reads.stored:
             self.lost += lost(path, [tensor])
-        self.lost += given.lost([tensor for _, tensor in found[:returned]])
+        self.lost += given.lost([tensor for _, tensor in named_tensors[:returned]])
         if kept:
             self.tree = {"returns": self.tree, "attributes": kept}
-        if not found:
+        if not named_tensors:
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
-        chosen = differentiated(found, returned, result, self._differentiate)
+        chosen = differentiated(named_tensors, returned, result, self._differentiate)
         of = {storage_of(buffer): name for name, buffer in self.model.named_buffers()}
         self.outputs = tuple(
             TracedOutput(name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""))
-            for name, t in found
+            for name, t in named_tensors
         )
-        return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in found)
+        return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in named_tensors)

@@ -1,5 +1,5 @@
-"""Tensors that forward stores in attributes of modules, or puts into containers among its arguments: those that a
-schedule gives back, and those that it cannot."""
+"""Tensors that forward stores in attributes of modules or in containers among its arguments. A schedule can store some
+of them too."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from .surroundings import Attributes
 def stored_trees(
     attributes: Attributes, leaf: Callable[[torch.Tensor, str], dict[str, Any]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Trees of the attributes that forward set to tensors, by path; and the paths of what it left elsewhere.
+    """Return the trees of attributes that forward set to tensors, by path, and the paths of other stored tensors.
 
-    leaf: describes a tensor. Raises CaptureError where a loop could make a loss of what would be lost.
+    leaf: describes a tensor. Raises CaptureError if another stored tensor has a gradient, so that a loop could compute
+    a loss from it.
     """
     kept: dict[str, Any] = {}
     left: list[str] = []
@@ -36,7 +37,7 @@ def stored_trees(
 
 
 class Arguments:
-    """Containers among the arguments of a call, by name, with the tensors that they hold before it."""
+    """Containers among the arguments of a call, by name, with their tensors before it."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._held = [
@@ -44,34 +45,36 @@ class Arguments:
         ]
 
     def lost(self, returned: Sequence[torch.Tensor]) -> list[str]:
-        """Those that hold tensors now which they did not hold before; a step gives the caller back what forward returns
-        alone. Raises CaptureError where a loop could make a loss of what would be lost."""
+        """Return the containers with new tensors. A step returns only what forward returns. Raises CaptureError if a
+        new tensor has a gradient, so that a loop could compute a loss from it."""
         lost_places: list[str] = []
         for name, value, before in self._held:
             new = [t for t in _tensors(value) if not any(t is held for held in before)]
-            told = [t for t in new if not any(t is returned_tensor for returned_tensor in returned)]
-            lost_places += lost(f"its argument {name!r}", told) if told else [f"its argument {name!r}"] if new else []
+            reported = [t for t in new if not any(t is returned_tensor for returned_tensor in returned)]
+            lost_places += (
+                lost(f"its argument {name!r}", reported) if reported else [f"its argument {name!r}"] if new else []
+            )
         return lost_places
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    """Also of a mapping with keys that are no text, which forward may have put there."""
+    """Tensors of a tree, also of mappings with keys that are not text."""
     return [*trees.tensors(value), *(t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor))]
 
 
 def _opaque(value: Any) -> bool:
-    """Whether it holds what a file has no words for."""
+    """Whether it holds objects that a file cannot express."""
     objects: list[Any] = []
     trees.describe(value, "", lambda tensor, path: {}, lambda node, path: objects.append(node))
     return bool(objects)
 
 
 def lost(path: str, tensors: list[torch.Tensor]) -> list[str]:
-    """The path of what a step does not put there. Raises CaptureError where one of the tensors has a gradient."""
+    """Return the path at which a step stores nothing. Raises CaptureError if one of the tensors has a gradient."""
     if any(tensor.requires_grad for tensor in tensors):
         raise CaptureError(
             f"forward leaves tensors that have a gradient in {path}, where a scheduled step cannot put them: a loss "
-            "made of them would train nothing",
+            "computed from them would train nothing",
             hint="return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors at each "
             "call; or store them after .detach()",
         )

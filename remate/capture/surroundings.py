@@ -1,4 +1,4 @@
-"""What a model keeps outside its parameters and buffers, lent to the tracer and put back afterwards."""
+"""State of a model outside its parameters and buffers. It is set up for the tracer and restored afterwards."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 _NOTHING: Any = object()
-_REGISTERED = ("_parameters", "_buffers")  # lent to the tracer, which puts them back itself
+_REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
 
 
 @contextmanager
 def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]:
-    """Plain tensor attributes stand among the buffers while this lasts: `self.scale = torch.ones(4)`. Gives which they
-    are: id of the module, name."""
+    """Register plain tensor attributes (`self.scale = torch.ones(4)`) as buffers in the `with` block. Yields (id of the
+    module, name) of each."""
     moved: list[tuple[Module, str, torch.Tensor]] = []
     shadows: list[tuple[type, str, Any]] = []
     try:
@@ -47,8 +47,8 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
 def _taken_defaults(
     model: Module, kind: type, name: str, borrowed: frozenset[tuple[int, str]]
 ) -> list[tuple[type, str, Any]]:
-    """Defaults in classes (`mask = None`), taken away: they would be found before buffers. Only where all modules of
-    the class have a tensor of their own."""
+    """Remove defaults in classes (`mask = None`), which would shadow the buffers, if all modules of the class have a
+    tensor. Returns what was removed."""
     taken: list[tuple[type, str, Any]] = []
     for base in kind.__mro__:
         if name in vars(base) and all((id(m), name) in borrowed for m in model.modules() if isinstance(m, base)):
@@ -58,11 +58,10 @@ def _taken_defaults(
 
 
 class Attributes:
-    """Attributes (hooks too) of all modules at one moment, to be put back: what `forward` sets must not outlive a
-    trace."""
+    """A snapshot of the attributes and hooks of all modules, to restore after a trace."""
 
     def __init__(self, model: Module, borrowed: frozenset[tuple[int, str]] = frozenset()) -> None:
-        """lent: attributes that stand among the buffers."""
+        """Take a snapshot. borrowed: attributes that are registered as buffers."""
         self._borrowed = borrowed
         self._names = {id(module): name for name, module in model.named_modules()}
         self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
@@ -74,7 +73,7 @@ class Attributes:
         ]
 
     def reassigned_buffers(self) -> Iterator[tuple[str, torch.Tensor, Any]]:
-        """(name, old tensor, what forward assigned) of buffers that were bound to another tensor."""
+        """Yield (name, old tensor, new value) of buffers that forward assigned."""
         for module, _, buffers in self._saved:
             for name, old in buffers.items():
                 new = module._buffers.get(name)
@@ -82,8 +81,8 @@ class Attributes:
                     yield self._path(module, name), old, new
 
     def stored(self) -> Iterator[tuple[str, Any]]:
-        """(path, value) of attributes that forward set to tensors, or to containers of tensors: other than the model's
-        own parameters and buffers, which recurrent layers list, too."""
+        """Yield (path, value) of attributes that forward set to tensors or containers of tensors, other than the
+        model's own parameters and buffers."""
         own = self._own()
         for module, attributes, buffers in self._saved:
             for name, value in module.__dict__.items():
@@ -94,10 +93,10 @@ class Attributes:
                     yield self._path(module, name), value
 
     def filled(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
-        """(path, tensors) of containers that hold tensors now which they did not hold before."""
+        """Yield (path, tensors) of containers with new tensors."""
         own = self._own()
         for path, value, before in self._contents:
-            if not value:  # as nearly all of them are: hooks that nobody has put there
+            if not value:  # most containers are dicts of hooks, and empty
                 continue
             known = set(map(id, pytree.tree_leaves(before)))
             new = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
@@ -105,7 +104,7 @@ class Attributes:
                 yield path, new
 
     def _own(self) -> set[int]:
-        """Which tensors are the model's parameters and buffers now."""
+        """The ids of the model's parameters and buffers."""
         registered = [
             (m, name, t) for m, _, _ in self._saved for kind in (m._parameters, m._buffers) for name, t in kind.items()
         ]
@@ -116,7 +115,7 @@ class Attributes:
         return f"{prefix}.{name}" if prefix else name
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         for module, attributes, buffers in self._saved:
             now = module.__dict__
             for name in [name for name in now if name not in attributes or now[name] is not attributes[name]]:
@@ -132,14 +131,14 @@ class Attributes:
             _fill(value, contents)
 
     def changed(self) -> Iterator[tuple[Module, str, Any]]:
-        """(module, attribute, value) of what was set since."""
+        """Yield (module, attribute, value) of attributes set since."""
         for module, attributes, _ in self._saved:
             for name, value in module.__dict__.items():
                 if value is not attributes.get(name, _NOTHING) and _without_tensors(value):
                     yield module, name, value
 
     def changed_contents(self) -> Iterator[tuple[Any, Any]]:
-        """(container, a copy) of the attributes' containers that hold something else since."""
+        """Yield (container, copy) of containers that changed since."""
         for _, value, before in self._contents:
             if list(map(id, _items(value))) != list(map(id, _items(before))) and _without_tensors(value):
                 yield value, value.copy()
@@ -150,8 +149,7 @@ def _items(container: Any) -> list[Any]:
 
 
 class LeftBehind:
-    """What forward changed of all modules' attributes, tensors apart, so that it can be tried what its next call
-    does."""
+    """The changes of forward to attributes other than tensors, to try its next call."""
 
     def __init__(self, model: Module, before: Attributes) -> None:
         self._model = model
@@ -160,7 +158,7 @@ class LeftBehind:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Meanwhile the model is as its first call left it."""
+        """Put the model into the state after its first call, in the `with` block."""
         before = Attributes(self._model)
         for module, name, value in self._set:
             module.__dict__[name] = value
@@ -178,7 +176,7 @@ def _fill(container: Any, contents: Any) -> None:
 
 
 def _others(value: Any, own: set[int]) -> bool:
-    """Whether it holds tensors that are not among `own`."""
+    """Whether the value holds tensors that are not in `own`."""
     return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in pytree.tree_leaves(value))
 
 
@@ -199,9 +197,9 @@ def warn_of_lost_tensors(names: list[str]) -> None:
 def warn_of_checkpoints(places: list[str]) -> None:
     if places:
         warnings.warn(
-            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan decides what runs again in its "
-            "place. The peak without recomputation that shares of a budget refer to is that of the model without "
-            "checkpoints, so the model as it is takes less than 100% today",
+            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan replaces these checkpoints. "
+            "Shares of a budget refer to the peak without checkpoints and recomputation, so the model with its "
+            "checkpoints takes less than 100%",
             UserWarning,
             stacklevel=5,
         )
@@ -209,7 +207,7 @@ def warn_of_checkpoints(places: list[str]) -> None:
 
 @contextmanager
 def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
-    """torch.utils.checkpoint calls its function and nothing else: what is recomputed is the plan's decision.
+    """Let torch.utils.checkpoint only call its function, because the plan decides what is recomputed.
 
     met: called with the frame that called into torch for each checkpoint."""
     module: Any = torch.utils.checkpoint
@@ -237,7 +235,7 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
 
 
 class Ties:
-    """Tensors that are registered in several places. The tracer is shown the first place only."""
+    """Tensors that are registered in several places. The tracer replaces only the first."""
 
     def __init__(self, model: Module) -> None:
         self._links: list[tuple[Module, str, Module, str]] = []  # a further place, and the first
@@ -252,7 +250,7 @@ class Ties:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """The further places hold what the first one holds now."""
+        """Let the further places hold the tensor of the first, in the `with` block."""
         saved: list[tuple[dict[str, Any], str, Any]] = []
         try:
             for module, name, owner, its_name in self._links:

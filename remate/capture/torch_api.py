@@ -1,7 +1,7 @@
 """Every unstable PyTorch interface that capture uses, and nothing else. Tried with torch 2.11 to 2.15.
 
-The model is traced by AOTAutograd itself, without torch.export before it: export records `forward` only and would
-silently lose the backward of custom autograd functions.
+AOTAutograd traces the model, without torch.export, which records only `forward` and would silently lose the backward of
+custom autograd functions.
 """
 
 from __future__ import annotations
@@ -40,15 +40,13 @@ from .remembered import remembered
 OLDEST, NEWEST = (2, 11), (2, 15)
 _MODULE_KEY = "remate"
 
-# kinds of what a joint graph takes and gives
+# kinds of inputs and outputs of a joint graph
 PARAMETER, BUFFER, INPUT, TANGENT = "parameter", "buffer", "input", "tangent"
 OUTPUT, MUTATION, GRADIENT = "output", "mutation", "gradient"
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
 NO_FAKE = (UnsupportedOperatorException,)
-ONE_OF_TWO = (
-    "let the model hold one of them, and make the other from it in forward (self.table.view(2, 4), self.table[:4])"
-)
+ONE_OF_TWO = "let the model hold one of them, and derive the other in forward (self.table.view(2, 4), self.table[:4])"
 
 
 class Port(msgspec.Struct, frozen=True):
@@ -60,8 +58,8 @@ class Port(msgspec.Struct, frozen=True):
 
 
 class Traced(msgspec.Struct, frozen=True):
-    """module: the joint graph, functional ATen. inputs: by placeholder name. outputs: (port, node), node None if
-    absent."""
+    """A traced step. module: the joint graph, functional ATen. inputs: by placeholder name. outputs: (port, node); the
+    node is None if absent."""
 
     module: torch.fx.GraphModule
     inputs: dict[str, Port]
@@ -80,13 +78,13 @@ def is_fake(tensor: torch.Tensor) -> bool:
 
 
 def is_subclass(tensor: torch.Tensor) -> bool:
-    """Tensors that wrap others (DTensor, quantised weights): they have no plain ATen graph."""
+    """Whether a tensor wraps others (DTensor, quantised weights), which have no plain ATen graph."""
     return is_traceable_wrapper_subclass(tensor)
 
 
 @contextlib.contextmanager
 def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise: bool) -> Iterator[None]:
-    """While forwards are traced with tensors of `mode`. rates_vary, stepwise: as of `eager_kernels`."""
+    """Patch torch for a trace with tensors of `mode`. rates_vary, stepwise: see `eager_kernels`."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(node_meta.preserve_node_meta())
         for context in (
@@ -96,7 +94,7 @@ def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise
             _full_precision(),
             eager_kernels(rates_vary, stepwise),
             _without_checks(),
-            _untold(),
+            _quiet_meta_failures(),
             hot_paths(),
             real_layouts(mode),
             remembered(mode),
@@ -108,19 +106,19 @@ def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise
 
 
 def mode_of(step: torch.nn.Module, leaves: list[torch.Tensor]) -> FakeTensorMode:
-    """That of the step's tensors if they are fake, else a new one."""
+    """Return the FakeTensorMode of the step's tensors, or a new one."""
     mode = detect_fake_mode([*leaves, *step.parameters(), *step.buffers()])
     return mode or FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    made = tensor if is_fake(tensor) else mode.from_tensor(tensor.detach(), static_shapes=True)
-    return made.detach().requires_grad_(tensor.requires_grad)
+    copy = tensor if is_fake(tensor) else mode.from_tensor(tensor.detach(), static_shapes=True)
+    return copy.detach().requires_grad_(tensor.requires_grad)
 
 
 @contextlib.contextmanager
 def functional(mode: FakeTensorMode) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
-    """As forward is traced; gives what makes tensors like those that `joint` calls it with, of fake ones."""
+    """Enter the modes in which forward is traced. Yields a function that converts fake tensors to functional ones."""
     from torch._functorch._aot_autograd.functional_utils import to_fun
     from torch._subclasses.functional_tensor import FunctionalTensorMode
 
@@ -130,17 +128,17 @@ def functional(mode: FakeTensorMode) -> Iterator[Callable[[torch.Tensor], torch.
 
 
 def joint(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
-    """The joint forward and backward graph of `step(*leaves)`, which are fake; within `tracing`. Nothing runs on data;
-    may raise anything that torch does."""
+    """Trace the joint forward and backward graph of `step(*leaves)`. Call it within `tracing`, with fake leaves. It may
+    raise any exception of torch."""
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
     with contextlib.ExitStack() as stack:
-        made = aot_export_joint_with_descriptors(stack, step, tuple(leaves))
-    return read(made.graph_module)
+        exported = aot_export_joint_with_descriptors(stack, step, tuple(leaves))
+    return read(exported.graph_module)
 
 
 def read(graph: torch.fx.GraphModule) -> Traced:
-    """A joint graph with what it takes and gives."""
+    """Read the inputs and outputs of a joint graph."""
     inputs = {node.name: _input(node.meta["desc"]) for node in graph.graph.find_nodes(op="placeholder")}
     output = graph.graph.output_node()
     descriptors = output.meta["desc"]
@@ -149,14 +147,14 @@ def read(graph: torch.fx.GraphModule) -> Traced:
 
 
 def _gradients_as_outputs() -> contextlib.AbstractContextManager[None]:
-    """Gradients of outputs lie as these do, which before torch 2.12 is not the default."""
+    """Give gradients of outputs the strides of the outputs, which is not the default before torch 2.12."""
     settings: Any = torch._functorch.config
     return settings.patch(guess_tangent_strides_as_outputs=True)
 
 
 @contextlib.contextmanager
 def _full_precision() -> Iterator[None]:
-    """No ambient autocast: the step enters it around forward only, as the user does."""
+    """Disable ambient autocast. The step enters it around forward only, as the user does."""
     with contextlib.ExitStack() as stack:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
@@ -166,7 +164,7 @@ def _full_precision() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_checks() -> Iterator[None]:
-    """Checks of values would be data-dependent: arguments of distributions, the success of a factorisation."""
+    """Disable checks of values, which depend on data: arguments of distributions, success of a factorisation."""
     distribution: Any = torch.distributions.Distribution
     saved = distribution._validate_args
     holder: Any = getattr(torch._library.simple_registry.singleton.find("aten::_linalg_check_errors"), "effect", None)
@@ -182,16 +180,16 @@ def _without_checks() -> Iterator[None]:
             holder.register(effect)
 
 
-class _Untold(logging.Filter):
+class _MetaFailures(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("failed while attempting to run meta")
 
 
 @contextlib.contextmanager
-def _untold() -> Iterator[None]:
-    """Fake tensors log the traceback of every operator that refuses its arguments. What comes of it is raised as a
-    CaptureError, or forward handles it."""
-    log, silent = logging.getLogger(FakeTensor.__module__), _Untold()
+def _quiet_meta_failures() -> Iterator[None]:
+    """Suppress the tracebacks that fake tensors log for operators that refuse their arguments. Capture raises a
+    CaptureError, or forward handles the exception."""
+    log, silent = logging.getLogger(FakeTensor.__module__), _MetaFailures()
     log.addFilter(silent)
     try:
         yield
@@ -220,7 +218,7 @@ def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
 
 
 def mark(module: str, place: SourcePlace) -> None:
-    """Operations traced from now on came from this module and this line."""
+    """Mark the operations traced from now on with this module and line."""
     if node_meta.has_preserved_node_meta():
         node_meta.get_current_meta()["nn_module_stack"] = {_MODULE_KEY: (module, place)}
 
@@ -231,15 +229,15 @@ def unmark() -> None:
 
 
 def marked(node: Node) -> tuple[str, SourcePlace] | None:
-    """(module, place) of a forward node."""
+    """Return (module, place) of a forward node."""
     return (node.meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
 
 
 def moved(meta: dict[str, Any], path: str, to: str) -> None:
-    """Let what `mark` left in a node's meta say that its module, below `path`, is below `to`."""
-    found = (meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
-    if found is not None:
-        module, place = found
+    """Move the marked module of a node from below `path` to below `to`."""
+    marked_place = (meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
+    if marked_place is not None:
+        module, place = marked_place
         meta["nn_module_stack"] = {_MODULE_KEY: (to + module.removeprefix(path), place)}
 
 
@@ -248,7 +246,7 @@ def is_backward(node: Node) -> bool:
 
 
 def sequence(node: Node) -> int | None:
-    """Number that a backward node shares with its forward node; None for sums of gradients."""
+    """Return the number that a backward node shares with its forward node; None for sums of gradients."""
     if node.meta.get("is_gradient_acc") or "Gradient addition" in (node.stack_trace or ""):
         return None
     return node.meta.get("seq_nr")
@@ -268,7 +266,7 @@ def _input(descriptor: Any) -> Port:
         shared = descriptor.base_of
         name = repr(shared.target.removeprefix("model.")) if hasattr(shared, "target") else "an input"
         raise CaptureError(f"forward writes into memory that {name} shares with another tensor", hint=ONE_OF_TWO)
-    raise CaptureError(f"the traced step takes something unforeseen: {descriptor}", hint="please report the model")
+    raise CaptureError(f"the traced step has an unknown kind of input: {descriptor}", hint="please report the model")
 
 
 def _output(descriptor: Any) -> Port:
@@ -279,4 +277,4 @@ def _output(descriptor: Any) -> Port:
         return Port(MUTATION, _input(descriptor.mutated_input))
     if kind == "GradAOTOutput":
         return Port(GRADIENT, _input(descriptor.grad_of))
-    raise CaptureError(f"the traced step gives something unforeseen: {descriptor}", hint="please report the model")
+    raise CaptureError(f"the traced step has an unknown kind of output: {descriptor}", hint="please report the model")

@@ -1,7 +1,7 @@
 """Nested inputs and outputs of a model: their description for a schedule file, and their leaves.
 
-A tree is a tuple, list, dict with text keys, named tuple or dataclass (Hugging Face outputs are both dict and
-dataclass: what they hold counts, fields that are None do not); its leaves are tensors and literals.
+A tree is a tuple, list, dict with text keys, named tuple or dataclass; its leaves are tensors and literals. Hugging
+Face outputs are both dict and dataclass; their fields that are None do not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LITERALS = (type(None), bool, int, float, str)
 
 
 def tensors(node: Any) -> list[torch.Tensor]:
-    """Tensor leaves in order."""
+    """Return the tensor leaves in order."""
     if isinstance(node, torch.Tensor):
         return [node]
     inner = children(node)
@@ -27,7 +27,7 @@ def tensors(node: Any) -> list[torch.Tensor]:
 
 
 def substitute(node: Any, leaves: list[Any]) -> Any:
-    """`node` with its tensor leaves replaced by `leaves`, which are taken from the front."""
+    """Replace the tensor leaves of `node` by `leaves`, which are removed from the front of that list."""
     if isinstance(node, torch.Tensor):
         return leaves.pop(0)
     inner = children(node)
@@ -39,8 +39,8 @@ def substitute(node: Any, leaves: list[Any]) -> Any:
 def describe(
     node: Any, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
 ) -> dict[str, Any]:
-    """The tree of a schedule file. `leaf` describes a tensor; `opaque` is reported what is no tree (it becomes
-    null)."""
+    """Return the tree for a schedule file. `leaf` describes a tensor; `opaque` receives objects that are no trees (they
+    become null)."""
     if isinstance(node, torch.Tensor):
         return leaf(node, path)
     inner = children(node)
@@ -57,19 +57,19 @@ def describe(
 
 
 def literal(value: Any) -> Any:
-    """A Python literal as a schedule file spells it: JSON has neither infinities nor nan."""
+    """Spell a Python literal for a schedule file. JSON has neither infinities nor nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
     return value
 
 
 def clean(name: str) -> str:
-    """`name` with the characters that ids may not contain replaced."""
+    """Replace the characters that ids may not contain."""
     return re.sub(r"[^A-Za-z0-9_.~-]", "~", name) or "~"
 
 
 class UniqueNames:
-    """Hands out each name once: the second `x` becomes `x_2`."""
+    """Returns each name once: the second `x` becomes `x_2`."""
 
     def __init__(self, taken: set[str]) -> None:
         self._taken = taken

@@ -1,4 +1,4 @@
-"""Which nodes of a traced graph share a storage, and how they lie in it."""
+"""Storages that nodes of a traced graph share, and their layouts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import facts
 
 
 def base(node: Node) -> Node | None:
-    """The node whose storage `node` shares, None if it has its own."""
+    """Return the node whose storage `node` shares, or None if it has its own."""
     if node.op != "call_function":
         return None
     source = node
@@ -31,7 +31,7 @@ def root(node: Node) -> Node:
 
 
 def layout(node: Any) -> Any:
-    """All that distinguishes two tensors on one storage; None for what is no tensor."""
+    """Return everything that distinguishes two tensors on one storage; None for other values."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None

@@ -1,4 +1,4 @@
-"""Knows, while a model runs, which of its modules and which line of its code is running."""
+"""Tracks the module and the line of code that run in a forward."""
 
 from __future__ import annotations
 
@@ -21,18 +21,23 @@ if TYPE_CHECKING:
 
 
 class AttributeWatch(TorchFunctionMode):
-    """`changed(module path, place)` is called whenever either changes. `made(function, result)` stands in for what
-    functions of tensors return. Hooks are global: the model is not touched. Raises CaptureError where forward does what
-    no schedule can hold, or something else than in its last run."""
+    """Tracks the running module and line. Hooks are global, so the model does not change. Raises CaptureError for calls
+    that no schedule can contain, and for calls that differ from the last run.
+
+    Args:
+        model: The model.
+        changed: Called with the module's path and the place whenever either changes.
+        substitute: Called with each function of tensors and its result; returns the result to use.
+    """
 
     def __init__(
         self,
         model: torch.nn.Module,
         changed: Callable[[str, SourcePlace], None],
-        made: Callable[[Any, Any], Any] | None = None,
+        substitute: Callable[[Any, Any], Any] | None = None,
     ) -> None:
         super().__init__()
-        self._made = made
+        self._substitute = substitute
         self._names: dict[int, str] = {}
         for name, module in model.named_modules(remove_duplicate=True):
             self._names[id(module)] = name
@@ -50,7 +55,7 @@ class AttributeWatch(TorchFunctionMode):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """While the model's forward runs. After an exception `module` still names the module that failed."""
+        """Track the model's forward in the `with` block. After an exception `module` is the module that failed."""
         self.stack, self.place = [], SourcePlace()
         hooks = (register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave))
         try:
@@ -65,8 +70,8 @@ class AttributeWatch(TorchFunctionMode):
 
     @contextmanager
     def within(self, path: str, caller: SourcePlace) -> Iterator[None]:
-        """While the module at `path` runs without having been called. caller: the line that calls it in the model, if
-        it is the user's."""
+        """Track the module at `path`, which runs without a call. caller: the line of the model that calls it, if it is
+        the user's."""
         self.stack.append(path)
         self._outer = caller
         self._changed(path, self.place)
@@ -77,12 +82,12 @@ class AttributeWatch(TorchFunctionMode):
             self.stack.remove(path)
 
     def expect_without(self, parts: list[tuple[int, int]]) -> None:
-        """From now on forward makes the calls of its first run but for these, from one up to another."""
+        """Expect the calls of the first run without these ranges from now on."""
         self._calls = self._calls.without(parts)
 
     @contextmanager
     def followed_by(self, recorder: CallRecorder) -> Iterator[None]:
-        """Meanwhile `recorder` is reported what forward asks of torch."""
+        """Report forward's calls of torch to `recorder` in the `with` block."""
         self._recorder = recorder
         try:
             yield
@@ -91,7 +96,7 @@ class AttributeWatch(TorchFunctionMode):
 
     @contextmanager
     def repeating(self, replay: CallReplay) -> Iterator[None]:
-        """Meanwhile nothing is computed: `replay` says what functions of tensors return."""
+        """Compute nothing in the `with` block: `replay` returns the results of functions of tensors."""
         self._replay = replay
         try:
             yield
@@ -99,11 +104,11 @@ class AttributeWatch(TorchFunctionMode):
             self._replay = None
 
     def forget(self) -> None:
-        """Whatever forward did so far."""
+        """Forget the calls so far."""
         self._calls, self._recorder = SeenCalls(), None
 
     def finished(self, returned: list[torch.Tensor]) -> None:
-        """Forward has returned these tensors."""
+        """Report the tensors that forward returned."""
         if self._recorder is not None:
             self._recorder.finished(returned)
 
@@ -122,17 +127,17 @@ class AttributeWatch(TorchFunctionMode):
         called, named = as_conversion(func, kwargs or {})
         if self._replay is not None:
             result = self._replay.called(called, args, named, self.module, place)
-            return result if self._made is None else self._made(func, result)
+            return result if self._substitute is None else self._substitute(func, result)
         differs = self._calls.differs(called, args, named)
         if differs:
             raise self._other_step(differs)
         try:
             result = func(*args, **(kwargs or {}))
         except Exception as error:
-            self._note(called, args, named, error, place)  # which forward may handle
+            self._note(called, args, named, error, place)  # forward may handle it
             raise
         self._note(called, args, named, result, place)
-        return result if self._made is None else self._made(func, result)
+        return result if self._substitute is None else self._substitute(func, result)
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, place: SourcePlace) -> None:
         if self._recorder is not None:

@@ -1,9 +1,8 @@
-"""Writes into parts of a tensor, as functionalization leaves them: a copy of the part, then a copy of the whole with
-it.
+"""Simplifies writes into parts of a tensor. Functionalization turns each into a copy of the part and a copy of the
+whole.
 
-A forward that writes `y[:, 1:5] += x` is traced with two such copies, and its backward with four more. What is written
-where it came from, or copied only to be written, goes; what stays, the linker lets write in place where the old tensor
-dies.
+`y[:, 1:5] += x` is traced with two such copies, and its backward with four more. This module removes copies of parts
+that are only written, and writes of a part to its own place. The linker runs the rest in place if the old tensor dies.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _THROUGH = {name: form.through for name, form in IN_PLACE.items() if form.throug
 
 
 def simplify_writes(graph: Graph, replace: Replace) -> None:
-    """replace: gives all who read a node another one that has the same values, where that may be."""
+    """Simplify the writes of `graph`. replace: replaces a node by another with equal values, where that is allowed."""
     for node in graph.nodes:
         view = _THROUGH.get(_name(node))
         if view is None or node.kwargs or any(isinstance(argument, Node) for argument in node.args[2:]):
@@ -39,7 +38,7 @@ def simplify_writes(graph: Graph, replace: Replace) -> None:
 
 
 def _before_copies(node: Argument) -> Argument:
-    """What a copy was made of: its values are written, wherever they come from."""
+    """The tensor before a chain of copies."""
     while isinstance(node, Node) and _name(node) in ("aten.clone", "aten.copy"):
         source = node.args[1 if _name(node) == "aten.copy" else 0]
         if not _same_kind(source, node):
@@ -49,7 +48,7 @@ def _before_copies(node: Argument) -> Argument:
 
 
 def _overwritten(node: Node) -> Argument:
-    """What `node` writes into, without earlier writes of the very part that nobody else reads."""
+    """The tensor that `node` writes into, without earlier unread writes of the same part."""
     onto = node.args[0]
     while (
         isinstance(onto, Node)
@@ -64,7 +63,7 @@ def _overwritten(node: Node) -> Argument:
 
 
 def _is_part(written: object, view: str, node: Node) -> bool:
-    """Whether it is the part of the tensor that it is written into."""
+    """Whether the written tensor is the part of the tensor that it replaces."""
     return (
         isinstance(written, Node)
         and _name(written) == view

@@ -1,4 +1,4 @@
-"""What a collective costs: the latency of a rank's link, and the bytes that go through it at its bandwidth.
+"""The cost of a collective: the latency of a rank's link, and the time of its bytes at the link's bandwidth.
 
 Collectives are never measured: all ranks would have to take part. An all-reduce sends its tensor twice (a
 reduce-scatter and an all-gather); an all-gather and a reduce-scatter send what the larger tensor has beyond the smaller
@@ -23,15 +23,15 @@ def is_collective(op: Op) -> bool:
 
 def communication(graph: Graph, op: Op, device: Device) -> Cost:
     """Time and workspace of one collective on `device`."""
-    given = sum(graph.values[value].type.nbytes for value in op.reads)
-    made = sum(graph.values[value].type.nbytes for value in op.writes if value is not None)
-    sent = COLLECTIVES[op.op].sent * (abs(made - given) or made)
+    argument_bytes = sum(graph.values[value].type.nbytes for value in op.reads)
+    result_bytes = sum(graph.values[value].type.nbytes for value in op.writes if value is not None)
+    sent = COLLECTIVES[op.op].sent * (abs(result_bytes - argument_bytes) or result_bytes)
     ns = device.link.latency_ns + round(sent / device.link.bandwidth * 1e9)
-    return Cost(ns=ns, workspace=_workspace(op, given, made) if device.kind == "cpu" else 0)
+    return Cost(ns=ns, workspace=_workspace(op, argument_bytes, result_bytes) if device.kind == "cpu" else 0)
 
 
-def _workspace(op: Op, given: int, made: int) -> int:
-    """Gloo gathers into a second tensor, and reduces all that it is to scatter. NCCL works in place."""
+def _workspace(op: Op, argument_bytes: int, result_bytes: int) -> int:
+    """Gloo gathers into a second tensor, and reduces the whole tensor before it scatters. NCCL works in place."""
     if op.op.endswith("all_gather_into_tensor"):
-        return made
-    return given if op.op.endswith("reduce_scatter_tensor") else 0
+        return result_bytes
+    return argument_bytes if op.op.endswith("reduce_scatter_tensor") else 0

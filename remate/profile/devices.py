@@ -18,8 +18,8 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Link(msgspec.Struct, frozen=True):
-    """How a rank communicates with the others of its mesh. latency_ns: of one collective, however small. bandwidth:
-    bytes/s, each way."""
+    """The link of a rank to the others of its mesh. latency_ns: least time of a collective. bandwidth: bytes/s, each
+    way."""
 
     latency_ns: int
     bandwidth: float
@@ -52,7 +52,7 @@ class Device(msgspec.Struct, frozen=True):
 
 # Launch: a Python loop over resolved overloads issues an operation every 3 to 5 µs to a GPU.
 _LAUNCH_CUDA = 4_000
-# NCCL's collectives within a machine take about 12 µs however small they are, and 80% of the link's bandwidth.
+# NCCL's collectives within a machine take at least about 12 µs, and reach 80% of the link's bandwidth.
 _NCCL_NS, _NCCL = 12_000, 0.8
 # Gloo between two processes of one machine: 200 µs, and 1 GB/s.
 _GLOO = Link(200_000, 1e9)
@@ -61,8 +61,8 @@ _GLOO = Link(200_000, 1e9)
 _EFFICIENCY_CUDA = (0.65, 0.7, 0.85)
 
 # NVIDIA H100/H200 SXM data sheets (figures without sparsity): FP64 tensor 67 TFLOP/s, FP32 67, TF32 494.7, FP16 and
-# BF16 989.4, FP8 1978.9. PyTorch keeps float32 products off TF32 unless told otherwise, so f32 stands with 67;
-# convolutions do use TF32 (torch.backends.cudnn.allow_tf32), which the key "tf32" is for.
+# BF16 989.4, FP8 1978.9. PyTorch computes float32 products without TF32 by default, so f32 is 67; convolutions use
+# TF32 (torch.backends.cudnn.allow_tf32), with the key "tf32".
 _HOPPER_MATRIX = {
     "f64": 67e12,
     "f32": 67e12,

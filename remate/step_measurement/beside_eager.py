@@ -41,7 +41,7 @@ class TrialError(RemateError):
 
 
 class PagedLane(msgspec.Struct, frozen=True):
-    """What a lane moves in a step, and for how long the step waits for it.
+    """The traffic of a lane in a step, and the time that the step waits for it.
 
     Attributes:
         direction: Of the copies.
@@ -83,7 +83,7 @@ class Trial(msgspec.Struct, frozen=True):
     curve: MemoryCurve | None = None  # memory over a step of the schedule, if requested
     predicted: int = 0  # predicted peak of the schedule in bytes, by its engine
     parameters: int = 0  # bytes of parameters, where both peaks count them because the schedule pages some
-    lanes: tuple[PagedLane, ...] = ()  # what is paged
+    lanes: tuple[PagedLane, ...] = ()  # paged values
 
     @property
     def ratios(self) -> list[float]:
@@ -258,15 +258,15 @@ def try_schedule(
     counted = parameter_bytes(expanded.graph) if linked is not None and linked.parameters_paged else 0
     predicted, held = predicted_peak(applied, dims), eager_peak + counted
     lanes = () if linked is None else tuple(_lanes(moved, simulate(linked)))
-    told = beyond, parted, followed, predicted, counted, lanes
-    return Trial(held, peak, *taken, difference, scale, tuple(losses), *told)
+    results = beyond, parted, followed, predicted, counted, lanes
+    return Trial(held, peak, *taken, difference, scale, tuple(losses), *results)
 
 
 def _lanes(moved: Sequence[tuple[MeasuredLane, ...]], timeline: Timeline) -> Iterator[PagedLane]:
     for lane in timeline.lanes:
-        steps = [one for lanes in moved for one in lanes if one.direction == lane.direction]
+        steps = [measured for lanes in moved for measured in lanes if measured.direction == lane.direction]
         if steps:
-            waited = int(median(one.waited for one in steps))
+            waited = int(median(measured.waited for measured in steps))
             yield PagedLane(lane.direction, steps[-1].nbytes, lane.nbytes, waited, lane.stall)
 
 

@@ -168,5 +168,5 @@ def _view(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
     ids=["view", "parameter"],
 )
 def test_such_a_model_is_not_planned(other: Any, told: str) -> None:
-    with pytest.raises(CaptureError, match=rf"forward writes into {told}(.|\n)*make the other from it in forward"):
+    with pytest.raises(CaptureError, match=rf"forward writes into {told}(.|\n)*derive the other in forward"):
         plan(Sharing(other), (X,), budget="100%", cost="cpu", dims="none")

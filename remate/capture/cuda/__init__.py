@@ -1,1 +1,1 @@
-"""The step that CUDA runs, captured where there is no GPU."""
+"""Captures CUDA's step on a machine without a GPU."""

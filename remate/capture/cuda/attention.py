@@ -1,8 +1,8 @@
 """Which kernel `scaled_dot_product_attention` runs on CUDA, by architecture, version of torch and arguments.
 
-The choice is compiled into CUDA builds of torch and asks the GPU; these rows state it where there is neither. Their
-source is `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of torch 2.13 and 2.14. Everything else about attention
-(padding, masks, shapes of what is saved) is torch's own code, in every build.
+CUDA builds of torch select the kernel in C++, by properties of the GPU. These rows state the same rules for other
+machines. Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of torch 2.13 and 2.14. Everything else about
+attention (padding, masks, shapes of saved tensors) is torch's own code, in every build.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DTYPES = {5: torch.float16, 6: torch.float32, 7: torch.float64, 11: torch.bool,
 
 
 class TensorFacts(msgspec.Struct, frozen=True):
-    """What the choice asks of a tensor. dtype: None for those that no fused kernel takes."""
+    """The properties of a tensor that the selection reads. dtype: None for dtypes that no fused kernel supports."""
 
     dtype: torch.dtype | None
     needs_grad: bool
@@ -32,7 +32,7 @@ class TensorFacts(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A call of attention on a device. trains: a gradient of query, key or value is wanted."""
+    """A call of attention on a device. trains: query, key or value requires a gradient."""
 
     capability: Capability
     cudnn: int
@@ -48,13 +48,12 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def head(self) -> int:
-        """Size of a head of the query."""
+        """The size of a head of the query."""
         return self.query.shape[-1]
 
 
 class Kernel(msgspec.Struct, frozen=True):
-    """number: of the kernel among those of torch. enabled: whether the user allows it. takes: what all has to be
-    true."""
+    """A kernel. number: in torch. enabled: whether the user allows it. takes: conditions that must all hold."""
 
     number: int
     enabled: Callable[[], bool]
@@ -62,7 +61,7 @@ class Kernel(msgspec.Struct, frozen=True):
 
 
 def choice(call: Call) -> int:
-    """The number of the kernel that runs (`torch.nn.attention.SDPBackend`), -1 for none."""
+    """Return the number of the kernel that runs (`torch.nn.attention.SDPBackend`), -1 for none."""
     order = (CUDNN, FLASH, EFFICIENT, MATH) if call.capability[0] in (9, 10) else (FLASH, EFFICIENT, MATH, CUDNN)
     for kernel in order:
         if kernel.enabled() and all(condition(call) for condition in kernel.takes):
@@ -71,7 +70,7 @@ def choice(call: Call) -> int:
 
 
 def read(facts: Any, capability: Capability, dropout: float, causal: bool, grouped: bool, grad_mode: bool) -> Call:
-    """A call as C++ describes it: query, key, value and mask in turn."""
+    """Read a call from C++'s description: query, key, value and mask in turn."""
     tensors: list[TensorFacts | None] = []
     at = 0
     for _ in range(4):
@@ -106,7 +105,7 @@ def read(facts: Any, capability: Capability, dropout: float, causal: bool, group
 
 
 def cudnn_version() -> int:
-    """Of the cuDNN that builds of this torch for CUDA 13 come with."""
+    """The version of cuDNN in builds of this torch for CUDA 13."""
     return 92400 if release(torch.__version__) >= (2, 14) else 92000
 
 
@@ -122,7 +121,7 @@ def _no_empty_sequence(call: Call) -> bool:
 
 
 def _side_by_side(call: Call) -> bool:
-    """Elements of a head, and of a row of the mask, lie next to each other."""
+    """Elements of a head, and of a row of the mask, are adjacent in memory."""
     tensors = (call.query, call.key, call.value, *((call.mask,) if call.mask else ()))
     return all(tensor.strides[-1] == 1 for tensor in tensors)
 
@@ -148,7 +147,7 @@ def _heads_or_groups(call: Call) -> bool:
 
 
 def _cudnn_groups(call: Call) -> bool:
-    """Keys and values may be in groups of their own sizes."""
+    """Keys and values may have fewer heads than the query."""
     if not call.grouped:
         return _same_heads(call)
     return all(call.query.shape[1] % tensor.shape[1] == 0 for tensor in (call.key, call.value))
@@ -170,7 +169,7 @@ def _ampere(call: Call) -> bool:
 
 
 def _plain_mask(call: Call) -> bool:
-    """Broadcast along batch and heads at most, and without a gradient."""
+    """The mask is broadcast along batch and heads at most, and has no gradient."""
     if call.mask is None:
         return True
     if call.mask.needs_grad:
@@ -221,7 +220,7 @@ def _flash_heads(call: Call) -> bool:
 
 
 def _flash_trains(call: Call) -> bool:
-    """Large heads have no backward where a block has little memory of its own."""
+    """Large heads have no backward on GPUs with little shared memory per block."""
     if not call.trains or not ((8, 6) <= call.capability <= (8, 9) or call.capability[0] == 12):
         return True
     return call.head <= 192 or (not call.dropout and call.head > 224)

@@ -1,9 +1,8 @@
-"""A CUDA device that has no memory and runs nothing: enough for torch's own dispatch to choose every operator that it
-would choose for tensors on CUDA.
+"""A CUDA device without memory that runs nothing, with which torch's own dispatch selects the operators for CUDA.
 
-Autograd's threads ask the device for streams and events; a build of torch for the CPU has nobody to answer.
-`no_gpu.cpp` does, compiled against the headers of this torch (two seconds, once for a process). What torch's Python
-asks of `torch.cuda` is answered for one device of the requested capability. Both are put back afterwards.
+Autograd's threads need streams and events of the device, which a CPU build of torch does not have. `no_gpu.cpp`
+provides them; it is compiled against the headers of this torch (two seconds, once per process). Functions of
+`torch.cuda` report one device of the requested capability. Both are restored afterwards.
 """
 
 from __future__ import annotations
@@ -33,15 +32,21 @@ _CHOOSE = ctypes.CFUNCTYPE(
 
 @contextlib.contextmanager
 def no_gpu(capability: Capability, name: str, memory: int) -> Iterator[None]:
-    """Meanwhile torch has one CUDA device of this capability, of which only fake tensors can be made. memory: bytes.
+    """Give torch one CUDA device for fake tensors in the `with` block.
 
-    Raises CaptureError where there is a GPU, or no compiler.
+    Args:
+        capability: Compute capability.
+        name: Name of the device.
+        memory: Bytes.
+
+    Raises:
+        CaptureError: There is a GPU, or no compiler.
     """
     with _ONE_AT_A_TIME:
         if torch.cuda.is_available():
             raise CaptureError(
-                "a step for a named GPU is captured where there is none, and this machine has one",
-                hint='device="cuda" plans for the GPU that is here',
+                "a step for a named GPU is captured on machines without a GPU, and this machine has one",
+                hint='device="cuda" plans for the GPU of this machine',
             )
         library = _library()
         with contextlib.ExitStack() as stack:
@@ -57,18 +62,18 @@ def no_gpu(capability: Capability, name: str, memory: int) -> Iterator[None]:
 
 @functools.cache
 def _library() -> Any:
-    """The compiled `no_gpu.cpp`; it stays loaded."""
+    """Compile and load `no_gpu.cpp`. It stays loaded."""
     root = Path(torch.__file__).parent
     source = Path(__file__).with_name("no_gpu.cpp")
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "no_gpu.so"
+        library = Path(folder) / "no_gpu.so"
         command = [_compiler(), "-std=c++20", "-O1", "-shared", "-fPIC", "-I", str(root / "include"), str(source)]
-        command += ["-o", str(made), "-L", str(root / "lib"), "-lc10", "-ltorch_cpu"]
+        command += ["-o", str(library), "-L", str(root / "lib"), "-lc10", "-ltorch_cpu"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["it says nothing"])[0]
             raise CaptureError(f"the C++ compiler fails on the stand-in for a GPU: {said}", hint=_COMPILER)
-        return ctypes.CDLL(str(made))
+        return ctypes.CDLL(str(library))
 
 
 _COMPILER = "install g++ or clang++ (the variable CXX names another), or plan on a machine with a GPU"
@@ -81,13 +86,13 @@ def _compiler() -> str:
         return get_cpp_compiler()
     except Exception:  # what torch raises where it finds none has no stable type
         raise CaptureError(
-            'device="cuda:..." needs a C++ compiler where there is no GPU, and torch finds none', hint=_COMPILER
+            'device="cuda:..." needs a C++ compiler on a machine without a GPU, and torch finds none', hint=_COMPILER
         ) from None
 
 
 @contextlib.contextmanager
 def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
-    """What Python code asks of `torch.cuda`, and the way tensors on CUDA are made."""
+    """Replacements for functions of `torch.cuda`, and for the creation of tensors on CUDA."""
     state = torch.zeros(16, dtype=torch.uint8)  # as much as a generator of CUDA has
     answers: dict[str, Any] = {
         "is_available": lambda: True,
@@ -111,7 +116,7 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         for key, answer in answers.items():
             setattr(torch.cuda, key, answer)
         fake_mode.avoid_device_init = property(lambda mode: True)  # torch.tensor(0, device="cuda") begins on the CPU
-        # Known to cuDNN on a GPU only. Another size there is noticed at the first step.
+        # Only cuDNN on a GPU knows it. The first step there detects another size.
         binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
         yield
     finally:

@@ -1,4 +1,4 @@
-"""A model and a call of it on a GPU that is not here."""
+"""A model and a call of it on a GPU that this machine does not have."""
 
 from __future__ import annotations
 
@@ -16,14 +16,25 @@ from .rules import rules
 
 @contextlib.contextmanager
 def on_cuda(call: RecordedCall, capability: Capability, name: str, memory: int) -> Iterator[RecordedCall]:
-    """The call as it would be made on a GPU of this capability; an ambient autocast of the CPU is CUDA's meanwhile.
-    name, memory: what torch says of the GPU; bytes.
+    """Yield the call on a GPU of this capability. An ambient autocast of the CPU becomes CUDA's.
 
-    Raises CaptureError.
+    Args:
+        call: The call.
+        capability: Compute capability.
+        name: The GPU's name in torch.
+        memory: The GPU's memory in bytes.
+
+    Raises:
+        CaptureError: See `no_gpu`.
     """
-    with no_gpu(capability, name, memory), rules(), fake_call(call, "cuda") as made, contextlib.ExitStack() as stack:
+    with (
+        no_gpu(capability, name, memory),
+        rules(),
+        fake_call(call, "cuda") as cuda_call,
+        contextlib.ExitStack() as stack,
+    ):
         if torch.is_autocast_enabled("cpu"):
             dtype = torch.get_autocast_dtype("cpu")
             stack.enter_context(torch.autocast("cpu", enabled=False))
             stack.enter_context(torch.autocast("cuda", dtype))
-        yield made
+        yield cuda_call

@@ -1,4 +1,4 @@
-"""What torch decides in code that only its CUDA builds have; the rest is torch's own dispatch, in every build.
+"""Rules for decisions that are compiled into CUDA builds of torch only. The rest is torch's dispatch, in every build.
 
 | operator | rule | source, torch |
 |---|---|---|
@@ -6,9 +6,9 @@
 2.14 |
 | those of `WHOLE` | stay one operator | `native_functions.yaml`: `CUDA:` beside `CompositeImplicitAutograd:`, 2.13 and
 2.14 |
-| `ctc_loss` | refused: the GPU itself is asked whether cuDNN's kernel runs | `aten/src/ATen/native/LossCTC.cpp`, 2.13
+| `ctc_loss` | refused: whether cuDNN's kernel runs depends on the GPU | `aten/src/ATen/native/LossCTC.cpp`, 2.13
 and 2.14 |
-| `gru_cell` | refused: its fused kernel's results have no types but those of a run | `aten/src/ATen/native/RNN.cpp`,
+| `gru_cell` | refused: its fused kernel has no meta function | `aten/src/ATen/native/RNN.cpp`,
 2.13 |
 """
 
@@ -24,7 +24,7 @@ import torch
 from ...errors import CaptureError
 from ..eager_kernels import RefusedOperatorError
 
-# Operators with a kernel for CUDA that builds for the CPU lack, and decompose instead.
+# Operators with a kernel for CUDA, which CPU builds lack and decompose.
 WHOLE = ("_fused_rms_norm", "silu_backward", "mish_backward")
 REFUSED: tuple[Any, ...] = (
     torch.ops.aten.ctc_loss.IntList,
@@ -37,7 +37,7 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 @contextlib.contextmanager
 def rules() -> Iterator[None]:
-    """Meanwhile operators on CUDA are those that a CUDA build calls."""
+    """Let operators on CUDA be those of a CUDA build, in the `with` block."""
     library: Any = torch.library.Library("aten", "IMPL")
     tables = {operator: dict(operator.py_kernels) for operator in REFUSED}
     try:
@@ -58,7 +58,7 @@ def rules() -> Iterator[None]:
 
 def _refuse(operator: Any, *args: Any, **kwargs: Any) -> Any:
     raise RefusedOperatorError(
-        f"what {operator} runs on CUDA is known on a GPU only", hint="plan this model on a machine with a GPU"
+        f"which kernel {operator} runs on CUDA is known only on a GPU", hint="plan this model on a machine with a GPU"
     )
 
 

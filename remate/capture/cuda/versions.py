@@ -1,4 +1,4 @@
-"""The versions of PyTorch whose choices on CUDA the rules state."""
+"""The versions of PyTorch for which there are rules of CUDA."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def release(version: str) -> tuple[int, int]:
 
 
 def without_rules(version: str) -> str:
-    """What to report of a step that was captured by rules under a PyTorch that has none of its own; "" if it has."""
+    """Return a warning about a step that was captured by rules of another PyTorch, or ""."""
     try:
         if release(version) in RULED:
             return ""
-    except ValueError:  # a text of somebody's own in a file
+    except ValueError:  # a version in a file can be any text
         pass
     known = " and ".join(f"{major}.{minor}" for major, minor in RULED)
     return (

@@ -1,3 +1,3 @@
-"""Blocks that do the same are traced once: found by what forward asks of torch in each, call by call; traced by one of
-them alone; and their graphs put where the others stand.
+"""Traces equal blocks once. Blocks are equal if they make the same calls of torch. One of them is traced individually,
+and its graph is pasted at the places of the others.
 """

@@ -1,7 +1,7 @@
-"""Which calls of modules do the same: ask the same of torch, in the same order, with the same of their tensors.
+"""Finds calls of modules that do the same: equal calls of torch, in equal order, with the corresponding tensors.
 
-What forward reads to decide that (attributes, layer numbers, globals, closures, the clock) does not matter then: every
-one of these modules has run, and what came of it is compared.
+The attributes, layer numbers, globals, closures and the clock that forward reads do not matter, because each of these
+modules has run, and the resulting calls are compared.
 """
 
 from __future__ import annotations
@@ -15,22 +15,27 @@ from .candidates import LEAST, SHARE
 from .recording import BlockCall, CallRecorder, Event, Modes
 from .specs import GRAD, OPAQUE, Tensor, is_opaque, renamed, tensors
 
-_LOOKS_FARTHER = ("as_strided", "as_strided_", "set_", "resize_", "resize_as_")  # than the layout of a tensor
+_LOOKS_FARTHER = (
+    "as_strided",
+    "as_strided_",
+    "set_",
+    "resize_",
+    "resize_as_",
+)  # functions that read more than the layout of a tensor
 
 
 class CallForm(msgspec.Struct, frozen=True):
-    """What a call does, with names of its own for tensors. key: equal for calls that do the same. inputs, outputs:
-    numbers of the tensors that it is given, and of those that it makes and returns. made: spec of the result."""
+    """A comparable form of a call. key: equal for calls that do the same. inputs, outputs: numbers of the tensors that
+    it receives, and of those that it creates and returns. result: spec of the result."""
 
     key: Any
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    made: Any
+    result: Any
 
 
 class CallBlock(msgspec.Struct, frozen=True):
-    """A call that is not traced. used: of its outputs, whether anything is computed from them. modes: in which it
-    begins."""
+    """A call that is not traced. used: for each output, whether anything is computed from it. modes: at its start."""
 
     call: BlockCall
     form: CallForm
@@ -39,41 +44,41 @@ class CallBlock(msgspec.Struct, frozen=True):
 
 
 def form(call: BlockCall, events: Sequence[Event]) -> CallForm | None:
-    """None for what cannot be compared. events: of all of forward."""
+    """Return the form of a call, or None if it cannot be compared. events: those of the whole forward."""
     names: dict[int, Any] = {number: ("own", name) for number, (name, _, _) in call.own.items()}
     inputs = [tensor for tensor in tensors(call.given) if tensor.number not in names]
     names |= {tensor.number: ("in", at) for at, tensor in enumerate(inputs)}
     own = tuple((name, layout, kind) for name, layout, kind in call.own.values())
-    made_here: dict[int, None] = {}
+    created: dict[int, None] = {}
 
     def known(tensor: Tensor) -> Any:
         return names.get(tensor.number, OPAQUE), tensor.layout
 
-    def made(tensor: Tensor) -> Any:
+    def numbered(tensor: Tensor) -> Any:
         if tensor.number not in names:
             names[tensor.number] = ("at", len(names))
-            made_here[tensor.number] = None
+            created[tensor.number] = None
         return known(tensor)
 
     steps = []
     for event in events[call.start : call.end]:
         inside = _below(call.path, event.module)
         args = renamed(event.args, known)
-        steps.append((event.function, args, renamed(event.made, made), inside, event.place, event.modes))
+        steps.append((event.function, args, renamed(event.result, numbered), inside, event.place, event.modes))
         farther = getattr(event.function, "__name__", "") in _LOOKS_FARTHER
         if farther or inside is None or event.opaque or is_opaque(args):
             return None
-    result = renamed(call.made, known)
-    outputs = tuple(dict.fromkeys(t.number for t in tensors(call.made) if t.number in made_here))
-    if is_opaque((result, call.given)) or {t.number for t in tensors(call.made)} & call.own.keys():
+    result = renamed(call.result, known)
+    outputs = tuple(dict.fromkeys(t.number for t in tensors(call.result) if t.number in created))
+    if is_opaque((result, call.given)) or {t.number for t in tensors(call.result)} & call.own.keys():
         return None
     key = (type(call.module), own, renamed(call.given, known), tuple(steps), result)
-    return CallForm(key, tuple(t.number for t in inputs), outputs, call.made)
+    return CallForm(key, tuple(t.number for t in inputs), outputs, call.result)
 
 
 def blocks(recorder: CallRecorder, delivered: Sequence[int]) -> list[list[CallBlock]]:
-    """Calls that do the same, by kind; of calls within calls the outer ones. None where most of forward would be traced
-    all the same. delivered: numbers of tensors that get a gradient from outside."""
+    """Return equal calls, grouped; of nested calls the outer ones. The result is empty if most of forward would be
+    traced anyway. delivered: numbers of tensors that get a gradient from outside."""
     uses = _Uses(recorder, delivered)
     usable = {id(call) for call in recorder.settled() if call.start < call.end and not uses.adds_gradients(call)}
     enough = SHARE * len(recorder.events)
@@ -99,24 +104,24 @@ def blocks(recorder: CallRecorder, delivered: Sequence[int]) -> list[list[CallBl
 
 
 def _outer(calls: Sequence[BlockCall], usable: set[int]) -> list[BlockCall]:
-    """Of the usable ones those that are part of no other."""
+    """The usable calls that are in no other usable call."""
     inner: set[int] = set()
-    for call in calls:  # what is part of a call comes after it
+    for call in calls:  # nested calls follow the outer one
         if call.above is not None and (id(call.above) in usable or id(call.above) in inner):
             inner.add(id(call))
     return [call for call in calls if id(call) in usable and id(call) not in inner]
 
 
 class _Uses:
-    """When each tensor is used, first and last, by event; what forward returns is used at the end."""
+    """The first and last event that uses each tensor. Returned tensors are used at the end."""
 
     def __init__(self, recorder: CallRecorder, delivered: Sequence[int]) -> None:
         self._events = recorder.events
         self.first: dict[int, int] = {}
         self.last: dict[int, int] = {}
-        self._differentiated: dict[int, int] = {}  # the last use that a gradient may come from
+        self._differentiated: dict[int, int] = {}  # the last use that may contribute a gradient
         for at, event in enumerate(recorder.events):
-            passes = any(tensor.layout[GRAD] for tensor in tensors(event.made))
+            passes = any(tensor.layout[GRAD] for tensor in tensors(event.result))
             for tensor in tensors(event.args):
                 self.first.setdefault(tensor.number, at)
                 self.last[tensor.number] = at
@@ -126,21 +131,21 @@ class _Uses:
         self._differentiated |= dict.fromkeys(delivered, len(recorder.events))
 
     def closed(self, call: BlockCall, form_of_call: CallForm) -> bool:
-        """Nothing that a call makes is used elsewhere, but for what it returns, and nothing of its own."""
-        within = {tensor.number for event in self._events[call.start : call.end] for tensor in tensors(event.made)}
+        """Whether only the results of a call are used elsewhere, and none of its own parameters and buffers."""
+        within = {tensor.number for event in self._events[call.start : call.end] for tensor in tensors(event.result)}
         leaking = within.difference(call.own, form_of_call.inputs, form_of_call.outputs)
         own = all(self.first.get(n, call.start) >= call.start and self.last.get(n, -1) < call.end for n in call.own)
         return own and all(self.last.get(number, -1) < call.end for number in leaking)
 
     def adds_gradients(self, call: BlockCall) -> bool:
-        """Whether a gradient that a call gives is added to one that was there before. Autograd does that within the
-        call's backward, where a node that stands for it cannot; see `pasting`."""
+        """Whether a gradient of a call is added to an earlier gradient. Autograd adds them within the call's backward,
+        which the node of an opaque block cannot do; see `pasting`."""
         given = [tensor.number for tensor in tensors(call.given) if tensor.layout[GRAD]]
         return any(self._differentiated.get(number, -1) >= call.end for number in given)
 
 
 def _below(path: str, module: str) -> str | None:
-    """The path of a module from the one at `path`; None if it is not below."""
+    """The path of a module relative to `path`; None if it is not below."""
     if module == path:
         return ""
     return module.removeprefix(f"{path}.") if module.startswith(f"{path}.") else None

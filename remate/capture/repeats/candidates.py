@@ -1,4 +1,4 @@
-"""Which modules of a model are worth a look: several that look alike, and make up most of it."""
+"""Selects modules that may be equal blocks: several that look alike and make up most of the model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 LEAST = 3
-"""Modules that do the same: tracing one on its own takes about as long as tracing it twice in its place."""
+"""Least number of equal modules. Tracing one individually takes about as long as tracing it twice in its place."""
 SHARE = 0.5
-"""Of a step, that need not be traced: below it the first run of forward, which is thrown away, costs more than that
-saves."""
+"""Least share of a step that is saved. Below it, the first run of forward, which is discarded, costs more."""
 
 
 def candidates(model: nn.Module) -> dict[str, nn.Module]:
-    """Modules that look like others: of one class, with parameters that look the same, with parts. Not those whose
-    forward somebody replaced, and those that update statistics, which are traced in their places. Empty where they are
-    but a small part of the model."""
+    """Return modules with submodules that have the same class and equal parameters. Modules with a replaced forward or
+    with updated statistics are traced in their places. The result is empty if they are a small part of the model."""
     alike: dict[Any, dict[str, nn.Module]] = {}
     for path, module in model.named_modules():
         own = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters())
@@ -36,12 +34,12 @@ def _updates_statistics(module: nn.Module) -> bool:
 
 
 def _size(module: nn.Module) -> int:
-    """A rough measure of what it does."""
+    """A rough measure of a module's work."""
     return sum(1 for _ in module.modules())
 
 
 def _all_but_first(kind: Mapping[str, nn.Module], repeated: Mapping[str, nn.Module]) -> Iterator[nn.Module]:
-    """Of one kind, those that stand in no other module of `found`."""
+    """The modules of one kind that are in no other module of `found`."""
     outer = [module for path, module in kind.items() if not any(above in repeated for above in _above(path))]
     yield from outer[1:]
 

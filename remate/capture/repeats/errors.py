@@ -1,4 +1,4 @@
-"""Why a block is traced in its place after all."""
+"""The reasons to trace a block in its place."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class UnlikeError(Exception):
-    """Something is not as it was where it was looked at before."""
+    """Raised if a block differs from its first run."""
 
 
 class OtherLayoutError(UnlikeError):
-    """The gradients of what a block makes have a different memory layout than in its template. number: of the block.
-    layouts: how they lie."""
+    """Raised if gradients of a block's outputs have another memory layout than in its template. number: of the block.
+    layouts: of the gradients."""
 
     def __init__(self, number: int, layouts: tuple[Any, ...]) -> None:
         super().__init__("a gradient has a different memory layout")

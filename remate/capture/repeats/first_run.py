@@ -1,4 +1,4 @@
-"""The first run of forward in a trace, recorded: reports whether blocks repeat before anything is traced."""
+"""Records the first run of forward in a trace, to find equal blocks before anything is traced."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .second_call import forward_recorded, recorded_forward
 
 
 class Repeats(Exception):  # noqa: N818
-    """Raised out of a trace that is given up after its first run: kinds of blocks that need be traced but once."""
+    """Raised to end a trace after its first run. kinds: blocks that need to be traced only once."""
 
     def __init__(self, kinds: list[list[CallBlock]]) -> None:
         super().__init__()
@@ -25,8 +25,8 @@ class Repeats(Exception):  # noqa: N818
 
 @contextmanager
 def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None]:
-    """The first call of `step` within is recorded, and raises Repeats if enough of it repeats. Recording never fails:
-    what cannot be recorded repeats nothing."""
+    """Record the first call of `step` in the `with` block, and raise Repeats if enough of it repeats. A call that
+    cannot be recorded has no equal blocks."""
     usual, is_first = step.forward, True
 
     def forward(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -35,13 +35,13 @@ def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None
             return usual(*leaves)
         is_first = False
         with forward_recorded(step, leaves) as recorder, replaced_forwards(modules, recording(recorder)):
-            made = usual(*leaves)
-        step.recorded = recorded_forward(step, recorder, leaves, made)
+            outputs = usual(*leaves)
+        step.recorded = recorded_forward(step, recorder, leaves, outputs)
         kinds = _kinds(step, recorder)
         if kinds:
             _again(step, usual, recorder, leaves)
             raise Repeats(kinds)
-        return made
+        return outputs
 
     vars(step)["forward"] = forward
     try:
@@ -58,9 +58,9 @@ def _kinds(step: TracedModule, recorder: CallRecorder) -> list[list[CallBlock]]:
 
 
 def _again(step: TracedModule, forward: Any, recorder: CallRecorder, leaves: Any) -> None:
-    """Forward once more, as a trace would run it: it must ask the same."""
+    """Run forward again as a trace does. It must make the same calls."""
     try:
         with step.watch.repeating(CallReplay(recorder)):
             forward(*leaves)
-    except Exception:  # forward runs code that is not repeated so, such as an autograd.Function
+    except Exception:  # forward runs code that cannot be replayed, such as an autograd.Function
         forward(*leaves)

@@ -1,4 +1,4 @@
-"""What stands in a traced graph where a block is not traced: one node for its forward, one for its backward."""
+"""Opaque blocks: two nodes, for forward and backward, represent an untraced block in a traced graph."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ FORWARD, BACKWARD, TANGENT = "forward", "backward", "tangent"
 
 torch.library.define(_NAME, "(Tensor[] of, str what) -> Tensor[]")
 STANDS_FOR: Any = torch.ops.remate_capture.stands_for.default
-"""The operator. of: tensors that flow into what it stands for. what: see `text`."""
+"""The operator of these nodes. of: the tensors that the block reads. what: see `text`."""
 
 
 Kind = tuple[tuple[int, ...], tuple[int, ...], str, str]
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """number: of the block. part: FORWARD, BACKWARD, or TANGENT for a gradient that is given to a block. made: shape,
-    strides, type and device of each result."""
+    """Describes a node. number: of the block. part: FORWARD, BACKWARD, or TANGENT for a gradient that a block receives.
+    results: shape, strides, type and device of each result."""
 
     number: int
     part: str
-    made: tuple[Kind, ...]
+    results: tuple[Kind, ...]
 
 
 def text(number: int, part: str, tensors: list[torch.Tensor]) -> str:
-    """A Standing as the operator takes it."""
+    """Encode a Standing as the operator's argument."""
     kinds = tuple(_kind(tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for t in tensors)
     return msgspec.json.encode(Standing(number, part, kinds)).decode()
 
@@ -48,14 +48,21 @@ def standing(what: str) -> Standing:
 def _made(of: list[torch.Tensor], what: str) -> list[torch.Tensor]:
     return [
         torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
-        for shape, strides, dtype, device in standing(what).made
+        for shape, strides, dtype, device in standing(what).results
     ]
 
 
 class BlockParts(msgspec.Struct, frozen=True):
-    """What stands for a block. number: of it. forward, backward: texts. plain: of its outputs, those that have no
-    gradient. tangents: layouts of the gradients of the others. wanted: for each tensor that it takes, its place among
-    the gradients, None if it has none."""
+    """The nodes of an opaque block.
+
+    Attributes:
+        number: The block's number.
+        forward: Text of the forward node.
+        backward: Text of the backward node.
+        plain: Indices of the outputs without a gradient.
+        tangents: Layouts of the gradients of the other outputs.
+        wanted: For each input the index of its gradient, or None.
+    """
 
     number: int
     forward: str
@@ -66,7 +73,7 @@ class BlockParts(msgspec.Struct, frozen=True):
 
 
 class OpaqueBlock(torch.autograd.Function):
-    """`apply(parts, *tensors)`: the outputs of a block, traced as one node, and as one more in backward."""
+    """`apply(parts, *tensors)` returns the outputs of a block, traced as one node in forward and one in backward."""
 
     @staticmethod
     def forward(ctx: Any, parts: BlockParts, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -91,7 +98,7 @@ class OpaqueBlock(torch.autograd.Function):
 
 
 class Laid(torch.autograd.Function):
-    """`apply(tensor, what)`: the tensor, whose gradient becomes the one that the text `what` describes."""
+    """`apply(tensor, what)` returns the tensor. Its gradient becomes the one that the text `what` describes."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, what: str) -> torch.Tensor:
@@ -109,8 +116,8 @@ def tangent_layout(grad: torch.Tensor) -> tuple[Any, ...]:
 
 
 def of_layout(seen: tuple[Any, ...]) -> str:
-    """The text of a gradient with the layout that `tangent_layout` found. Raises UnlikeError where none can be made."""
+    """Return the text of a gradient with the layout of `tangent_layout`. Raises UnlikeError if no tensor has it."""
     shape, strides, offset, dtype, device, conjugate, negative = seen
     if offset or conjugate or negative:
-        raise UnlikeError("a gradient is laid out as no new tensor is")
+        raise UnlikeError("a gradient has a layout that no new tensor has")
     return msgspec.json.encode(Standing(0, TANGENT, (_kind(shape, strides, dtype, device),))).decode()

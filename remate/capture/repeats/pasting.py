@@ -1,4 +1,4 @@
-"""A traced graph in which nodes stand for blocks, and then the graphs of these blocks in their places."""
+"""Replaces the nodes of opaque blocks in a traced graph by the graphs of the blocks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .template import PATH, Key, Template
 
 
 class PastedInstance(msgspec.Struct, frozen=True):
-    """template: of the block at `path`."""
+    """A block. template: the template of the block at `path`."""
 
     template: Template
     path: str
 
 
 def paste(module: GraphModule, instances: Mapping[int, PastedInstance]) -> None:
-    """Put the nodes of the templates where nodes of `module` stand for them. Raises UnlikeError where that would not be
-    the graph of the whole."""
+    """Replace the opaque nodes of `module` by the nodes of the templates. Raises UnlikeError if the result would not be
+    the graph of the whole step."""
     constants: dict[tuple[int, str], str] = {}
     copies: dict[int, dict[Node, Node]] = {}
     for node in list(module.graph.nodes):
@@ -61,7 +61,7 @@ def _copy(
     env: dict[Node, Node],
     constants: dict[tuple[int, str], str],
 ) -> None:
-    """The operations of one part before `place`."""
+    """Paste the operations of one part before `place`."""
     backward = what.part != FORWARD
     with module.graph.inserting_before(place):
         for node in instance.template.module.graph.nodes:
@@ -85,7 +85,7 @@ def _constant(module: GraphModule, source: GraphModule, name: str, constants: di
 
 
 def _meta(meta: Mapping[str, Any], number: int, path: str) -> dict[str, Any]:
-    """What is known of an operation of the block at `path`."""
+    """The metadata of an operation in the block at `path`."""
     copied = dict(meta)
     if "seq_nr" in copied:
         copied["seq_nr"] = (number, copied["seq_nr"])
@@ -94,12 +94,12 @@ def _meta(meta: Mapping[str, Any], number: int, path: str) -> dict[str, Any]:
 
 
 def _connect(module: GraphModule, place: Node, what: Standing, template: Template, env: dict[Node, Node]) -> None:
-    """Let what reads the results of `place` read those of the block, and take it away."""
+    """Let readers of `place` read the results of the block, and erase `place`."""
     forward = what.part == FORWARD
     results = template.outputs if forward else tuple(template.grads.values())
     for user in list(place.users):
         if user.target is not operator.getitem:
-            raise UnlikeError("a list of tensors is read otherwise")
+            raise UnlikeError("a list of tensors has another use")
         at = user.args[1]
         assert isinstance(at, int)
         result = env[results[at]]
@@ -111,8 +111,8 @@ def _connect(module: GraphModule, place: Node, what: Standing, template: Templat
 
 
 def _refuse_other_order(grad: Node) -> None:
-    """Autograd sums gradients as they come: (a + b1) + b2, where b1 and b2 are from one block, and within its backward.
-    Added to another afterwards they would be rounded otherwise, and later."""
+    """Refuse sums of a block's gradients with others. Autograd sums in order of arrival within the block's backward:
+    (a + b1) + b2 for b1 and b2 of one block. A sum afterwards would round differently."""
     for user in grad.users:
         is_sum = user.target is torch.ops.aten.add.Tensor and torch_api.sequence(user) is None
         if is_sum and user.args[0] is not grad:

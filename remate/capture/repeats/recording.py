@@ -1,4 +1,4 @@
-"""What forward asks of torch, call by call, and within which calls of modules."""
+"""Records forward's calls of torch, and the calls of modules around them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ AUTOCAST = ("cpu", "cuda")
 
 
 class Modes(NamedTuple):
-    """What PyTorch was told to do. casts: of each of AUTOCAST, the type. cache: whether casts are kept. hooks: for
-    tensors that backward reads."""
+    """The modes of PyTorch. casts: the autocast dtype of each device in AUTOCAST. cache: whether casts are cached.
+    hooks: on saved tensors."""
 
     grads: bool
     casts: tuple[torch.dtype | None, ...]
@@ -31,12 +31,12 @@ class Modes(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A call of a function of tensors. made: with the layouts of tensors after the call. opaque: there is something
-    among these that cannot be compared."""
+    """A call of a function of tensors. result: with the layouts of tensors after the call. opaque: arguments or result
+    cannot be compared."""
 
     function: Any
     args: Any
-    made: Any
+    result: Any
     module: str
     place: SourcePlace
     modes: Modes
@@ -44,11 +44,18 @@ class Event(NamedTuple):
 
 
 class BlockCall(msgspec.Struct):
-    """One call of a module's forward. events: `start` up to `end`. own: parameters and buffers of the module, by the
-    number of the tensor: name, layout, whether it is a parameter. given, made: specs of arguments and result. tensors:
-    the arguments themselves. fault: why it cannot be traced individually. caller: the line that called, if it is the
-    user's. graph: what autograd noted, by name. above: the call that it is part of. versions: of the tensors that it
-    was given and made, and how often they were written to then.
+    """A call of a module's forward.
+
+    Attributes:
+        start, end: The range of its events.
+        given, result: Specs of arguments and result.
+        own: Parameters and buffers of the module by tensor number: name, layout, whether it is a parameter.
+        tensors: The arguments.
+        caller: The line that called it, if it is the user's.
+        above: The call that contains it.
+        fault: Why it cannot be traced individually.
+        graph: Names of its autograd nodes.
+        versions: Its arguments and results, with their version counters.
     """
 
     module: nn.Module
@@ -60,21 +67,21 @@ class BlockCall(msgspec.Struct):
     caller: SourcePlace
     above: BlockCall | None
     end: int = 0
-    made: Any = None
+    result: Any = None
     fault: str = ""
     graph: tuple[str, ...] = ()
     versions: list[tuple[torch.Tensor, int]] = []
 
 
 class CallRecorder:
-    """Of one run of forward. Tensors have numbers, in the order in which they were met; they are kept, so that ids stay
-    theirs. failed: something was asked that cannot be recorded."""
+    """Records one run of forward. Tensors are numbered in the order of their first use, and kept alive so that their
+    ids stay unique. failed: a call could not be recorded."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.calls: list[BlockCall] = []
-        self.final: list[int] = []  # tensors that forward returned
-        self.written = 0  # attributes that forward set so far
+        self.final: list[int] = []  # numbers of the tensors that forward returned
+        self.written = 0  # number of attributes that forward has set
         self.results: list[Any] = []  # by event
         self.failed = False
         self._open: list[BlockCall] = []
@@ -86,34 +93,34 @@ class CallRecorder:
         for tensor in tensors:
             self._number(tensor)
 
-    def called(self, function: Any, args: Any, kwargs: Any, made: Any, module: str, place: SourcePlace) -> None:
-        """Call where no mode sees what is asked of tensors here."""
+    def called(self, function: Any, args: Any, kwargs: Any, result: Any, module: str, place: SourcePlace) -> None:
+        """Record a call. The caller must have disabled the modes that see calls on tensors."""
         if self.failed:
             return
         try:
-            event = function, self.given(args, kwargs), spec(made, self._tensor), module, place, _modes()
+            event = function, self.given(args, kwargs), spec(result, self._tensor), module, place, _modes()
             self.events.append(Event(*event, is_opaque((event[1], event[2], event[5].hooks))))
-            self.results.append(made)
-        except Exception:  # tensors that have no strides, and whatever else there may be
+            self.results.append(result)
+        except Exception:  # tensors without strides, and other unsupported values
             self.failed = True
 
     @contextmanager
     def trying(self) -> Iterator[None]:
-        """What is tried within may fail: then nothing more is recorded."""
+        """Stop recording if the `with` block fails."""
         try:
             yield
         except Exception:
             self.failed = True
 
     def given(self, args: Any, kwargs: Any) -> Any:
-        """Arguments of a function, as events have them."""
+        """Return the spec of a function's arguments."""
         return spec((args, kwargs), self._bare)
 
     def finished(self, tensors: Sequence[torch.Tensor]) -> None:
         self.final = [self._tensor(tensor).number for tensor in tensors]
 
     def wrote(self) -> None:
-        """Forward sets an attribute."""
+        """Record that forward sets an attribute."""
         self.written += 1
 
     def entered(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> BlockCall:
@@ -132,21 +139,21 @@ class CallRecorder:
         self._open.append(call)
         return call
 
-    def left(self, call: BlockCall, made: Any, written: int) -> None:
-        """written: `written` when it was entered."""
+    def left(self, call: BlockCall, result: Any, written: int) -> None:
+        """End a call. written: the value of `written` at its start."""
         self._open.remove(call)
-        call.end, call.made = len(self.events), spec(made, self._tensor)
+        call.end, call.result = len(self.events), spec(result, self._tensor)
         if self.written != written:
             call.fault = "it sets attributes"
         if any(tensor._version != version for tensor, version in call.versions):
             call.fault = "it writes into a tensor that it was given"
-        outputs = [self._kept[tensor.number] for tensor in tensors(call.made)]
+        outputs = [self._kept[tensor.number] for tensor in tensors(call.result)]
         call.versions += [(tensor, tensor._version) for tensor in outputs]
         call.graph, fault = _graph(outputs, self._inputs(call), [self._kept[number] for number in call.own])
-        call.fault = call.fault or fault or ("it returns an object" if is_opaque(call.made) else "")
+        call.fault = call.fault or fault or ("it returns an object" if is_opaque(call.result) else "")
 
     def settled(self) -> Iterator[BlockCall]:
-        """The calls that may be traced on its own as far as is seen in each alone, once forward is over."""
+        """Return the calls without a fault, at the end of forward."""
         met: dict[int, int] = {}
         for call in self.calls:
             met[id(call.module)] = met.get(id(call.module), 0) + 1
@@ -179,20 +186,20 @@ class CallRecorder:
 
 
 class CallReplay:
-    """The calls of a recorded run, once more: nothing is computed, every call returns what it returned."""
+    """Replays a recorded run: nothing is computed, and every call returns its recorded result."""
 
     def __init__(self, recorder: CallRecorder) -> None:
         self._recorder = recorder
         self._at = 0
 
     def called(self, function: Any, args: Any, kwargs: Any, module: str, place: SourcePlace) -> Any:
-        """What a call returned in the recorded run. Raises UnlikeError if there it was another call."""
+        """Return the recorded result of a call. Raises UnlikeError if the recorded run made another call."""
         at, self._at = self._at, self._at + 1
         before = self._recorder.events[at] if at < len(self._recorder.events) else None
         if before is None or before[:2] != (function, self._recorder.given(args, kwargs)):
-            raise UnlikeError("forward asks for something else")
+            raise UnlikeError("forward makes another call")
         if before[3:6] != (module, place, _modes()) or isinstance(self._recorder.results[at], Exception):
-            raise UnlikeError("forward asks elsewhere")
+            raise UnlikeError("forward makes the call elsewhere")
         return self._recorder.results[at]
 
     @property
@@ -203,7 +210,7 @@ class CallReplay:
 
 @contextmanager
 def replaced_forwards(modules: dict[str, nn.Module], wrap: Callable[[str, nn.Module, Any], Any]) -> Iterator[None]:
-    """Meanwhile `wrap(path, module, forward)` stands for the forward of each module."""
+    """Replace the forward of each module by `wrap(path, module, forward)` in the `with` block."""
     placed: list[nn.Module] = []
     try:
         for path, module in modules.items():
@@ -217,7 +224,7 @@ def replaced_forwards(modules: dict[str, nn.Module], wrap: Callable[[str, nn.Mod
 
 
 def recording(recorder: CallRecorder) -> Callable[[str, nn.Module, Any], Any]:
-    """For `replaced_forwards`: forward as it is, noted by `recorder`."""
+    """For `replaced_forwards`: run forward, recorded by `recorder`."""
 
     def wrap(path: str, module: nn.Module, forward: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -239,16 +246,16 @@ def _fault(module: nn.Module, inputs: list[torch.Tensor]) -> str:
     if any(part._backward_hooks or part._backward_pre_hooks for part in module.modules()):
         return "it has hooks for backward"
     if len(set(map(id, inputs))) < len(inputs):
-        return "it is given one tensor twice"
+        return "it receives a tensor twice"
     if any(tensor.requires_grad and tensor.grad_fn is None for tensor in inputs):
-        return "it is given a parameter"  # autocast keeps its casts for all of forward
+        return "it receives a parameter"  # autocast keeps its casts for all of forward
     return ""
 
 
 def _graph(
     outputs: list[torch.Tensor], given: list[torch.Tensor], own: list[torch.Tensor]
 ) -> tuple[tuple[str, ...], str]:
-    """What autograd noted between tensors, by name, in the order of a search; and why it cannot be made again."""
+    """Return the names of the autograd nodes between tensors, in search order, and why they cannot be traced again."""
     ends = [tensor.grad_fn for tensor in given if tensor.grad_fn is not None]
     seen: dict[Any, None] = dict.fromkeys(ends)
     names: list[str] = []

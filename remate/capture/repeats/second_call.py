@@ -1,9 +1,9 @@
-"""Whether forward's next call asks the same of torch as its first one: then it is the same step, which need not be
-traced again to find that out.
+"""Finds out whether the second call of forward makes the same calls of torch as the first. Then its step is the same,
+without a second trace.
 
-Forward is run once more as a trace runs it, and its calls are compared, one by one, with those of the run that was
-recorded while the step was traced. Both runs begin with the same parameters, buffers and inputs; each other tensor must
-be the result of a call that was compared. What autograd does follows from these calls, unless it is written in Python.
+Forward runs again as in a trace, and its calls are compared with the recorded calls of the first run. Both runs begin
+with the same parameters, buffers and inputs, and every other tensor must be the result of a compared call. Autograd's
+graph follows from these calls, unless it contains Python.
 """
 
 from __future__ import annotations
@@ -27,17 +27,23 @@ _log = logging.getLogger(__name__)
 
 
 class RecordedForward(NamedTuple):
-    """One run of forward. recorder: of its calls; the first tensors that it met are `given` parameters, buffers and
-    inputs. made: the tensors that forward returned or left in attributes. returned: what else it did."""
+    """A recorded run of forward.
+
+    Attributes:
+        recorder: Its calls.
+        given: Number of parameters, buffers and inputs, which are the first tensors of the recorder.
+        outputs: The tensors that forward returned or stored in attributes.
+        returned: Its other effects.
+    """
 
     recorder: CallRecorder
     given: int
-    made: Sequence[torch.Tensor]
+    outputs: Sequence[torch.Tensor]
     returned: tuple[Any, ...]
 
 
 class _ForwardEndedError(Exception):
-    """Raised out of a trace that is given up behind forward."""
+    """Raised to end a trace after forward."""
 
     def __init__(self, run: RecordedForward) -> None:
         super().__init__()
@@ -46,7 +52,7 @@ class _ForwardEndedError(Exception):
 
 @contextmanager
 def forward_recorded(step: TracedModule, leaves: Sequence[torch.Tensor]) -> Iterator[CallRecorder]:
-    """Within, a run of `step` with these tensors is noted by the recorder that this gives."""
+    """Record a run of `step` with these tensors in the `with` block. Yields the recorder."""
     recorder = CallRecorder()
     recorder.met([*step.parameters(), *step.buffers(), *leaves])
     with step.reads.noting(recorder.wrote), step.watch.followed_by(recorder):
@@ -54,36 +60,36 @@ def forward_recorded(step: TracedModule, leaves: Sequence[torch.Tensor]) -> Iter
 
 
 def recorded_forward(
-    step: TracedModule, recorder: CallRecorder, leaves: Sequence[torch.Tensor], made: Sequence[torch.Tensor]
+    step: TracedModule, recorder: CallRecorder, leaves: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
 ) -> RecordedForward:
-    """What `forward_recorded` recorded of `step`, which returned `made`."""
+    """Return the run of `step` that `forward_recorded` recorded. outputs: what it returned."""
     given = len([*step.parameters(), *step.buffers(), *leaves])
-    return RecordedForward(recorder, given, made, (step.tree, step.outputs, step.opaque, step.lost))
+    return RecordedForward(recorder, given, outputs, (step.tree, step.outputs, step.opaque, step.lost))
 
 
 def next_call_is_same(first: RecordedForward, step: TracedModule, leaves: list[torch.Tensor]) -> bool:
-    """Whether forward of `step`, which is as the first call left it, is seen to be the recorded one. False where that
-    cannot be seen: the whole step must be traced then."""
+    """Whether forward of `step`, in its state after the first call, makes the recorded calls. False also if that is
+    unknown; then the whole step must be traced."""
     mode = torch_api.mode_of(step, leaves)
     try:
         with torch_api.tracing(mode, Branches(), step.has_live, step.stepwise), _forward_alone(step):
             torch_api.joint(step, [torch_api.fake(leaf, mode) for leaf in leaves])
     except _ForwardEndedError as ended:
         return _same(step, first, ended.run)
-    except Exception as error:  # tracing the whole step says what is wrong
+    except Exception as error:  # tracing the whole step reports the reason
         _log.debug("forward's next call cannot be compared: %s", error, exc_info=True)
     return False
 
 
 @contextmanager
 def _forward_alone(step: TracedModule) -> Iterator[None]:
-    """The first call of `step` within is recorded, and raises what it recorded."""
+    """Record the first call of `step` in the `with` block, and raise the record."""
     usual = step.forward
 
     def forward(*leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with forward_recorded(step, leaves) as recorder:
-            made = usual(*leaves)
-        raise _ForwardEndedError(recorded_forward(step, recorder, leaves, made))
+            outputs = usual(*leaves)
+        raise _ForwardEndedError(recorded_forward(step, recorder, leaves, outputs))
 
     vars(step)["forward"] = forward
     try:
@@ -105,38 +111,38 @@ def _same(step: TracedModule, first: RecordedForward, second: RecordedForward) -
 
 
 def _calls(run: RecordedForward) -> list[Any]:
-    """All that forward asks of torch, with names for tensors that do not depend on what was not compared. Raises
-    UnlikeError where something cannot be compared."""
+    """Return the calls of forward, with tensor names that depend on compared calls only. Raises UnlikeError for a call
+    that cannot be compared."""
     recorder, names = run.recorder, {number: number for number in range(run.given)}
     if recorder.failed:
         raise UnlikeError("it cannot be recorded")
-    _refuse_python(run.made)
-    found: list[Any] = []
+    _refuse_python(run.outputs)
+    events: list[Any] = []
     for event in recorder.events:
         if _only_asks(event):
             continue
         if event.opaque or any(tensor.number not in names for tensor in tensors(event.args)):
             raise UnlikeError(f"{getattr(event.function, '__name__', event.function)} is given what is not recorded")
         args = renamed(event.args, lambda tensor: ("tensor", names[tensor.number]))
-        for tensor in tensors(event.made):
+        for tensor in tensors(event.result):
             names.setdefault(tensor.number, len(names))
-        made = renamed(event.made, lambda tensor: ("tensor", names[tensor.number], tensor.layout))
-        found.append((event.function, args, made, event.module, event.place, event.modes))
+        result = renamed(event.result, lambda tensor: ("tensor", names[tensor.number], tensor.layout))
+        events.append((event.function, args, result, event.module, event.place, event.modes))
     if any(number not in names for number in recorder.final):
         raise UnlikeError("it returns what is not recorded")
-    return [*found, [names[number] for number in recorder.final]]
+    return [*events, [names[number] for number in recorder.final]]
 
 
 def _only_asks(event: Event) -> bool:
-    """An attribute of a tensor that is none itself: type, shape, device."""
+    """Whether the call reads an attribute of a tensor that is not a tensor: type, shape, device."""
     name = getattr(event.function, "__name__", "")
-    return name == "__get__" and not is_opaque(event.made) and next(tensors(event.made), None) is None
+    return name == "__get__" and not is_opaque(event.result) and next(tensors(event.result), None) is None
 
 
-def _refuse_python(made: Sequence[torch.Tensor]) -> None:
+def _refuse_python(outputs: Sequence[torch.Tensor]) -> None:
     """Raise UnlikeError if autograd runs Python, which may read what the first call changed."""
     seen: set[Any] = set()
-    todo = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
+    todo = [tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None]
     while todo:
         node = todo.pop()
         if node in seen:

@@ -1,5 +1,4 @@
-"""Arguments and results of functions, written so that two calls can be compared: tensors by number, everything else by
-value."""
+"""Specs of arguments and results, to compare two calls: tensors by number, everything else by value."""
 
 from __future__ import annotations
 
@@ -12,13 +11,13 @@ from ..sizes import TracedSize
 
 _PLAIN = (bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
 _SEQUENCES = (tuple, list, torch.Size)
-OPAQUE: Any = ("opaque",)  # what cannot be compared
+OPAQUE: Any = ("opaque",)  # a value that cannot be compared
 GRAD = 5
-"""Where a layout says whether the tensor requires a gradient."""
+"""The index in a layout that says whether the tensor requires a gradient."""
 
 
 class Tensor(NamedTuple):
-    """A tensor. number: which. layout: all that operators see of it beside its values."""
+    """A tensor. number: its identity. layout: everything that operators see of it except its values."""
 
     number: int
     layout: tuple[Any, ...]
@@ -30,7 +29,7 @@ def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def spec(value: Any, tensor: Callable[[torch.Tensor], Tensor]) -> Any:
-    """(type, ...) of a value and of what it holds. tensor: numbers tensors."""
+    """Return the nested (type, ...) of a value. tensor: numbers tensors."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         return tensor(value)
@@ -50,7 +49,7 @@ def spec(value: Any, tensor: Callable[[torch.Tensor], Tensor]) -> Any:
 
 
 def value(written: Any, tensor: Callable[[Any], Any]) -> Any:
-    """What a spec was made of, with other tensors. Sequences, dicts and plain values only."""
+    """Convert a spec back to a value, with other tensors. Supports sequences, dicts and plain values."""
     kind, held = written[0], written[1]
     if kind not in (*_SEQUENCES, dict, int, float, *_PLAIN):
         return tensor(written)
@@ -62,7 +61,7 @@ def value(written: Any, tensor: Callable[[Any], Any]) -> Any:
 
 
 def tensors(written: Any) -> Iterator[Tensor]:
-    """The tensors of a spec, in order."""
+    """Yield the tensors of a spec, in order."""
     if isinstance(written, Tensor):
         yield written
     elif isinstance(written, tuple):
@@ -71,7 +70,7 @@ def tensors(written: Any) -> Iterator[Tensor]:
 
 
 def renamed(written: Any, name: Callable[[Tensor], Any]) -> Any:
-    """A spec with its tensors replaced."""
+    """Replace the tensors of a spec."""
     if isinstance(written, Tensor):
         return name(written)
     return tuple(renamed(item, name) for item in written) if isinstance(written, tuple) else written

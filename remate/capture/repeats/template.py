@@ -1,4 +1,4 @@
-"""A block traced individually, on tensors like those that it is given in its place."""
+"""Traces a block individually, on tensors like those that it receives in its place."""
 
 from __future__ import annotations
 
@@ -21,15 +21,21 @@ from .opaque import BACKWARD, FORWARD, STANDS_FOR, TANGENT, BlockParts, Laid, of
 from .recording import AUTOCAST, CallRecorder
 from .specs import GRAD, Tensor, layout, tensors
 
-PATH = "block"  # of the block in what is traced
+PATH = "block"  # name of the block in the traced module
 _OWN, _IN = "own", "in"
 Key = tuple[str, Any]
 
 
 class Template(msgspec.Struct, frozen=True):
-    """module: the joint graph of a block. placeholders: (own, name), (in, index) or (grad, index) of each. outputs:
-    nodes of what forward makes; grads: of gradients, by what they belong to. takes: the tensors that stand for the
-    block in another graph, in order."""
+    """A traced block.
+
+    Attributes:
+        module: The joint graph.
+        placeholders: (own, name), (in, index) or (grad, index) of each placeholder.
+        outputs: Nodes of the outputs.
+        grads: Nodes of the gradients, by placeholder.
+        takes: The inputs of the opaque block, in order.
+    """
 
     module: GraphModule
     placeholders: dict[Node, Key]
@@ -39,7 +45,7 @@ class Template(msgspec.Struct, frozen=True):
     takes: tuple[Key, ...]
 
     def parts(self, number: int) -> BlockParts:
-        """What stands for the block that has this number."""
+        """Return the opaque parts of the block with this number."""
         outputs = [node.meta["val"] for node in self.outputs]
         grads = list(self.grads)
         tangents = {key[1]: node.meta["val"] for node, key in self.placeholders.items() if key[0] == "grad"}
@@ -54,9 +60,9 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class _Alone(nn.Module):
-    """Calls the forward of one module, and returns the tensors that it makes; those from which nothing is computed have
-    no gradient. Its arguments are none of the step's leaves, of which autocast keeps casts. laid: texts of gradients of
-    outputs, by place; others lie as tracing has them."""
+    """Calls the forward of one module and returns its tensors. Unused outputs have no gradient. Its arguments are not
+    leaves of the step, whose casts autocast caches. laid: texts of gradients of outputs, by index; others have the
+    layout of the trace."""
 
     def __init__(self, block: CallBlock, laid: Mapping[int, str]) -> None:
         super().__init__()
@@ -84,7 +90,7 @@ class _Alone(nn.Module):
 
     @contextmanager
     def _cast(self) -> Iterator[None]:
-        """As where the block stands."""
+        """Enter the modes at the block's place."""
         with ExitStack() as stack:
             for kind, dtype in zip(AUTOCAST, self._of.modes.casts, strict=True):
                 if dtype is not None:
@@ -93,8 +99,8 @@ class _Alone(nn.Module):
 
 
 def template(block: CallBlock, mode: Any, layouts: tuple[Any, ...] = ()) -> Template:
-    """Trace `block` on its own. layouts: of the gradients that it is given, if they are known. Raises UnlikeError where
-    that is not what it does in its place, and whatever tracing raises."""
+    """Trace `block` individually. layouts: of the gradients that it receives, if known. Raises UnlikeError if it
+    differs from its run in its place, and any exception of the tracer."""
     args, kwargs = block.call.tensors
     differ = [t.layout[GRAD] and used for t, used in zip(_outputs(block), block.used, strict=True)]
     given = [at for at, differs in enumerate(differ) if differs]
@@ -108,7 +114,7 @@ def template(block: CallBlock, mode: Any, layouts: tuple[Any, ...] = ()) -> Temp
 
 
 def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
-    """A tensor of `mode` with this layout."""
+    """Make a tensor of `mode` with this layout."""
     shape, strides, offset, dtype, device, grad, *_ = kind
     with mode:
         whole = torch.empty(
@@ -118,18 +124,18 @@ def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
 
 
 def _outputs(block: CallBlock) -> list[Tensor]:
-    by_number = {tensor.number: tensor for tensor in tensors(block.call.made)}
+    by_number = {tensor.number: tensor for tensor in tensors(block.call.result)}
     return [by_number[number] for number in block.form.outputs]
 
 
 def _with_laid(traced: Traced) -> Traced:
-    """A gradient that is given as it will be, in place of what says how it will be laid out."""
+    """Replace a node that describes the layout of a gradient by the gradient."""
     graph = traced.module.graph
     for node in graph.find_nodes(op="call_function", target=STANDS_FOR):
         (given,) = node.args[0]
         user = next(iter(node.users), None)
         if standing(node.args[1]).part != TANGENT or given.op != "placeholder" or len(node.users) > 1:
-            raise UnlikeError("a gradient reaches it by way of something else")
+            raise UnlikeError("a gradient passes through another operation before it")
         if user is not None:
             given.meta["val"] = user.meta["val"]
             user.replace_all_uses_with(given)
@@ -160,17 +166,17 @@ def _read(traced: Traced, block: CallBlock, differ: list[bool]) -> Template:
         raise UnlikeError("it returns what it is given")
     for node, kind in zip(results, _outputs(block), strict=True):
         if layout(node.meta["val"])[:5] != kind.layout[:5]:
-            raise UnlikeError("what it makes has a different memory layout")
+            raise UnlikeError("its outputs have a different memory layout")
     takes = [(_OWN, name) for name, _, _ in block.call.own.values()]
     takes += [(_IN, at) for at in range(len(block.form.inputs))]
     if not {key for key in placeholders.values() if key[0] != "grad"} <= set(takes):
-        raise UnlikeError("it takes something else on its own")
+        raise UnlikeError("it has other inputs on its own")
     plain = tuple(at for at, differs in enumerate(differ) if not differs)
     return Template(traced.module, placeholders, results, grads, plain, tuple(takes))
 
 
 def _bare(node: Node) -> Node:
-    """An output without the copy that TracedModule put around it, and without what takes its gradient away."""
+    """The output below the clone and the detach that TracedModule added."""
     if node.target is torch.ops.aten.clone.default and isinstance(node.args[0], Node):
         node = node.args[0]
     while node.target in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
