@@ -12,11 +12,13 @@ import sys
 import unittest
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -144,7 +146,10 @@ def recorded(progress: Callable[[str], None] = lambda _: None) -> dict[str, list
         for layer, given in _layers():
             recorder.forget()
             with recorder:
-                _backward(layer(*given))
+                try:
+                    _backward(layer(*given))
+                except NotImplementedError:  # an operator without a kernel on the CPU
+                    continue
     return {name: list(kept.values()) for name, kept in recorder.seeds.items() if kept}
 
 
@@ -184,6 +189,35 @@ def _layers() -> Iterator[tuple[Any, tuple[Any, ...]]]:
     yield nn.FractionalMaxPool3d(2, output_size=3), (x(1, 2, 7, 7, 7, requires_grad=True),)
     yield nn.Dropout(0.5), (x(4, 4, requires_grad=True),)
     yield nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), (x(2, 4),)
+    yield nn.ReflectionPad2d(1), (x(1, 2, 4, 4, requires_grad=True),)
+    yield nn.ReflectionPad3d(1), (x(1, 2, 4, 4, 4, requires_grad=True),)
+    yield nn.ReplicationPad3d(1), (x(1, 2, 4, 4, 4, requires_grad=True),)
+    for mode in ("nearest", "nearest-exact"):
+        yield nn.Upsample(scale_factor=2, mode=mode), (x(1, 2, 3, 3, 3, requires_grad=True),)
+    for size in ((3, 5), (7, 9)):
+        yield partial(F.interpolate, size=size, mode="bicubic", antialias=True), (x(1, 2, 6, 6, requires_grad=True),)
+    yield from _direct_calls()
+
+
+def _direct_calls() -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """Yield operators that no sample and no layer calls, with arguments that fit."""
+    aten, x, y, ones = torch.ops.aten, torch.rand(4, 6), torch.rand(1, 2, 6, 6), torch.ones(6)
+    f8, scale = partial(torch.ones, dtype=torch.float8_e4m3fn), torch.ones(())
+    yield partial(aten._scaled_mm, out_dtype=torch.bfloat16), (f8(16, 32), f8(16, 32).t(), scale, scale)
+    yield (
+        aten._scaled_mm_v2,
+        (f8(16, 32), f8(16, 32).t(), [scale], [0], [0], [scale], [0], [0], None, torch.bfloat16),
+    )
+    yield partial(aten.randint_like.Tensor_generator, generator=None), (x, torch.tensor(5))
+    yield aten._int_mm, (torch.ones(17, 8, dtype=torch.int8), torch.ones(8, 8, dtype=torch.int8))
+    yield aten.conv_tbc, (torch.rand(5, 2, 3), torch.rand(3, 3, 4), torch.rand(4), 1)
+    yield partial(aten.norm.ScalarOpt_dtype, dtype=torch.float32), (x, 2)
+    yield partial(aten.norm.ScalarOpt_dim_dtype, dtype=torch.float32), (x, 2, [1], False)
+    _, rstd = aten._fused_rms_norm(x, [6], ones, 1e-5)
+    yield aten._fused_rms_norm_backward, (x, x, [6], rstd, ones, [True, True])
+    resized = torch.ops.aten._upsample_lanczos2d_aa(y, [3, 4], False)
+    yield aten._upsample_lanczos2d_aa_backward, (resized, [3, 4], [1, 2, 6, 6], False)
+    yield partial(aten._batch_norm_with_update_functional, momentum=0.1, eps=1e-5), (y, *[torch.ones(2)] * 4)
 
 
 _SHAPES = ((4, 4), (2, 3, 4, 4), (2, 3, 4), (4,), (), (1, 2, 3, 4, 4), (2, 4), (2,), (2, 2, 4, 4))

@@ -21,6 +21,8 @@ import msgspec
 import torch
 
 from remate_runtime.errors import ScheduleError
+from remate_runtime.operator_calls import overload
+from remate_runtime.torch_private.operators import has_kernel
 
 from .operator_mutations import mutations
 from .operator_program import Program, TooLargeError, check, graph_of, run
@@ -49,7 +51,9 @@ class Row(msgspec.Struct, frozen=True):
     def verdict(self) -> str:
         if self.ends:
             return "ends the process: " + ", ".join(sorted({end.how for end in self.ends}))
-        return "" if sum(self.counts) else "not called"
+        if sum(self.counts):
+            return ""
+        return "not called" if has_kernel(overload(self.name), torch.device("cpu")) else "no kernel on the CPU"
 
 
 def tried(name: str, programs: Sequence[Program], combined: int, most: int, until: float) -> Row:

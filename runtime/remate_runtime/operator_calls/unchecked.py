@@ -24,7 +24,8 @@ _FFT = "aten._fft_c2r"
 _WEIGHT_NORM = "aten._weight_norm_interface"
 _RESIZED = ("aten._upsample_bilinear2d_aa", "aten._upsample_bicubic2d_aa", "aten._upsample_lanczos2d_aa")
 _POOLED = ("aten._adaptive_avg_pool", "aten.adaptive_max_pool")
-_BY_SHAPES = (_ATTENTION, _FFT, _WEIGHT_NORM, *_RESIZED, *_POOLED)
+_BATCH_NORM = "aten._batch_norm_with_update_functional"
+_BY_SHAPES = (_ATTENTION, _FFT, _WEIGHT_NORM, _BATCH_NORM, *_RESIZED, *_POOLED)
 Arguments = Mapping[str, Any]
 
 
@@ -60,6 +61,8 @@ def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) 
         return _half_of_spectrum(graph, given)
     if op.op.startswith(_WEIGHT_NORM):
         return _weight_norm(graph, given)
+    if op.op == _BATCH_NORM:
+        return _batch_norm(graph, given)
     if op.op.startswith(_RESIZED):
         return _resized(graph, given)
     if op.op.startswith(_POOLED) and 0 in _tuple(given.get("output_size")):
@@ -182,6 +185,15 @@ def _weight_norm(graph: Graph, arguments: Arguments) -> str:
         return "magnitudes and norms must be contiguous"
     if "grad_w" in arguments and _shape(graph, arguments["grad_w"]) != weight:
         return "`grad_w` must have the shape of the weight"
+    return ""
+
+
+def _batch_norm(graph: Graph, arguments: Arguments) -> str:
+    """Check batch norm: its kernel reads a weight, a bias and statistics for each channel of the input."""
+    channels = (_shape(graph, arguments.get("input")) or ())[1:2]
+    for name in ("weight", "bias", "running_mean", "running_var"):
+        if arguments.get(name) is not None and _shape(graph, arguments[name]) != channels:
+            return f"`{name}` must have the size of the input's second dimension"
     return ""
 
 
