@@ -167,6 +167,7 @@ PRIVATE_TORCH = {
         "capture.branches",
         "capture.cuda.no_gpu",
         "capture.cuda.rules",
+        "capture.cuda.versions",
         "capture.eager_kernels",
         "capture.facts",
         "capture.fake_call",

@@ -15,6 +15,7 @@ from remate_runtime.staleness import ignores_identity
 
 from ..errors import CaptureError
 from . import literals, torch_api, trees
+from .cuda.versions import chosen_for
 
 _PREFIX = "model."  # the model's name in the traced step
 
@@ -83,7 +84,7 @@ class Signature:
         where: dict[str, Any] = {"device": device}
         if device == "cuda":
             where["architecture"] = "sm_{}{}".format(*torch.cuda.get_device_capability(self.device))
-            where["captured"] = "by rules" if self._fake else ""
+            where |= chosen_for(self._fake)
         return Model(fingerprint=digest, torch=torch.__version__.split("+")[0], **where, **shared)
 
     def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

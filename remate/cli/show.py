@@ -7,6 +7,8 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from remate_runtime.support.platforms import platform_text
+
 from ..present.assumptions import assumption_lines, split_lines
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PARAMETERS_NOTE, PEAK_NOTE, count, duration, overhead, percent, plain, size, table
@@ -79,10 +81,9 @@ def _head(opened: Analysis, limit: int | None) -> str:
     schedule, model = opened.schedule, opened.schedule.model
     mode = "training" if model.training else "evaluation"
     autocast = f", autocast {model.autocast}" if model.autocast else ""
-    device = f"{model.device} ({model.architecture}{', captured ' * bool(model.captured)}{model.captured})"
-    if not model.architecture:
-        device = model.device
-    lines = [plain(f"{schedule.name}: {model.name}, {mode}, {device}, torch {model.torch}{autocast}")]
+    device = f"{model.device} ({model.architecture}, captured {model.captured})" if model.architecture else model.device
+    platform = platform_text(device, model.torch, model.cuda, model.cudnn)
+    lines = [plain(f"{schedule.name}: {model.name}, {mode}, {platform}{autocast}")]
     lines += [f"  {plain(line)}" for line in schedule.note.splitlines()]
     lines += [
         plain(line)

@@ -247,6 +247,8 @@ def test_a_file_says_what_it_was_planned_for(where):
         "sm_80",
         "by rules",
     )
+    assert schedule.model.cuda == "13.0"
+    assert schedule.model.cudnn in ("9.20.0", "9.24.0")
     settings = schedule.solve.settings
     assert settings is not None
     assert (schedule.solve.cost, settings.device) == ("a100", "cuda:a100")

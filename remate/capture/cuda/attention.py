@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import torch
 
-from .versions import release
+from .versions import cudnn_of_build, release
 
 Capability = tuple[int, int]
 
@@ -91,7 +91,7 @@ def read(facts: Any, capability: Capability, dropout: float, causal: bool, group
     trains = grad_mode and (query.needs_grad or key.needs_grad or value.needs_grad)
     return Call(
         capability,
-        cudnn_version(),
+        cudnn_of_build(),
         release(torch.__version__),
         query,
         key,
@@ -102,11 +102,6 @@ def read(facts: Any, capability: Capability, dropout: float, causal: bool, group
         grouped,
         trains,
     )
-
-
-def cudnn_version() -> int:
-    """The version of cuDNN in builds of this torch for CUDA 13."""
-    return 92400 if release(torch.__version__) >= (2, 14) else 92000
 
 
 # Of all fused kernels

@@ -21,7 +21,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...errors import CaptureError
-from .attention import Capability, choice, cudnn_version, read
+from .attention import Capability, choice, read
+from .versions import cudnn_of_build
 
 _ONE_AT_A_TIME = threading.RLock()
 # facts of the tensors; dropout, causal, grouped, grad mode
@@ -51,7 +52,7 @@ def no_gpu(capability: Capability, name: str, memory: int) -> Iterator[None]:
         library = _library()
         with contextlib.ExitStack() as stack:
             choose = _CHOOSE(lambda facts, *how: choice(read(facts, capability, *how)))
-            library.remate_no_gpu_enter(choose, ctypes.c_long(cudnn_version()))
+            library.remate_no_gpu_enter(choose, ctypes.c_long(cudnn_of_build()))
             stack.callback(library.remate_no_gpu_leave)
             stack.enter_context(_answers(capability, name, memory))
             # Backward in a thread of the device would drop Python objects of the step late, and abort an interpreter

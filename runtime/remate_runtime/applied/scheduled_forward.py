@@ -10,7 +10,7 @@ from torch import nn
 
 from ..bind.distributed import local_tensor
 from ..bind.fsdp2 import Fsdp2
-from ..bind.model_binding import ModelBinding, check_autocast, check_default_dtype
+from ..bind.model_binding import ModelBinding, check_autocast, check_default_dtype, chosen_for
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
 from ..bind.written import Given, WrittenBuffers
@@ -212,6 +212,7 @@ class ScheduledForward:
             budget=solve.budget,
             fsdp2=sharded is not None,
             communicates=bool(self.schedule.model.ranks),
+            chosen_for=chosen_for(self.schedule.model),
         )
 
     def run(self, call: MatchedCall, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:

@@ -17,6 +17,7 @@ from torch import nn
 from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
+from ..format.vocabulary import WITHOUT_DEVICE
 from ..operator_calls.overloads import (
     SHORT_DTYPES,
     TORCH_DTYPES,
@@ -27,6 +28,7 @@ from ..operator_calls.overloads import (
     storage_address,
 )
 from ..support.plain_text import plain
+from ..support.platforms import platform_text
 from .distributed import DistributedBinding, local_tensor
 from .fsdp2 import Fsdp2
 from .sharding import is_distributed
@@ -213,14 +215,14 @@ def check_device(planned: Model, device: torch.device) -> None:
     Raises:
         BindError: Such a step would run on the CPU.
     """
-    if not planned.captured or device.type == "meta":
+    if planned.captured not in WITHOUT_DEVICE or device.type == "meta":
         return
     if device.type != planned.device:
         raise BindError(
             f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and the "
             f"model is on {device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
         )
-    if device.type == "cuda" and not torch.cuda.is_available():
+    if device.type != "cuda" or not torch.cuda.is_available():
         return  # tensors without memory, for an absent device
     here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
     if here != planned.architecture:
@@ -230,6 +232,14 @@ def check_device(planned: Model, device: torch.device) -> None:
             UserWarning,
             stacklevel=4,
         )
+
+
+def chosen_for(planned: Model) -> str:
+    """Return the platform that the operators were chosen for without its device, as text; "" for other files."""
+    if planned.captured not in WITHOUT_DEVICE:
+        return ""
+    architecture = planned.architecture or planned.device
+    return plain(platform_text(architecture, planned.torch, planned.cuda, planned.cudnn))
 
 
 def check_autocast(planned: str | None, device: torch.device) -> None:

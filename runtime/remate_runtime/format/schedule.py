@@ -173,7 +173,9 @@ class Model(FileObject, frozen=True):
     device: Device
     training: bool
     architecture: str = ""  # of the GPU for which kernels were chosen: sm_90
-    captured: Captured = ""  # how, if not on the device itself
+    cuda: str = ""  # version of CUDA that the operators were chosen for: 13.0
+    cudnn: str = ""  # version of cuDNN: 9.20.0
+    captured: Captured = ""  # how the operators were chosen
     at: tuple[str, ...] = ()  # for parts of a model, their paths in it, as in a digest
     calls: int = 1  # calls of each of these modules in a step of the whole model
     mode_overrides: tuple[str, ...] = ()  # submodules whose training flag differs from `training`

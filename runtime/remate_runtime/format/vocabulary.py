@@ -22,7 +22,9 @@ Gradients = Literal[
 SplitAxis = Literal["rows"]  # the axis that a split divides: mostly the first axis of tensors
 PageMemory = Literal["disk", "host"]  # where values are paged to: a scratch file, or pinned memory of the host
 Device = Literal["cpu", "cuda"]  # kinds of device that a step is captured for
-Captured = Literal["", "by rules"]  # without the device, by torch's dispatch and rules for the rest
+# "": on the CPU. "by torch's dispatch": by a CUDA build without a GPU. "by rules": by a CPU build.
+Captured = Literal["", "on the device", "by torch's dispatch", "by rules"]
+WITHOUT_DEVICE = ("by torch's dispatch", "by rules")  # the first call on a GPU compares the operators
 Dtype = Literal[
     "f64",
     "f32",

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from ..devices.libraries import present_platform
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..operator_calls.overloads import is_fake
-from ..staleness.eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
+from ..staleness.eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager, beyond_schedule
 from ..support.callers import frames_to_caller
 from ..torch_private.execution import dispatch_modes
 from . import ranks
@@ -145,7 +146,7 @@ class _Check:
     def run(self) -> Any:
         if _is_fake(self.program):
             return self.program.run()
-        live = self._live(self._keep)
+        live = self._live_compared() if self.program.chosen_for else self._live(self._keep)
         gradients = self._with_gradients(live)
         outputs = self.program.run()
         differing = [*(self._compared(live.outcome, outputs, self._keep) if live is not None else ()), *gradients]
@@ -157,6 +158,25 @@ class _Check:
             differing = [*(self._compared(live.outcome, outputs, True) if live is not None else ()), *gradients]
         self._judge(differing)
         return outputs
+
+    def _live_compared(self) -> LiveForward | None:
+        """Run the model's own forward, and warn of operators that differ from those that were chosen elsewhere."""
+        operators = EagerOperators()
+        with operators:
+            live = self._live(self._keep)
+        differing = beyond_eager(self.program.graph, operators) if live is not None else []
+        if differing:
+            instead = beyond_schedule(self.program.graph, operators)
+            here = present_platform(self.program.device)
+            self._warn(
+                f"the operators of schedule {self.program.name!r} were chosen for {self.program.chosen_for}, and "
+                f"the model runs others in forward here ({here}). The schedule has\n{_lines(differing)}\n"
+                f"  and the model\n{_lines(instead or ['nothing instead'])}\n"
+                "  results can differ by rounding, and memory and time from the prediction. Plan again here: "
+                "remate replan S.json --model FILE.py:build; or keep the plans: remate rebind, with the same arguments",
+                once="operators",
+            )
+        return live
 
     def leaving_nothing(self) -> None:
         """Run the check for a call whose outputs are not used."""
@@ -320,6 +340,11 @@ def _is_rounding(difference: Difference) -> bool:
 
 def _listed(differing: Sequence[Difference]) -> str:
     return "\n".join(f"  - {difference.text}" for difference in differing)
+
+
+def _lines(operators: Sequence[str]) -> str:
+    more = [f"and {len(operators) - _SHOWN} more"] if len(operators) > _SHOWN else []
+    return "\n".join(f"  - {operator}" for operator in [*operators[:_SHOWN], *more])
 
 
 def _is_fake(program: Program) -> bool:

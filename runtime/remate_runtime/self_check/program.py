@@ -33,6 +33,7 @@ class Program(NamedTuple):
         budget: Budget of a step of the schedule, in bytes.
         fsdp2: Whether torch shards parts of the model.
         communicates: Whether the step has collectives: a rank that runs it alone waits for the others.
+        chosen_for: What the operators were chosen for, as text, if that was without the device; "" otherwise.
     """
 
     name: str
@@ -51,3 +52,4 @@ class Program(NamedTuple):
     budget: int
     fsdp2: bool = False
     communicates: bool = False
+    chosen_for: str = ""

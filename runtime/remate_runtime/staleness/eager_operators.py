@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..flat_step.graph import Graph, Op, Ref
-from ..operator_calls.overloads import TORCH_DTYPES
+from ..operator_calls.overloads import SHORT_DTYPES, TORCH_DTYPES
 from ..operators.tables import VIEWS
 from ..torch_private import pytree
 from ..torch_private.execution import TorchDispatchMode
@@ -58,6 +58,23 @@ def beyond_eager(graph: Graph, eager: EagerOperators) -> list[str]:
         if kind is not None:
             operators.setdefault(kind, []).append(op)
     return [_told(ops, eager.counted[kind]) for kind, ops in operators.items() if len(ops) > eager.counted[kind]]
+
+
+def beyond_schedule(graph: Graph, eager: EagerOperators) -> list[str]:
+    """Return, as text, the operators that `eager` counted and of which the schedule's forward runs none of the type."""
+    kinds = {_kind(graph, op) for op in graph.operations[: graph.backward_start]}
+    return [
+        f"{name} {times} times, with a result {_text(result)}"
+        if times > 1
+        else f"{name}, with a result {_text(result)}"
+        for (name, tensors, result), times in eager.counted.items()
+        if result and name not in _NOT_COMPARED and (name, tensors, result) not in kinds
+    ]
+
+
+def _text(result: tuple[Any, ...]) -> str:
+    shape, dtype = result
+    return f"{SHORT_DTYPES.get(dtype, str(dtype))}[{','.join(map(str, shape))}]"
 
 
 def _told(ops: list[Op], counted: int) -> str:
