@@ -264,7 +264,7 @@ def test_a_model_on_the_cpu_is_refused():
     ("options", "said"),
     [
         ({"device": "cuda:h9"}, "cuda:b200, cuda:h200, cuda:h100"),
-        ({"device": "cpu"}, "names no GPU"),
+        ({"device": "cpu"}, "is not the name of a GPU"),
         ({"device": "cuda:h100", "cost": "measured"}, "needs the device"),
     ],
 )

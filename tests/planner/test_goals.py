@@ -55,7 +55,7 @@ def test_a_step_that_can_hold_no_less_is_planned_as_it_is() -> None:
         ({"budget": "fit"}, "remate.fit"),
         ({"slowdown": "fast"}, "slowdown='10%'"),
         ({"slowdown": -0.1}, "no share of the time"),
-        ({"slowdown": 10}, "10 times the step"),
+        ({"slowdown": 10}, "10 times the time of the step"),
         ({"budget": "60%", "slowdown": "10%"}, "leave one of them out"),
         ({"at": "0", "budget": "min"}, "need a budget"),
     ],

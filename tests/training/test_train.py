@@ -111,7 +111,7 @@ def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys
     assert status == 0
     assert out == by_python(script, "--budget", "ours", "--", "-x")
     assert file.exists()
-    assert re.search(r"remate: Net, 4 steps by a schedule that was planned in .* s; .*plan\.json\n", err)
+    assert re.search(r"remate: Net, 4 steps with a schedule that was planned in .* s; .*plan\.json\n", err)
     assert re.search(r"peak of a step +[\d.]+ KiB +[\d.]+ KiB +0\.\d\d\n", err)
     assert re.search(r"time of a step +[\d.]+ \w+ +[\d.]+ \w+ +\d+\.\d\d\n", err)
     before = file.read_bytes()
@@ -136,16 +136,16 @@ def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: 
     script = written(tmp_path, GAN)
     status, out, err = train(capsys, script, "penalty")
     assert (status, out) == (0, by_python(script, "penalty"))
-    assert "remate: Critic was left alone: a call of it is differentiated again (create_graph=True)" in err
+    assert "remate: Critic was not planned: a call of it is differentiated again (create_graph=True)" in err
     assert "remate: Net, 3 steps" in err
     status, out, err = train(capsys, "--skip", "Net", "--skip", "Critic", script)
     assert (status, out) == (0, by_python(script))
-    assert err.count("was left alone: it is skipped") == 2
+    assert err.count("was not planned: it is skipped") == 2
     impossible = written(tmp_path, PLAIN)
     with pytest.warns(UserWarning, match="trains with its own forward"):
         status, out, err = train(capsys, "--budget", "1%", impossible)
     assert (status, out) == (0, by_python(impossible))
-    assert re.search(r"remate: Net was left alone: the step .*cannot be planned within", err)
+    assert re.search(r"remate: Net was not planned: the step .*cannot be planned within", err)
     nothing = written(tmp_path, NET + "print(Net()(torch.ones(2, 16)).shape)\n")
     assert "remate: no module was trained" in train(capsys, nothing)[2]
 
@@ -155,7 +155,7 @@ def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: 
     status, out, err = train(capsys, "--dims", "none", script)
     assert (status, out) == (0, by_python(script))
     assert err.count("remate: Net: peak") == 3
-    assert re.search(r"remate: Net, \d+ steps by a schedule that was read", err), err
+    assert re.search(r"remate: Net, \d+ steps with a schedule that was read", err), err
 
 
 @pytest.mark.parametrize(
@@ -240,4 +240,4 @@ def test_a_defect_of_planning_does_not_stop_the_script(
     with pytest.warns(SteppedAsideWarning, match="planning failed"):
         status, out, err = train(capsys, script)
     assert (status, out) == (0, by_python(script))
-    assert "Net was left alone: planning failed, which is a defect of remate: IndexError: out of range" in err
+    assert "Net was not planned: planning failed, which is a defect of remate: IndexError: out of range" in err
