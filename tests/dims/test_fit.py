@@ -160,4 +160,4 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([f"{word}".replace(":build", ":alone") for word in argv]) == 1
     assert "no size of the example can be varied" in capsys.readouterr().err
     assert main([word for word in argv if word not in ("--optimizer", "adamw")]) == 2
-    assert "which optimizer?" in capsys.readouterr().err
+    assert "--device-memory needs the optimizer" in capsys.readouterr().err

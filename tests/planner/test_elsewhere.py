@@ -275,7 +275,7 @@ def test_what_cannot_be_planned_elsewhere_is_refused(options, said):
 
 def test_costs_of_a_gpu_for_the_step_of_a_cpu_are_reported():
     model, args = example()
-    with pytest.warns(UserWarning, match="runs on the CPU.*device='cuda:h200' plans the step of a h200"):
+    with pytest.warns(UserWarning, match="is for the CPU.*device='cuda:h200' plans the step of a h200"):
         remate.plan(model, args, budget="100%", cost="h200", progress=None)
     assert not priced_as_another("h200", "cuda")
     assert not priced_as_another("measured", "cpu")

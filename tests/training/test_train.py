@@ -129,7 +129,7 @@ def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.search(r"remate: Net, 3 steps(.|\n)*remate: Critic, \d+ steps", err)
     again = train(capsys, "--file", str(file), "--dims", "none", script)
     assert again[:2] == (0, wanted)
-    assert len(re.findall(r"by a schedule that was read in", again[2])) == 2
+    assert len(re.findall(r"with a schedule that was read in", again[2])) == 2
 
 
 def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,7 +147,7 @@ def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: 
     assert (status, out) == (0, by_python(impossible))
     assert re.search(r"remate: Net was not planned: the step .*cannot be planned within", err)
     nothing = written(tmp_path, NET + "print(Net()(torch.ones(2, 16)).shape)\n")
-    assert "remate: no module was trained" in train(capsys, nothing)[2]
+    assert "remate: no module was planned" in train(capsys, nothing)[2]
 
 
 def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -193,8 +193,8 @@ def test_a_module_runs_as_by_python_m(
 
 def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
-        ((), "which script?"),
-        (("--file", "s.json"), "which script?"),
+        ((), "needs one script"),
+        (("--file", "s.json"), "needs one script"),
         ((str(tmp_path / "none.py"),), "no such file"),
         (("--bugdet", "1"), "no option --bugdet"),
     ):
@@ -225,7 +225,7 @@ def test_steps_that_the_schedule_steps_aside_for_are_not_counted(
     with pytest.warns(SteppedAsideWarning) as told:
         status, _, err = train(capsys, "--dims", "none", script)
     assert status == 0
-    assert "remate: Net, 3 steps by a schedule" in err
+    assert "remate: Net, 3 steps with a schedule" in err
     assert [warning.filename for warning in told] == [script]
 
 
