@@ -1,8 +1,7 @@
-"""A step of a schedule without its kernels: the engine's own code runs forward and backward on tensors that have types
-and storages but no memory, for a device that may not be here.
+"""Runs a step of a schedule without kernels, on tensors without memory, for any device.
 
-Every result is held against the file by the checks of an engine's first run: type, layout, storage. The peak is that of
-storages, each rounded as the device rounds; workspaces of kernels take no part.
+The engine runs forward and backward as usual, and checks type, layout and storage of every result. The peak counts
+storages, rounded as the device rounds them. It does not count workspaces of kernels.
 """
 
 from __future__ import annotations
@@ -33,48 +32,68 @@ from ..capture.recorded import RecordedCall
 
 
 class DryRun(msgspec.Struct, frozen=True):
-    """peak: bytes of storages. predicted: the schedule's peak but for workspaces, bytes. workspaces: bytes that the
-    schedule's peak has beyond that. operations: of the file, with recomputations. gradients: delivered."""
+    """Result of a dry run.
+
+    Attributes:
+        operations: Number of operations that ran, with recomputations.
+        peak: Peak of storages, in bytes.
+        predicted: Predicted peak without workspaces, in bytes.
+        workspaces: Difference of the predicted peaks with and without workspaces, in bytes.
+        gradients: Number of delivered gradients.
+        state: Size of the state of a random generator on the device, in bytes.
+    """
 
     operations: int
     peak: int
     predicted: int
     workspaces: int
     gradients: int
-    state: int  # bytes that the state of a generator takes on the device
+    state: int
 
     @property
     def states(self) -> int | None:
-        """How many states of generators explain what the peak is less than predicted; None if they do not. They are
-        copied beside the operators."""
-        less = self.predicted - self.peak
-        if not self.state or less < 0:
-            return None if less else 0
-        return None if less % self.state else less // self.state
+        """Number of generator states that account for the difference to the prediction; None if they do not.
+
+        Generator states are copied outside of operators, so a dry run does not see them.
+        """
+        difference = self.predicted - self.peak
+        if not self.state or difference < 0:
+            return None if difference else 0
+        return None if difference % self.state else difference // self.state
 
 
 def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = ()) -> DryRun:
-    """Run forward and backward of a call whose tensors are all fake, once.
+    """Run forward and backward of a call on fake tensors, once.
 
-    Raises ExecutionError, BindError and StaleModelError as a real step does.
+    Args:
+        call: The call. All its tensors are fake.
+        schedule: The schedule to run.
+        namespaces: Namespaces of operators that may run.
+
+    Raises:
+        ExecutionError: A result differs from the file.
+        BindError: The call does not fit the schedule.
+        StaleModelError: The model has changed.
     """
     expanded = expand(schedule)
     bare = replace(expanded.graph, operations=tuple(replace(op, workspace=0) for op in expanded.graph.operations))
     predicted, peak = (simulate(link(graph, expanded.recomputes)).peak for graph in (bare, expanded.graph))
-    held = [*call.model.parameters(), *call.model.buffers(), *tensors_of((call.args, call.kwargs))]
-    storages, cast = _Storages(expanded.graph, held), schedule.model.autocast
+    resident = [*call.model.parameters(), *call.model.buffers(), *tensors_of((call.args, call.kwargs))]
+    storages, cast = _Storages(expanded.graph, resident), schedule.model.autocast
     autocast = torch.autocast(schedule.model.device, TORCH_DTYPES[cast] if cast else None, enabled=bool(cast))
-    mode: Any = detect_fake_mode(held)
+    mode: Any = detect_fake_mode(resident)
     with _quiet(), mode, real_layouts(mode):
         applied = apply(call.model, schedule, verify=False, namespaces=tuple(namespaces))
         leaves = list(output_leaves(schedule.model.outputs))
-        trained = [tensor for tensor in held if tensor.requires_grad]
-        for counted in (contextlib.nullcontext(), storages):  # the first call may run the model's own forward, too
+        trained = [tensor for tensor in resident if tensor.requires_grad]
+        for counted in (contextlib.nullcontext(), storages):  # the first call may also run the model's own forward
             with autocast, counted:
-                made = list(tensors_of(applied(*call.args, **call.kwargs)))
-            outputs = [output for output, leaf in zip(made, leaves, strict=True) if leaf.grad]
+                results = list(tensors_of(applied(*call.args, **call.kwargs)))
+            outputs = [output for output, leaf in zip(results, leaves, strict=True) if leaf.grad]
             seeds = [torch.empty_like(output) for output in outputs]
-            storages.leave_out([seed for seed in seeds if seed.numel() > 1])  # `loss.backward()` makes that of a number
+            storages.leave_out(
+                [seed for seed in seeds if seed.numel() > 1]
+            )  # `loss.backward()` allocates the seed of a scalar
             with counted:
                 gradients = torch.autograd.grad(outputs, trained, seeds, allow_unused=True)
     delivered = sum(gradient is not None for gradient in gradients)
@@ -85,14 +104,14 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's warning that a tensor without memory has no address."""
+    """Suppress torch's warning about addresses of fake tensors."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         yield
 
 
 class _Storages(TorchDispatchMode):
-    """The bytes of the storages that operators have made and that still exist, and the most there were."""
+    """Counts the bytes of live storages that operators allocated, and their peak."""
 
     def __init__(self, graph: Graph, held: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -103,21 +122,21 @@ class _Storages(TorchDispatchMode):
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def leave_out(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Their storages are no memory of the step, though views of them are made."""
+        """Do not count the storages of these tensors."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            self._outside[storage._cdata] = storage  # kept, so that no other one gets its number
+            self._outside[storage._cdata] = storage  # a reference, so that its address is not reused
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        made = function(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(made):
+        result = function(*args, **(kwargs or {}))
+        for leaf in pytree.tree_leaves(result):
             if isinstance(leaf, torch.Tensor) and leaf.device.type == self._device:
                 self._note(leaf.untyped_storage())
-        self._live = {key: held for key, held in self._live.items() if not held[0].expired()}
+        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
         self.peak = max(self.peak, sum(size for _, size in self._live.values()))
-        return made
+        return result
 
     def _note(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata

@@ -1,4 +1,4 @@
-"""Planning for a GPU that is not here: which one, what costs it has, and the call as it would be made there."""
+"""Planning for a GPU that this machine need not have: its name, its costs, and the call on it."""
 
 from __future__ import annotations
 
@@ -19,39 +19,44 @@ from ..profile.devices import DEVICES, Device, named_gpu
 
 
 def gpu_elsewhere(device: str | None) -> Device | None:
-    """The GPU that `device=` names, None without one. Raises ProfileError for what is no such name."""
+    """The GPU of `device=`, or None. Raises ProfileError for an unknown name."""
     gpu = named_gpu(device)
     if device is not None and gpu is None:
         raise ProfileError(
-            f"device={device!r} names no GPU to plan for: without one the step is planned for the device of the model\n"
-            f'  hint: device="cuda:h100"; to plan on a device that is here, move the model and its inputs there'
+            f"device={device!r} is not the name of a GPU to plan for\n"
+            f'  hint: device="cuda:h100"; to plan for a device of this machine, move the model and its inputs there'
         )
     return gpu
 
 
 def gpu_of_file(schedule: Schedule) -> Device | None:
-    """The GPU that a schedule was planned for where there was none, if there is none here either."""
+    """The GPU that a schedule was planned for without having it, if this machine has no CUDA device; else None."""
     settings = schedule.solve.settings
     return named_gpu(settings.device) if settings and settings.device and not torch.cuda.is_available() else None
 
 
 def cost_for(gpu: Device | None, cost: str | None) -> str:
-    """The cost model to plan with: by default that of the GPU, or measured costs where the model is.
+    """The cost model to plan with. Default: that of the GPU, or costs measured on the model's device.
 
-    Raises ProfileError for costs that only the GPU itself could give.
+    Args:
+        gpu: The GPU of `device=`, or None.
+        cost: The requested cost model, or None.
+
+    Raises:
+        ProfileError: The costs must be measured on the GPU itself.
     """
     if gpu is None:
         return cost or MEASURED
     if cost in (MEASURED, COMPILED):
         raise ProfileError(
-            f"cost={cost!r} needs the device, and {gpu.name} is not here\n  hint: leave it out for the roofline "
-            f"model of {gpu.name}"
+            f"cost={cost!r} needs the device, but device= plans without it\n  hint: leave cost out for the "
+            f"roofline model of {gpu.name}"
         )
     return cost or gpu.name
 
 
 def on_device(gpu: Device | None, call: RecordedCall) -> contextlib.AbstractContextManager[RecordedCall]:
-    """Meanwhile the call is one on that GPU; without one it stays as it is. Raises CaptureError on entry."""
+    """Inside, the call is on that GPU; without a GPU it is unchanged. Raises CaptureError on entry."""
     if gpu is None or gpu.gpu is None:
         return contextlib.nullcontext(call)
     from ..capture.cuda.on_cuda import on_cuda
@@ -60,7 +65,7 @@ def on_device(gpu: Device | None, call: RecordedCall) -> contextlib.AbstractCont
 
 
 def on_device_of(schedule: Schedule, call: RecordedCall) -> contextlib.AbstractContextManager[RecordedCall]:
-    """Meanwhile the call is made of tensors without memory, on the device that a schedule was planned for."""
+    """Inside, the call has fake tensors on the device that a schedule was planned for."""
     model = schedule.model
     if model.device == "cpu" or torch.cuda.is_available():
         return fake_call(call, model.device)
@@ -71,35 +76,39 @@ def on_device_of(schedule: Schedule, call: RecordedCall) -> contextlib.AbstractC
     number = int(model.architecture.removeprefix("sm_") or 0)
     if not number:
         raise CaptureError(
-            "the schedule does not say for which GPU it was planned, and there is none here",
+            "the schedule does not name its GPU, and this machine has none",
             hint="plan it again: remate plan --device cuda:h100",
         )
     return on_cuda(call, divmod(number, 10), model.architecture, 0)
 
 
 def priced_as_another(cost: str, kind: str) -> str:
-    """What is to be said of the step of one kind of device (`cpu`, `cuda`) with the costs of another; "" for the same
-    kind."""
+    """A warning if the step is for one kind of device (`cpu`, `cuda`) and the costs for another; otherwise ""."""
     device = DEVICES.get(cost)
     if device is None or device.kind == kind:
         return ""
     if device.gpu is None:
-        return f"the step is that of {kind}, with the costs of a CPU"
+        return f"the step is for {kind}, but the costs are for a CPU"
     return (
-        f"the step is the one that PyTorch runs on the CPU, with the costs of a {cost}: other kernels run on CUDA, and "
-        f"hold other memory. device='cuda:{cost}' plans the step of a {cost}"
+        f"the step is for the CPU, but the costs are for a {cost}: CUDA runs other kernels, with other memory. "
+        f"device='cuda:{cost}' plans the step of a {cost}"
     )
 
 
 def doubts(cost: str, gpu: Device | None, call: RecordedCall) -> list[str]:
-    """What is to be said before planning: costs of another kind of device than the step's, and rules of another torch.
-    call: as it was given, on its own device."""
-    on = next((tensor.device.type for tensor in call.model.parameters()), "cpu")
-    found = priced_as_another(cost, "cuda" if gpu is not None or on == "cuda" else "cpu")
-    return [said for said in (found, without_rules(torch.__version__) if gpu is not None else "") if said]
+    """Warnings before planning: costs for another kind of device than the step, and rules of another torch.
+
+    Args:
+        cost: The cost model.
+        gpu: The GPU of `device=`, or None.
+        call: The call on its own device.
+    """
+    device = next((tensor.device.type for tensor in call.model.parameters()), "cpu")
+    costs = priced_as_another(cost, "cuda" if gpu is not None or device == "cuda" else "cpu")
+    return [doubt for doubt in (costs, without_rules(torch.__version__) if gpu is not None else "") if doubt]
 
 
 def warn_of_doubts(cost: str, gpu: Device | None, call: RecordedCall) -> None:
-    """Warn of `doubts`."""
-    for said in doubts(cost, gpu, call):
-        warnings.warn(said, UserWarning, stacklevel=frames_to_caller())
+    """Issue a UserWarning for each of `doubts`."""
+    for doubt in doubts(cost, gpu, call):
+        warnings.warn(doubt, UserWarning, stacklevel=frames_to_caller())

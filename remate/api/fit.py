@@ -1,4 +1,4 @@
-"""`remate.fit`: the largest batch whose training fits a device, its schedule, and what each batch gives in a second."""
+"""`remate.fit`: the largest batch that a device can train, its schedule, and the throughput of each batch size."""
 
 from __future__ import annotations
 
@@ -24,8 +24,14 @@ from .settings import assumed, settings_of
 
 
 class Fit(msgspec.Struct, frozen=True):
-    """schedule: for sizes up to the largest that fits, planned there. dim: what is varied. batches: by size, the last
-    one is the largest that fits. device_memory: bytes."""
+    """Result of `fit`.
+
+    Attributes:
+        schedule: Schedule for all sizes up to the largest that fits, planned at the largest.
+        dim: Name of the size that varies.
+        device_memory: Memory of the device, in bytes.
+        batches: Figures by ascending size. The last is the largest that fits.
+    """
 
     schedule: Schedule
     dim: str
@@ -38,7 +44,7 @@ class Fit(msgspec.Struct, frozen=True):
 
     @property
     def fastest(self) -> Batch:
-        """The one that gives the most samples in a second; of equals the smallest."""
+        """The batch with the most samples per second; of equal ones the smallest."""
         return max(self.batches, key=lambda batch: (batch.per_second, -batch.size))
 
 
@@ -103,8 +109,8 @@ def fit(
     memory = parse_budget(device_memory).size
     if memory is None:
         raise BudgetError(f"the memory of a device is {device_memory!r}\n  hint: write 80GiB")
-    kept = parse_budget(reserve).size if reserve else 0
-    if kept is None:
+    reserved = parse_budget(reserve).size if reserve else 0
+    if reserved is None:
         raise BudgetError(f"the reserve is {reserve!r}\n  hint: write 2GiB")
     chosen = options_of("fit", SearchKeywords, options, device=device)
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
@@ -112,19 +118,21 @@ def fit(
     check_meant(call)
     warn_of_doubts(cost, gpu, call)
     with call.in_effect():
-        asking = read(options.get("dims", AUTO), call.model, call.args, call.kwargs)
-    if asking is None:
+        sizes = read(options.get("dims", AUTO), call.model, call.args, call.kwargs)
+    if sizes is None:
         raise DimsError(
             "no size of the example can be varied", hint='name one: dims={"x": {0: "b"}}, or a larger batch'
         )
     with telling(chosen.progress) as progress:
         say = progress or (lambda text: None)
-        limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients), kept)
-        search = Search(call, asking, limits, cost, settings, chosen, gpu, say)
+        limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients), reserved)
+        search = Search(call, sizes, limits, cost, settings, chosen, gpu, say)
         schedule = search.planned(chosen.name or type(call.model).__name__, chosen.note)
-        most, solved = schedule.model.dims[search.dim].max, schedule.solve
-        smaller = [] if solved.stopped_by == "interrupted" else search.ladder(most)
-        found = [search.batch(size) for size in smaller if size < most]
-        base = solved.baseline_peak, solved.baseline_time
-        largest = Batch(most, solved.budget, *base, solved.peak, solved.time, len(expand(schedule).recomputes))
-        return Fit(schedule, search.dim, memory, (*found, largest))
+        largest_size, figures = schedule.model.dims[search.dim].max, schedule.solve
+        smaller = [] if figures.stopped_by == "interrupted" else search.ladder(largest_size)
+        batches = [search.batch(size) for size in smaller if size < largest_size]
+        base = figures.baseline_peak, figures.baseline_time
+        largest = Batch(
+            largest_size, figures.budget, *base, figures.peak, figures.time, len(expand(schedule).recomputes)
+        )
+        return Fit(schedule, search.dim, memory, (*batches, largest))

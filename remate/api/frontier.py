@@ -1,5 +1,4 @@
-"""`remate.frontier`: one step planned under many budgets, where each solve uses what the others have built and
-found."""
+"""`remate.frontier`: plans one step for many budgets. Each solve reuses the work of the others."""
 
 from __future__ import annotations
 
@@ -97,20 +96,22 @@ def frontier(
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
     check_meant(call)
     warn_of_doubts(cost, gpu, call)
-    sizes = OpenSizes(chosen.dims, largest=all(one.share is None for one in requested))
+    sizes = OpenSizes(chosen.dims, largest=all(budget.share is None for budget in requested))
     with telling(chosen.progress) as say:
         step = prepare(call, cost=cost, options=chosen, open_sizes=sizes, gpu=gpu, progress=say)
         search: dict[str, Any] = {"policy": policy(chosen.strategy), "effort": effort_named(chosen.effort)}
         sweep = Sweep(step, time_limit=chosen.time_limit, gap=chosen.gap, progress=say, **search)
-        texts = {one.resolve(sweep.baseline_peak): str(text) for one, text in zip(requested, budgets, strict=True)}
+        texts = {
+            budget.resolve(sweep.baseline_peak): str(text) for budget, text in zip(requested, budgets, strict=True)
+        }
         limits = sorted(texts)
         for limit in limits:
             if sweep.interrupted:
                 break
             sweep.solve(limit)
         if not sweep.found and limits:
-            failed = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, chosen.strategy, sweep.floor_of_delivered)
-            raise failed.at(step.planned, is_estimated(cost))
+            error = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, chosen.strategy, sweep.floor_of_delivered)
+            raise error.at(step.planned, is_estimated(cost))
         about: dict[str, Any] = {"name": chosen.name or type(call.model).__name__, "note": chosen.note}
         return [
             schedule_of(step, solution, limit, cost, settings=replace(settings, budget=texts[limit]), **about)
@@ -119,9 +120,16 @@ def frontier(
 
 
 class Sweep:
-    """Solutions of one step by budget. Budgets are best solved from the smallest to the largest, for a schedule of one
-    is a schedule of every larger one. smallest: bytes, the least peak known; floor: bytes, none is smaller.
-    interrupted: Ctrl-C was pressed."""
+    """Solves one step for several budgets, and keeps all plans for the next budget.
+
+    Solve the smallest budget first, because its schedule is valid for every larger one.
+
+    Attributes:
+        smallest: Smallest known peak, in bytes.
+        floor: Lower limit of the peak, in bytes.
+        interrupted: Whether Ctrl-C was pressed.
+        found: Solutions by budget.
+    """
 
     def __init__(
         self,
@@ -149,50 +157,61 @@ class Sweep:
 
     @property
     def candidates(self) -> list[Candidate]:
-        """What all searches have found, none of it both slower and larger than another."""
-        return [one for one in self._pool.candidates if made_by(one, self._policy.names)]
+        """The undominated plans of all searches."""
+        return [plan for plan in self._pool.candidates if made_by(plan, self._policy.names)]
 
     def least(self) -> list[Candidate]:
-        """What a search for the smallest peak finds, whatever has been searched before."""
+        """The plans of a new search for the smallest peak."""
         pool = CandidatePool()
         request = Request(self.floor, self.gap, self._effort)
         with contextlib.suppress(InfeasibleError):
             solve(self._instance, request, self._policy, pool=pool, time_limit=self._time_limit)
         self._pool.interrupted |= pool.interrupted
-        return [one for one in pool.candidates if made_by(one, self._policy.names)]
+        return [plan for plan in pool.candidates if made_by(plan, self._policy.names)]
 
     def solve(
         self, budget: int, label: str = "", *, policy: Policy | None = None, effort: Effort | None = None
     ) -> Solution | None:
-        """The solution for a budget in bytes, or None if none was found. policy, effort: in place of those of the
-        sweep."""
+        """Solve one budget.
+
+        Args:
+            budget: The budget in bytes.
+            label: Its text in lines of progress.
+            policy: Strategies to use instead of those of the sweep.
+            effort: Effort to use instead of that of the sweep.
+
+        Returns:
+            The solution, or None if no plan fits.
+        """
         progress: Callable[[str], None] = lambda text: self._say(f"{label or budget}: {text}")  # noqa: E731
         options: dict[str, Any] = {"pool": self._pool, "time_limit": self._time_limit, "progress": progress}
         try:
             request = Request(budget, self.gap, effort or self._effort)
-            found = solve(self._instance, request, policy or self._policy, **options)
+            solution = solve(self._instance, request, policy or self._policy, **options)
         except InfeasibleError as error:
             self.smallest = min(self.smallest, error.smallest)
             return None
-        self.smallest = min(self.smallest, found.peak)
-        self.found[budget] = found
-        return found
+        self.smallest = min(self.smallest, solution.peak)
+        self.found[budget] = solution
+        return solution
 
     def solutions(self) -> dict[int, Solution]:
-        """By ascending budget, each with the best schedule and the best bound that any solve has given: a bound for a
-        budget holds for all smaller ones."""
-        made: dict[int, Solution] = {}
+        """Solutions by ascending budget, each with the best plan and bound of all solves.
+
+        A bound for a budget holds for all smaller budgets.
+        """
+        improved: dict[int, Solution] = {}
         bound = 0
         for budget, solution in sorted(self.found.items(), reverse=True):
             bound = max(bound, solution.lower_bound)
-            made[budget] = self._improved(budget, solution, bound)
-        return dict(sorted(made.items()))
+            improved[budget] = self._improved(budget, solution, bound)
+        return dict(sorted(improved.items()))
 
     def _improved(self, budget: int, given: Solution, bound: int) -> Solution:
         best = self._pool.best(budget, self._policy.names)
         if best is not None and best.time < given.time:
-            made = {"strategy": best.strategy, "solver": best.solver}
-            given = replace(given, recomputes=best.recomputes, peak=best.peak, time=best.time, **made)
+            origin = {"strategy": best.strategy, "solver": best.solver}
+            given = replace(given, recomputes=best.recomputes, peak=best.peak, time=best.time, **origin)
         bound = min(bound, given.time)
         gap = (given.time - bound) / max(1, given.baseline_time)
         if gap <= 1e-9:
@@ -203,6 +222,6 @@ class Sweep:
 
 
 def requested_of(texts: Sequence[str], baseline_peak: int) -> list[RequestedBudget]:
-    """Budgets in bytes, ascending, each once."""
-    found = {parse_budget(text).resolve(baseline_peak): text for text in reversed(texts)}
-    return [RequestedBudget(text, limit) for limit, text in sorted(found.items())]
+    """Distinct budgets in bytes, ascending."""
+    texts_by_limit = {parse_budget(text).resolve(baseline_peak): text for text in reversed(texts)}
+    return [RequestedBudget(text, limit) for limit, text in sorted(texts_by_limit.items())]

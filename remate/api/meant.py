@@ -1,4 +1,4 @@
-"""Is it a step that trains, and the one that is meant? What can be reported a call before it is traced."""
+"""Checks of a call before it is traced: it must train something, and should be in training mode."""
 
 from __future__ import annotations
 
@@ -19,35 +19,35 @@ EVALUATION = (
 
 
 def trains_nothing(call: RecordedCall) -> str:
-    """Why no gradient could come of a call, as text; "" if one could."""
+    """Why a call cannot produce a gradient; "" if it can."""
     with call.state.in_effect(call.model, cast=False):
         parameters = list(call.model.parameters())
         inputs = pytree.tree_leaves((call.args, call.kwargs))
-        if any(getattr(one, "requires_grad", False) for one in (*parameters, *inputs)):
+        if any(getattr(tensor, "requires_grad", False) for tensor in (*parameters, *inputs)):
             return ""
-    what = f"all {len(parameters):,} parameters are frozen" if parameters else "the model has no parameters"
-    return f"{what}: there is nothing to train, and nothing to plan"
+    reason = f"all {len(parameters):,} parameters are frozen" if parameters else "the model has no parameters"
+    return f"{reason}: there is nothing to train"
 
 
 def in_evaluation(call: RecordedCall) -> bool:
-    """Whether the call is made in evaluation mode."""
+    """Whether the call is in evaluation mode."""
     return not call.state.training.get("", call.model.training)
 
 
 def check_meant(call: RecordedCall) -> None:
-    """Raise CaptureError for a call that trains nothing, and warn of a model in evaluation mode, which is planned as it
-    is."""
+    """Raise CaptureError for a call that trains nothing. Warn if the model is in evaluation mode."""
     if why := trains_nothing(call):
-        raise CaptureError(why, hint="model.requires_grad_(True), or of the parameters that train")
+        raise CaptureError(why, hint="call model.requires_grad_(True), or set it on the parameters to train")
     if in_evaluation(call):
         warnings.warn(
-            f"{EVALUATION}; call model.train() first, unless this is meant", UserWarning, stacklevel=frames_to_caller()
+            f"{EVALUATION}; call model.train() first, or ignore this warning",
+            UserWarning,
+            stacklevel=frames_to_caller(),
         )
 
 
 def checked_fill(fill: Mapping[str, bool | int | float], model: Model) -> dict[str, bool | int | float]:
-    """What inputs may be padded with, for the file. Raises CaptureError for other names, and numbers that they cannot
-    hold."""
+    """Check the numbers for padding. Raises CaptureError for unknown inputs, and for numbers outside their type."""
     types = {leaf.name: leaf.text for leaf in input_leaves(model.inputs)}
     for name, number in fill.items():
         if fault := fill_fault(types.get(name), number):

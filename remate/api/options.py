@@ -1,4 +1,4 @@
-"""The options of `remate.plan`: one list for all functions and commands that take them."""
+"""The options of `remate.plan`, shared by all functions and commands that take them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from remate_runtime.format import did_you_mean
 
-from .progress import Told
+from .progress import ProgressOption
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     fill: Mapping[str, bool | int | float] | None = None
     name: str = ""
     note: str = ""
-    progress: Told = "auto"
+    progress: ProgressOption = "auto"
     slowdown: str | float | None = None
     disk_budget: str | int | None = None
     host_budget: str | int | None = None
@@ -64,7 +64,7 @@ class SearchKeywords(TypedDict, total=False):
     live: str | Sequence[str]
     name: str
     note: str
-    progress: Told
+    progress: ProgressOption
 
 
 class PlanKeywords(SearchKeywords, total=False):

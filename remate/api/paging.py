@@ -1,4 +1,4 @@
-"""Planning with pages: how fast they are, how many there may be, and the fastest schedule with them or without."""
+"""Plans with pages: bandwidth, limits, and the fastest schedule with or without pages."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from ..strategy import Request, StepInstance, effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, offloaded, paged_solution
 from .progress import Progress
 
-COUNTED_ON = 0.85  # of the bandwidth: plans fill the lanes, and cost far more where these are slower than planned
-_LATENCY: dict[PageMemory, int] = {"disk": 100_000, "host": 10_000}  # ns, where only a bandwidth is given
+COUNTED_ON = 0.85  # share of the bandwidth that plans use, because slower lanes than planned cost much time
+_LATENCY: dict[PageMemory, int] = {"disk": 100_000, "host": 10_000}  # ns, if only a bandwidth is given
 
 
 def plan_paged(
     step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
-    """`plan_step` where settings have a budget for what is paged. Raises BudgetError where values cannot be paged
-    there."""
+    """Like `plan_step`, for settings with a budget of pages. Raises BudgetError if the device cannot page there."""
     from .plan import schedule_of
 
     say = progress or (lambda text: None)
@@ -32,9 +31,9 @@ def plan_paged(
     limits = _limits(settings, graph.device)
     lanes = {memory: _lane(memory, settings.bandwidth) for memory in limits}
     for memory, lane in lanes.items():
-        say(f"pages to the {memory}: counting on {lane.out / 1e9:.2f} GB/s out and {lane.back / 1e9:.2f} GB/s back")
+        say(f"pages to the {memory}: assuming {lane.out / 1e9:.2f} GB/s out and {lane.back / 1e9:.2f} GB/s back")
     if graph.device != "cpu":
-        say("the runtime of this version pages values of the CPU only: it refuses a file with pages for another device")
+        say("the runtime of this version pages on the CPU only, and refuses this file on other devices")
     graph = replace(graph, lanes={**graph.lanes, **lanes})
     step = replace(step, captured=replace(step.captured, graph=graph))
     instance = StepInstance(graph, step.parts)
@@ -46,8 +45,9 @@ def plan_paged(
     paging = PagingLimits(limits, settings.strategy == "offload-only")
     try:
         if weights:
-            say(f"parameters count, {size(counted)}: the baseline holds {size(instance.baseline.peak + counted)}")
-            to, limit = max(limits.items(), key=lambda one: (graph.lanes[one[0]].back, one[0]))
+            base = size(instance.baseline.peak + counted)
+            say(f"the peak includes parameters, {size(counted)}: the baseline is {base}")
+            to, limit = max(limits.items(), key=lambda item: (graph.lanes[item[0]].back, item[0]))
             solution = offloaded(instance, request, to, limit, time_limit=settings.time_limit, progress=say)
         else:
             solution = paged_solution(instance, request, paging, chosen, time_limit=settings.time_limit, progress=say)
@@ -61,7 +61,7 @@ def _limits(settings: Settings, device: str) -> dict[PageMemory, int]:
     limits: dict[PageMemory, int] = {memory: parse_budget(text).size or 0 for memory, text in stated.items() if text}
     if "host" in limits and device == "cpu":
         raise BudgetError(
-            "host_budget: the step runs on the CPU, whose memory is the host's\n  hint: page to the disk: "
+            "host_budget: the step runs in the memory of the host\n  hint: page to the disk: "
             "disk_budget (--disk-budget)"
         )
     return limits
@@ -73,8 +73,8 @@ def _lane(memory: PageMemory, bandwidth: str) -> Lane:
         return Lane(out=speed, back=speed, latency=_LATENCY[memory])
     if memory == "host":
         raise BudgetError(
-            "the bandwidth to pinned memory is not measured yet\n  hint: write it: bandwidth='50GB/s' (--bandwidth "
+            "the bandwidth to pinned memory cannot be measured\n  hint: state it: bandwidth='50GB/s' (--bandwidth "
             "50GB/s)"
         )
-    found = measured_lane()
-    return Lane(out=int(COUNTED_ON * found.out), back=int(COUNTED_ON * found.back), latency=found.latency)
+    lane = measured_lane()
+    return Lane(out=int(COUNTED_ON * lane.out), back=int(COUNTED_ON * lane.back), latency=lane.latency)

@@ -1,7 +1,6 @@
-"""`remate.plan(model, args, at="transformer.h.*")`: schedules for parts of a model, which share the memory of one step.
+"""`remate.plan(model, args, at="transformer.h.*")`: schedules for parts of a model, within one budget.
 
-Parts that do the same step get one file. The peak that is planned is that of all their calls together: what the calls
-of a part hold between forward and backward, and the one that is at work.
+Parts with the same step share a file. The planned peak is that of all their calls together.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ from .shared_budget import SharedBudget, as_if_all
 
 
 class PartSchedules(msgspec.Struct, frozen=True):
-    """Schedules for parts of one model, one for each kind of part; `remate_runtime.apply(model, [*schedules])` takes
-    them."""
+    """Schedules for parts of one model, one per kind of part. Apply them with `apply(model, [*schedules])`."""
 
     schedules: tuple[Schedule, ...]
 
@@ -53,20 +51,20 @@ class PartSchedules(msgspec.Struct, frozen=True):
         return self.schedules[index]
 
     def save(self, folder: str | Path) -> None:
-        """Write one file for each into a folder, which is made: NAME.json, by the names of the schedules."""
+        """Write each schedule as NAME.json into a folder. The folder is created if missing."""
         Path(folder).mkdir(parents=True, exist_ok=True)
-        for one in self.schedules:
-            one.save(str(Path(folder) / f"{one.name}.json"))
+        for schedule in self.schedules:
+            schedule.save(str(Path(folder) / f"{schedule.name}.json"))
 
     @property
     def peak_bytes(self) -> int:
-        """Predicted peak of all parts together: bytes beyond parameters, buffers, inputs and optimizer state."""
-        expanded = [expand(one) for one in self.schedules]
-        return peak_together([link(one.graph, one.recomputes, one.pages) for one in expanded])
+        """Predicted peak of all parts together in bytes, beside parameters, buffers, inputs and optimizer state."""
+        expanded = [expand(part) for part in self.schedules]
+        return peak_together([link(part.graph, part.recomputes, part.pages) for part in expanded])
 
 
 class PartKind(msgspec.Struct, frozen=True):
-    """A kind of part, ready to be planned. paths: of the modules whose step it is."""
+    """A kind of part, prepared for planning. paths: paths of its modules."""
 
     step: Hierarchy
     paths: tuple[str, ...]
@@ -80,40 +78,52 @@ def prepare_parts(
     gpu: Device | None = None,
     progress: Progress | None = None,
 ) -> list[PartKind]:
-    """All that does not depend on the budget: the parts' calls, and the captured step of each kind. options, gpu: as of
-    `prepare`. Raises CaptureError."""
+    """Find the calls of the parts and capture the step of each kind. The result does not depend on the budget.
+
+    Args:
+        call: The call of the whole model.
+        at: Paths of the parts.
+        cost: The cost model.
+        options: As for `prepare`.
+        gpu: As for `prepare`.
+        progress: Function that gets lines of progress.
+
+    Raises:
+        CaptureError: A path names no module, or a part cannot be captured.
+    """
     say = progress or (lambda text: None)
     options = replace(options, differentiate=options.differentiate or OF_A_PART)
-    say("running forward, to see how it calls its parts")
-    found: list[PartKind] = []
-    with on_device(gpu, call) as there:
-        for calls in part_calls(there, at):
+    say("running forward to record the calls of its parts")
+    kinds: list[PartKind] = []
+    with on_device(gpu, call) as device_call:
+        for calls in part_calls(device_call, at):
             pending = list(calls.paths)
             while pending:
-                digests, step = _first(there.model, calls, pending[0], cost, options, progress)
+                digests, step = _first(device_call.model, calls, pending[0], cost, options, progress)
                 for path in pending[1:]:
-                    if (digest := _same(there.model, calls, path, step, digests[pending[0]], options)) is not None:
+                    if (
+                        digest := _same(device_call.model, calls, path, step, digests[pending[0]], options)
+                    ) is not None:
                         digests[path] = digest
                 pending = [path for path in pending if path not in digests]
-                found.append(_part(step, digests, calls.calls))
-    return found
+                kinds.append(_part(step, digests, calls.calls))
+    return kinds
 
 
 def prepare_part_again(
     schedule: Schedule, call: RecordedCall, cost: str, options: PlanOptions, progress: Progress | None
 ) -> Hierarchy:
-    """The step of the parts that a schedule is for, as the model calls them now. options: as of `prepare`. Raises
-    CaptureError where they do several different steps now."""
+    """Prepare the step of a schedule's parts again. Raises CaptureError if they have several different steps now."""
     paths = list(unfold_paths(schedule.model.at))
     parts = prepare_parts(call, paths, cost, options, gpu_of_file(schedule), progress)
-    if len(parts) > 1:  # of modules that are called in several ways, the way that was planned
+    if len(parts) > 1:  # if modules are called in several ways, choose the planned way
         same = [p for p in parts if p.step.captured.model.inputs == schedule.model.inputs]
         same = [p for p in same if p.step.captured.model.at == schedule.model.at]
         if len(same) != 1:
-            told = "; ".join(", ".join(part.step.captured.model.at) for part in parts)
+            kinds = "; ".join(", ".join(part.step.captured.model.at) for part in parts)
             raise CaptureError(
-                f"the parts at {', '.join(schedule.model.at)} do {len(parts)} different steps now: {told}",
-                hint="plan them as that: remate plan … --at … -o FOLDER/",
+                f"the parts at {', '.join(schedule.model.at)} have {len(parts)} different steps now: {kinds}",
+                hint="plan them as several kinds: remate plan … --at … -o FOLDER/",
             )
         parts = same
     return parts[0].step
@@ -137,7 +147,7 @@ def _first(
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """What cannot be captured names its module as the whole model knows it."""
+    """Add the path of the part to the module of a CaptureError."""
     try:
         yield
     except CaptureError as error:
@@ -152,8 +162,7 @@ def _same(
     digest: Digest,
     options: PlanOptions,
 ) -> Digest | None:
-    """The digest of another module that looks alike, if its step is the same: as `apply` would find out, or by tracing
-    it."""
+    """The digest of another module if its step is the same, by its digest or by tracing it; otherwise None."""
     call = calls.call(model, path)
     version = torch.__version__.partition("+")[0]
     with call.in_effect(), _named(path):
@@ -182,9 +191,20 @@ def plan_at(
     or_smallest: bool = False,
     progress: Progress | None = None,
 ) -> Schedule | PartSchedules:
-    """What `remate.plan` does with `at`: the schedule of one kind of part, a collection of those of several.
+    """Plan the parts at `at`, for `remate.plan`.
 
-    gpu: as of `prepare`. or_smallest: plan for the smallest peak where nothing fits the budget, which nobody asked for.
+    Args:
+        call: The call of the whole model.
+        at: Paths of the parts.
+        settings: Settings to record, with the budget.
+        cost: The cost model.
+        options: Options of planning.
+        gpu: As for `prepare`.
+        or_smallest: Plan the smallest peak if the budget, a default, is below it.
+        progress: Function that gets lines of progress.
+
+    Returns:
+        The schedule if there is one kind of part; otherwise a collection.
     """
     parts = prepare_parts(call, at, cost, options, gpu, progress)
     names: dict[str, Any] = {"name": options.name, "note": options.note, "progress": progress}
@@ -210,7 +230,7 @@ def plan_parts(
         cost: The source of times and workspaces.
         name: Name of the schedules. Default: that of the part's class.
         note: Remark to keep in the files.
-        or_smallest: Plan for the smallest peak if nothing fits: the budget is a default that nobody asked for.
+        or_smallest: Plan the smallest peak if the budget, a default, is below it.
         progress: Function that gets a line of text now and then.
 
     Raises:
@@ -248,14 +268,14 @@ def _planned(
         sweeps = [Sweep(step, progress=progress, **options) for step in as_if_all([part.step for part in parts])]
         solutions = SharedBudget(graphs, sweeps, budget, settings.strategy).solutions()
         limits = [solution.peak for solution in solutions]
-    made = []
-    for at, (part, limit, called) in enumerate(zip(parts, limits, names_of(parts, name), strict=True)):
+    schedules = []
+    for at, (part, limit, part_name) in enumerate(zip(parts, limits, names_of(parts, name), strict=True)):
         text = settings.budget if len(parts) == 1 else str(limit)
-        requested_of_it = replace(settings, budget=text)
-        made.append(
-            schedule_of(part.step, solutions[at], limit, cost, settings=requested_of_it, name=called, note=note)
+        part_settings = replace(settings, budget=text)
+        schedules.append(
+            schedule_of(part.step, solutions[at], limit, cost, settings=part_settings, name=part_name, note=note)
         )
-    return PartSchedules(tuple(made))
+    return PartSchedules(tuple(schedules))
 
 
 def _solved(sweep: Sweep, limit: int) -> Solution:
@@ -265,10 +285,10 @@ def _solved(sweep: Sweep, limit: int) -> Solution:
 
 
 def names_of(parts: Sequence[PartKind], name: str = "") -> list[str]:
-    """What the schedules of these parts are called, each once: the second `T5Block` is `T5Block-2`."""
+    """Unique names for the schedules of these parts: the second `T5Block` is `T5Block-2`."""
     counts: dict[str, int] = {}
-    made = []
-    for wanted in [name or part.step.captured.model.name for part in parts]:
-        counts[wanted] = counts.get(wanted, 0) + 1
-        made.append(wanted if counts[wanted] == 1 else f"{wanted}-{counts[wanted]}")
-    return made
+    names = []
+    for base in [name or part.step.captured.model.name for part in parts]:
+        counts[base] = counts.get(base, 0) + 1
+        names.append(base if counts[base] == 1 else f"{base}-{counts[base]}")
+    return names

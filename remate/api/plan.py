@@ -1,5 +1,4 @@
-"""`remate.plan`: from a live model to a schedule. Capture, costs, partition, strategy, and the file that says it
-all."""
+"""`remate.plan`: from a live model to a schedule, by capture, costs, partition and strategy."""
 
 from __future__ import annotations
 
@@ -97,7 +96,7 @@ def plan(
 
     remate traces forward and backward of one call, measures or estimates each operation, and searches for the fastest
     schedule within the budget. Ctrl-C during the search returns the best schedule so far. A model in evaluation mode is
-    planned as it is, with a warning.
+    planned with a warning.
 
     Args:
         model: The live model, in the mode that it trains in; or a call that `remate.record` recorded.
@@ -111,53 +110,53 @@ def plan(
         cost: Source of times and workspaces. `"measured"`: the model's device (default). `"cpu"`, `"a100"`, `"h100"`,
             `"h200"`: a roofline model; the default with `device`. `"compiled"`: measured, with a budget that holds
             under `apply(..., engine="compiled")`.
-        at: Paths of modules to plan in place of the whole model, for example `"transformer.h.*"`. Forward runs once to
-            see how it calls them. The budget is for all their calls together.
+        at: Paths of modules to plan instead of the whole model, for example `"transformer.h.*"`. Forward runs once to
+            record their calls. The budget covers all their calls together.
         profile: File of measured costs to reuse and to complete. Default: the user's cache.
         cache: Whether to use the user's cache of measured costs.
         measure_again: Whether to measure stored costs again, and replace them.
-        time_limit: Seconds for the search, as a safety net. A schedule that it cut short says so in the file.
+        time_limit: Limit of the search in seconds. The file records whether the limit ended the search.
         gap: Stop when the schedule is proven to be this close to the fastest one, as a share of the baseline's time.
-        strategy: `"auto"`, or a name that `remate strategies` lists. Some leave their solvers to you:
+        strategy: `"auto"`, or a name that `remate strategies` lists. Some have solvers to choose:
             `"hiremate[leaf=checkmate,milp=scip]"`.
         effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
             arguments give the same schedule on every machine.
         differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
-            is one, else the only scalar of a tuple (`return logits, loss`), else every output that has a gradient in
-            eager PyTorch. The other outputs refuse a gradient.
+            is one, else the only scalar of a tuple (`return logits, loss`), else every differentiable output. The other
+            outputs refuse a gradient.
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
-        dims: Sizes that calls may differ in, by the conventions of `dynamic_shapes` in `torch.export`: argument, axis,
-            name and optionally a range, `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. `"auto"` opens the size of the
-            batch.
+        dims: Sizes that may differ between calls, by the conventions of `dynamic_shapes` in `torch.export`: argument,
+            axis, name and optionally a range, `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. `"auto"` opens the size of
+            the batch.
         live: Paths of numbers that change during training, for example `["alpha", "h.*.drop.p"]`. They are read at
             every call.
         fill: Values that `apply(..., otherwise="pad")` may pad inputs with, for example `{"input_ids": 0, "labels":
             -100}`.
         name: Name of the schedule. Default: the name of the model's class.
-        note: Remark to keep in the file.
-        progress: Function that gets a line of text now and then. `"auto"` prints on stderr after three seconds, None is
-            quiet.
-        slowdown: Extra time that the step may cost, `"10%"` or `0.1`: the smallest peak for that much time.
+        note: Note to store in the file.
+        progress: Function that gets lines of progress. `"auto"` prints to stderr after three seconds. None prints
+            nothing.
+        slowdown: Plan the smallest peak that costs at most this much extra time, `"10%"` or `0.1`.
         disk_budget: Bytes that a step may page to a scratch file (`"64GiB"`): values leave the memory of the device and
-            come back before they are read. The fastest schedule is taken, with pages or without. Default: nothing is
-            paged.
-        host_budget: The same to pinned memory of the host, for a model on CUDA.
-        bandwidth: Speed of paging, `"2GB/s"`, or `"measured"`. Plans count on 85% of it.
-        device: A GPU that is not here, `"cuda:h100"`: plans the step that CUDA runs there, for a model on the CPU or
-            the meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
+            come back before they are read. The result is the fastest schedule, with or without pages. Default: no
+            pages.
+        host_budget: Bytes that a step may page to pinned memory of the host, for a model on CUDA.
+        bandwidth: Bandwidth of paging, `"2GB/s"`, or `"measured"`. Plans assume 85% of it.
+        device: A GPU that this machine need not have, `"cuda:h100"`. The step is the one that CUDA runs there, for a
+            model on the CPU or the meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
 
     Returns:
-        The schedule. If `at` names parts that do several different steps: a collection with `save(folder)`.
+        The schedule. If `at` names parts with several different steps: a collection with `save(folder)`.
 
     Raises:
-        CaptureError: The model cannot be traced, or nothing in it trains.
+        CaptureError: The model cannot be traced, or has nothing to train.
         DimsError: A size cannot be left open.
-        BudgetError: The budget cannot be read.
+        BudgetError: The budget is not valid.
         ProfileError: The file of costs cannot be used.
-        UnknownNameError: There is no such strategy, effort, cost or word for gradients.
+        UnknownNameError: A strategy, an effort, a cost model or a use of gradients is unknown.
         NotApplicableError: The strategy needs something that the step lacks.
-        InfeasibleError: No schedule within the budget was found. It has the smallest peak that works.
+        InfeasibleError: No schedule within the budget was found. The error has the smallest known peak.
 
     Examples:
         >>> import remate, torch
@@ -183,16 +182,14 @@ def _planned(
     if default:
         budget = DEFAULT_SHARE
     goal = goal_of(budget, options.slowdown)
-    written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # "60" asks about 60%
+    written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # 60 bytes is probably 60%
     settings = settings_of(options, "" if goal else written)
     check_meant(call)
     warn_of_doubts(cost, gpu, call)
     if goal and (at is not None or cost == COMPILED):
-        raise BudgetError("parts of a model, and cost='compiled', need a budget\n  hint: write budget='60%' or '4GiB'")
+        raise BudgetError("at= and cost='compiled' need a budget\n  hint: add budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:
-        refuse_paging(
-            settings, "parts of a model, cost='compiled' and plans for the least peak or a slowdown page nothing"
-        )
+        refuse_paging(settings, "at=, cost='compiled', budget='min' and slowdown= do not support paging")
     if at is not None:
         from .parts import plan_at
 
@@ -215,14 +212,14 @@ def _planned(
 
 
 def _size_one(schedule: Schedule) -> str:
-    """What to say of sizes from 2: a last batch of 1 would be another step."""
+    """A note for sizes from 2: a last batch of 1 needs another schedule."""
     names = [name for name, dim in schedule.model.dims.items() if dim.min == SMALLEST]
     if not names:
         return ""
     ones = " or ".join(f"{name}=1" for name in names)
     return (
-        f"not for {ones}, which is another step in PyTorch: where a last batch can be that small, plan it, too, and "
-        "apply(model, [one, the other]), or apply(..., otherwise='original')"
+        f"the schedule is not for {ones}, for which PyTorch runs another step: if a last batch can be that small, plan "
+        "that size too and use apply(model, [schedule, other]), or use apply(..., otherwise='original')"
     )
 
 
@@ -237,17 +234,17 @@ def prepare(
     gpu: Device | None = None,
     progress: Progress | None = None,
 ) -> Hierarchy:
-    """Capture a step with its costs, and partition it into blocks: all that does not depend on the budget.
+    """Capture a step with its costs and partition it into blocks. The result does not depend on the budget.
 
     Args:
         model: The live model, or a recorded call.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
         cost: Source of times and workspaces, but not `"compiled"`.
-        options: Of these: `profile`, `cache`, `measure_again`, `differentiate`, `gradients` and `live`.
-        open_sizes: Sizes that calls may differ in.
-        gpu: A GPU that is not here, whose step is captured.
-        progress: Function that gets a line of text now and then.
+        options: `profile`, `cache`, `measure_again`, `differentiate`, `gradients` and `live` are used.
+        open_sizes: Sizes that may differ between calls.
+        gpu: A GPU to capture the step for, which this machine need not have.
+        progress: Function that gets lines of progress.
     """
     say = progress or (lambda text: None)
     with on_device(gpu, called(model, args, kwargs)) as call, call.in_effect():
@@ -255,34 +252,45 @@ def prepare(
         family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
         if family is None:
             say("tracing forward and backward")
-            found = captured(call.model, call.args, call.kwargs, differentiate, live, say=say)
+            traced = captured(call.model, call.args, call.kwargs, differentiate, live, say=say)
         else:
-            found = family.trace_samples[0].captured
-    if differentiate is None and (text := choice_text(found.model)):
+            traced = family.trace_samples[0].captured
+    if differentiate is None and (text := choice_text(traced.model)):
         say(text)
-    say(f"finding out what {len(found.graph.operations):,} operations cost")
+    say(f"measuring or estimating the costs of {len(traced.graph.operations):,} operations")
 
     def priced(graph: Graph) -> Graph:
         return costed(graph, cost, options.profile, progress, cached=options.cache, again=options.measure_again)
 
-    found = replace(found, digest=call.noted(found.digest))
-    graph = replace(priced(found.graph), delivered=assumed(options.gradients))
-    say("looking for blocks that repeat")
+    traced = replace(traced, digest=call.noted(traced.digest))
+    graph = replace(priced(traced.graph), delivered=assumed(options.gradients))
+    say("finding repeated blocks")
     with gc_paused():
-        step = partition(replace(found, graph=graph))
+        step = partition(replace(traced, graph=graph))
     if family is None:
         return step
-    made = sized(step, family, trace_sample_costs(family, graph, cost, priced))
-    for line in made.sized.said[len(family.said) :] if made.sized else ():
+    step_of_sizes = sized(step, family, trace_sample_costs(family, graph, cost, priced))
+    for line in step_of_sizes.sized.said[len(family.said) :] if step_of_sizes.sized else ():
         say(line)
-    return made
+    return step_of_sizes
 
 
 def plan_step(
     step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
-    """Solve what `prepare` made, and write it down. cost: what `prepare` was given; "compiled" where it was given
-    "measured". The rest, and what is raised, as of `plan`."""
+    """Solve a prepared step and return its schedule.
+
+    Args:
+        step: The prepared step.
+        settings: Settings with the budget, which the file records.
+        cost: The cost model of the step, or "compiled" for measured costs.
+        name: Name of the schedule.
+        note: Note for the file.
+        progress: Function that gets lines of progress.
+
+    Raises:
+        RemateError: As for `plan`.
+    """
     if cost == COMPILED:
         from .plan_compiled import plan_compiled
 
@@ -318,7 +326,21 @@ def schedule_of(
     name: str,
     note: str = "",
 ) -> Schedule:
-    """Write a solution down, and check that what was written means what was solved. budget: bytes."""
+    """Convert a solution to a schedule, expand that again, and compare its peak and time with the solution.
+
+    Args:
+        step: The prepared step.
+        solution: The solution.
+        budget: The budget in bytes.
+        cost: The cost model.
+        settings: Settings to record.
+        compiled: Figures of compiled execution.
+        name: Name of the schedule.
+        note: Note for the file.
+
+    Raises:
+        RemateError: The schedule does not have the peak and time of the solution.
+    """
     measured = operator_costs(cost) == MEASURED
     if settings is not None and measured and step.captured.graph.device == "cpu":
         settings = replace(settings, threads=torch.get_num_threads())

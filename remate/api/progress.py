@@ -1,4 +1,4 @@
-"""Progress of long work on stderr, for a person who waits: after three seconds, and in pipes and logs, too."""
+"""Progress of long work on stderr, after three seconds, at terminals and in logs."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from typing import Literal
 from remate_runtime.support.plain_text import plain
 
 Progress = Callable[[str], None]
-Told = Progress | Literal["auto"] | None
-_AFTER = 3.0  # seconds of silence: what is over by then needs no word
-_BETWEEN = 0.03  # seconds from one text to the next at a terminal: more cannot be read
-_APART = 10.0  # seconds from one line to the next elsewhere
+ProgressOption = Progress | Literal["auto"] | None
+_AFTER = 3.0  # seconds until the first text: shorter work needs none
+_BETWEEN = 0.03  # seconds between texts at a terminal
+_APART = 10.0  # seconds between lines elsewhere
 
 
 class Waiting:
-    """Called with a line of text now and then. At a terminal it is one line, rewritten, gone at the end; elsewhere a
-    line of its own now and then."""
+    """Callable that shows lines of text: on one rewritten line at a terminal, as a line every 10 seconds elsewhere."""
 
     def __init__(self, after: float = _AFTER, between: float = _BETWEEN, prefix: str = "remate: ") -> None:
         self._began, self._prefix = time.monotonic(), prefix
         self._next, self._between = self._began + after, between
-        self._shown = 0  # letters on the line
+        self._shown = 0  # characters on the line
 
     def __call__(self, text: str) -> None:
         now = time.monotonic()
@@ -39,7 +38,7 @@ class Waiting:
             print(f"remate: {now - self._began:.0f} s: {plain(text)}", file=sys.stderr, flush=True)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Clear the line."""
         if self._shown:
             self._write("")
 
@@ -49,8 +48,8 @@ class Waiting:
 
 
 @contextlib.contextmanager
-def telling(progress: Told) -> Iterator[Progress | None]:
-    """What to call with lines of text: what was given, or, for "auto", a `Waiting`."""
+def telling(progress: ProgressOption) -> Iterator[Progress | None]:
+    """Yield the function that gets lines of progress. "auto" is a `Waiting`."""
     if progress != "auto":
         yield progress
         return
@@ -61,8 +60,8 @@ def telling(progress: Told) -> Iterator[Progress | None]:
         waiting.end()
 
 
-def aloud(progress: Told, say: Progress | None) -> Progress:
-    """What to call with what a person ought to know whenever it is found; `say` is what `telling` gave."""
+def aloud(progress: ProgressOption, say: Progress | None) -> Progress:
+    """The function for important messages, which are printed at once. say: the result of `telling`."""
     if progress == "auto":
         return lambda text: print(f"remate: {plain(text)}", file=sys.stderr, flush=True)
     return say or (lambda text: None)

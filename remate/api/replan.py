@@ -1,4 +1,4 @@
-"""Planning the model of a schedule again, as it is now: the same question as before, and what people wrote kept."""
+"""Plans the current model with the settings of a schedule, and keeps its name and notes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,22 @@ def prepare_again(
     options: PlanOptions = DEFAULTS,
     progress: Progress | None = None,
 ) -> Hierarchy:
-    """What `remate.plan` does of the step before it solves, for the outputs and the ranges of sizes that `schedule` was
-    planned for, and what it assumes of gradients; on the CPU with as many threads of torch as then where costs are
-    measured, which this sets. cost: in place of the file's.
+    """Capture and cost the step of the current model with the settings of a schedule.
 
-    options: profile, cache and measure_again count. Raises what `remate.plan` raises.
+    The settings are outputs, ranges of sizes, use of gradients and live attributes. If costs are measured on the CPU,
+    the number of torch's threads is set to that of the schedule.
+
+    Args:
+        schedule: The schedule.
+        model: The live model, or a recorded call.
+        args: Positional arguments of the call.
+        kwargs: Keyword arguments of the call.
+        cost: A cost model to use instead of the file's.
+        options: `profile`, `cache` and `measure_again` are used.
+        progress: Function that gets lines of progress.
+
+    Raises:
+        RemateError: As for `remate.plan`.
     """
     requested, cost = requested_of(schedule), operator_costs(cost or schedule.solve.cost)
     if requested.threads and cost == MEASURED:
@@ -63,17 +74,27 @@ def prepare_again(
 def replan(
     schedule: Schedule, step: Hierarchy, cost: str | None = None, progress: Progress | None = None
 ) -> tuple[Schedule, tuple[str, ...]]:
-    """Plan what `prepare_again` made as `schedule` was planned: same budget, strategy, effort and gap; name and notes
-    are kept. Returns the new schedule, and the notes that stood on what is no more. Raises what `remate.plan`
-    raises."""
+    """Plan a step with the budget, strategy, effort, gap, name and notes of a schedule.
+
+    Args:
+        schedule: The schedule.
+        step: The step of the current model, from `prepare_again`.
+        cost: A cost model to record instead of the file's.
+        progress: Function that gets lines of progress.
+
+    Returns:
+        The new schedule, and the notes whose places no longer exist.
+
+    Raises:
+        RemateError: As for `remate.plan`.
+    """
     requested = requested_of(schedule)
-    made = plan_step(step, requested, cost or schedule.solve.cost, name=schedule.name, progress=progress)
-    return carry_notes(schedule, made)
+    replanned = plan_step(step, requested, cost or schedule.solve.cost, name=schedule.name, progress=progress)
+    return carry_notes(schedule, replanned)
 
 
 def requested_of(schedule: Schedule) -> Settings:
-    """The settings that a schedule was planned with; for one that does not say, its budget in bytes and the defaults.
-    Raises UnknownNameError, BudgetError."""
+    """The settings of a schedule; by default its budget in bytes. Raises UnknownNameError, BudgetError."""
     requested = schedule.solve.settings or Settings(budget=str(schedule.solve.budget))
     parse_budget(requested.budget)
     effort_named(requested.effort)

@@ -1,4 +1,4 @@
-"""What `plan` and its like are asked, checked before anything is traced, and as the file keeps it."""
+"""The settings of planning: checked before tracing, and recorded in the file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from .options import PlanOptions
 
 
 def settings_of(options: PlanOptions, budget: str = "") -> Settings:
-    """Return what the file keeps of options. Raise UnknownNameError and BudgetError, before minutes of tracing.
+    """Return the settings that the file records.
 
     Args:
         options: The options of `plan`.
-        budget: The budget as text; empty where a goal decides.
+        budget: The budget as text; empty if a goal chooses it.
+
+    Raises:
+        UnknownNameError: A name is unknown.
+        BudgetError: A budget is not valid.
     """
     effort_named(options.effort)
     assumed(options.gradients)
@@ -49,23 +53,21 @@ def _text(number: str | int | None) -> str:
 
 
 def checked(settings: Settings) -> Settings:
-    """The same settings. Raises UnknownNameError for a strategy that there is not, BudgetError for one that needs to
-    know where values may be paged to, and for what cannot be read of that."""
+    """Check settings and return them. Raises UnknownNameError for an unknown strategy, BudgetError for wrong paging."""
     if pages(settings):
         for text in filter(None, (settings.disk_budget, settings.host_budget)):
             if parse_budget(text).size is None:
-                raise BudgetError(f"what is paged has a limit in bytes, not {text}\n  hint: write 64GiB")
+                raise BudgetError(f"the budget of pages must be in bytes, not {text}\n  hint: write 64GiB")
         if settings.bandwidth != "measured":
             parse_speed(settings.bandwidth)
         if settings.device:
-            refuse_paging(settings, f"steps for {settings.device}, which is not here, page nothing")
+            refuse_paging(settings, f"device={settings.device!r} does not support paging")
     if settings.strategy not in PAGED_STRATEGIES:
         policy(settings.strategy)
     elif not pages(settings):
         raise BudgetError(
-            f"the strategy {settings.strategy!r} pages values, and nothing says where to\n  hint: give "
-            "disk_budget='64GiB' "
-            "(--disk-budget 64GiB)"
+            f"the strategy {settings.strategy!r} pages values, and needs a budget of pages\n  hint: add "
+            "disk_budget='64GiB' (--disk-budget 64GiB)"
         )
     return settings
 
@@ -76,34 +78,28 @@ def pages(settings: Settings) -> bool:
 
 
 def refuse_paging(settings: Settings, what: str) -> None:
-    """Raise BudgetError where values are to be paged in what is planned without pages."""
+    """Raise BudgetError if settings have a budget of pages. what: reason, for the message."""
     if pages(settings):
-        raise BudgetError(
-            f"{what}: pages are for one schedule of a whole model under one budget\n  hint: leave out disk_budget "
-            "and host_budget"
-        )
+        raise BudgetError(f"{what}\n  hint: remove disk_budget and host_budget")
 
 
 def assumed(gradients: str) -> Gradients:
-    """The word for what becomes of delivered gradients. Raises UnknownNameError."""
+    """Check the use of delivered gradients and return it. Raises UnknownNameError."""
     for known in GRADIENTS:
         if gradients == known:
             return known
-    raise UnknownNameError(
-        f"gradients cannot be {gradients[:80]!r} when they are delivered\n  hint: one of {', '.join(GRADIENTS)}"
-    )
+    raise UnknownNameError(f"gradients={gradients[:80]!r} is unknown\n  hint: one of {', '.join(GRADIENTS)}")
 
 
 def refuse_for_parts(options: PlanOptions) -> None:
-    """Raise DimsError for sizes that parts would leave open: nobody has named those of their inputs; CaptureError for
-    attributes that they would read at every call, and for inputs that would be padded."""
+    """Raise DimsError or CaptureError for options that parts of a model do not support."""
     if options.fill:
-        raise CaptureError("fill names inputs of the whole model, and parts get theirs from it", hint="leave out fill")
+        raise CaptureError("fill= is for whole models, and not for parts", hint="remove fill")
     if options.live:
-        message = "parts of a model are planned with attributes as they are: live= is for the whole model"
-        raise CaptureError(message, hint="leave out live, or plan the whole model")
+        message = "live= is for whole models, and not for parts"
+        raise CaptureError(message, hint="remove live, or plan the whole model")
     if options.dims is not None:
         raise DimsError(
-            "parts of a model are planned at the sizes that it calls them with: sizes of their inputs have no names\n"
-            "  hint: leave out dims, and give apply a schedule for each size; or plan the whole model"
+            "dims= is for whole models, and not for parts\n"
+            "  hint: remove dims and give apply a schedule for each size, or plan the whole model"
         )

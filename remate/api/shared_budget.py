@@ -1,9 +1,8 @@
-"""One budget for several kinds of parts: what each gets is chosen among all that searches find for it (`part_choice`).
+"""One budget for several kinds of parts. `part_choice` chooses among the plans that searches find for each kind.
 
-Each kind is searched as if all calls were of its kind, for what a call holds between forward and backward counts beside
-all other calls, those of other kinds, too: a kind that is called once would have its least peak where it holds much.
-Fast strategies search around the share that the budget is of the step without recomputation; then each kind is searched
-once for what the others leave it.
+Each kind is searched as if all calls were of its kind, because the bytes that a call holds between forward and backward
+count beside the calls of all kinds. Fast strategies search around the budget's share of the baseline. Then each kind is
+searched once more, for the memory that the others leave.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from ..strategy import AUTO, QUICK, Candidate, Solution, policy
 from .frontier import Sweep
 from .part_choice import PartChoice, choice_of, fastest, peak_of, smallest
 
-PROBES = ("greedy", "flat")  # strategies that are requested many shares, the fastest first
-SHARES = (1.5, 1.25, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # of what the budget leaves of a kind without recomputation
-PROVEN = 1e-9  # gap of what is the fastest
+PROBES = ("greedy", "flat")  # strategies that search many shares, the fastest first
+SHARES = (1.5, 1.25, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # of the budget's share of the baseline
+PROVEN = 1e-9  # gap of a proven optimum
 
 
 def as_if_all(steps: Sequence[Hierarchy]) -> list[Hierarchy]:
-    """The step of each kind, called as often as all parts are."""
+    """The step of each kind, with the number of calls of all kinds."""
     calls = sum(step.captured.graph.calls for step in steps)
     return [
         replace(step, captured=replace(step.captured, graph=replace(step.captured.graph, calls=calls)))
@@ -37,17 +36,23 @@ def as_if_all(steps: Sequence[Hierarchy]) -> list[Hierarchy]:
 
 
 class SharedBudget:
-    """The search for a schedule of each kind of part, with which all together stay within one budget."""
+    """Searches a schedule for each kind of part, all within one budget."""
 
     def __init__(self, graphs: Sequence[Graph], sweeps: Sequence[Sweep], budget: int, strategy: str) -> None:
-        """graphs: of the kinds, with their own calls. sweeps: of the same, `as_if_all`. budget: bytes of all together.
-        strategy: what the user requested."""
+        """Create the search.
+
+        Args:
+            graphs: Graph of each kind, with its own number of calls.
+            sweeps: Sweep of each kind, with the steps of `as_if_all`.
+            budget: Budget of all kinds together, in bytes.
+            strategy: The requested strategy.
+        """
         self._graphs, self._sweeps, self._budget = graphs, sweeps, budget
-        self._probes = [policy(one) for one in (PROBES if strategy == AUTO.name else (strategy,))]
+        self._probes = [policy(name) for name in (PROBES if strategy == AUTO.name else (strategy,))]
         self._seen: list[dict[tuple[FlatRecompute, ...], PartChoice]] = [{} for _ in graphs]
 
     def solutions(self) -> list[Solution]:
-        """By kind, with the figures of its own calls. Raises InfeasibleError, with a peak that the same call meets."""
+        """A solution per kind, with the figures of its own calls. Raises InfeasibleError with an achievable peak."""
         bases = [choice_of(graph, sweep.baseline) for graph, sweep in zip(self._graphs, self._sweeps, strict=True)]
         share = self._budget / max(1, peak_of(bases))
         for at, sweep in enumerate(self._sweeps):
@@ -61,7 +66,7 @@ class SharedBudget:
         return [self._solution(at, choice) for at, choice in enumerate(chosen)]
 
     def _probe(self, at: int, share: float) -> None:
-        """What the first of the fast strategies that has anything finds, for ever less memory as long as they have."""
+        """Search ever smaller shares with the first fast strategy that has a plan, until none has."""
         sweep = self._sweeps[at]
         for part in SHARES:
             limit = int(min(1.0, share * part) * sweep.baseline_peak)
@@ -71,13 +76,13 @@ class SharedBudget:
         self._take(at, sweep.candidates)
 
     def _fitting(self) -> tuple[PartChoice, ...]:
-        """What fits once each kind was searched for its smallest peak."""
+        """The fastest choice after a search for the smallest peak of each kind."""
         least = [
-            [choice_of(graph, one) for one in sweep.least()]
+            [choice_of(graph, candidate) for candidate in sweep.least()]
             for graph, sweep in zip(self._graphs, self._sweeps, strict=True)
         ]
-        for at, found in enumerate(least):
-            self._take(at, [one.candidate for one in found])
+        for at, choices in enumerate(least):
+            self._take(at, [candidate.candidate for candidate in choices])
         chosen = fastest(self._kinds(), self._budget)
         if chosen is None:
             floor = max(sweep.floor for sweep in self._sweeps)
@@ -85,34 +90,33 @@ class SharedBudget:
         return chosen
 
     def _improved(self, chosen: tuple[PartChoice, ...], at: int) -> tuple[PartChoice, ...]:
-        """With one kind searched for all that the others leave it."""
-        own, sweep, graph = chosen[at], self._sweeps[at], self._graphs[at]
-        others = [one for other, one in enumerate(chosen) if other != at]
-        at_work = max(own.at_work, *(one.at_work for one in others))
-        held = self._budget - at_work - sum(one.held for one in others)
+        """Search one kind again with the memory that the others leave."""
+        current, sweep, graph = chosen[at], self._sweeps[at], self._graphs[at]
+        others = [choice for other, choice in enumerate(chosen) if other != at]
+        at_work = max(current.at_work, *(choice.at_work for choice in others))
+        held = self._budget - at_work - sum(choice.held for choice in others)
         limit = at_work + held * sweep.step.captured.graph.calls // graph.calls
-        sweep.solve(max(limit, own.candidate.peak))
+        sweep.solve(max(limit, current.candidate.peak))
         self._take(at, sweep.candidates)
-        found = fastest(self._kinds(), self._budget)
-        assert found is not None
-        return found
+        improved = fastest(self._kinds(), self._budget)
+        assert improved is not None
+        return improved
 
     def _take(self, at: int, candidates: Sequence[Candidate]) -> None:
-        for one in candidates:
-            if one.recomputes not in self._seen[at]:
-                self._seen[at][one.recomputes] = choice_of(self._graphs[at], one)
+        for candidate in candidates:
+            if candidate.recomputes not in self._seen[at]:
+                self._seen[at][candidate.recomputes] = choice_of(self._graphs[at], candidate)
 
     def _kinds(self) -> list[list[PartChoice]]:
         return [list(seen.values()) for seen in self._seen]
 
     def _solution(self, at: int, choice: PartChoice) -> Solution:
-        """A choice as one of this kind's own calls. What was proven is not about these: no bound but the time without
-        recomputation is left."""
-        graph, sweep, found = self._graphs[at], self._sweeps[at], choice.candidate
-        own, base = simulate(link(graph, found.recomputes)), simulate(link(graph))
+        """The solution of a choice for the calls of its kind. Its bound is the baseline's time: others do not apply."""
+        graph, sweep, candidate = self._graphs[at], self._sweeps[at], choice.candidate
+        own, base = simulate(link(graph, candidate.recomputes)), simulate(link(graph))
         gap = (own.time - base.time) / max(1, base.time)
         return Solution(
-            found.recomputes,
+            candidate.recomputes,
             own.peak,
             own.time,
             base.peak,
@@ -120,9 +124,9 @@ class SharedBudget:
             lower_bound=base.time,
             gap=gap,
             stopped_by=self._stopped_by(gap),
-            strategy=found.strategy,
-            solver=found.solver,
-            menu=next((one.menu for one in reversed(sweep.found.values())), ()),
+            strategy=candidate.strategy,
+            solver=candidate.solver,
+            menu=next((solution.menu for solution in reversed(sweep.found.values())), ()),
         )
 
     def _stopped_by(self, gap: float) -> StoppedBy:
@@ -130,5 +134,5 @@ class SharedBudget:
             return "optimal"
         if any(sweep.interrupted for sweep in self._sweeps):
             return "interrupted"
-        met = {one.stopped_by for sweep in self._sweeps for one in sweep.found.values()}
+        met = {solution.stopped_by for sweep in self._sweeps for solution in sweep.found.values()}
         return "time" if "time" in met else "heuristic"

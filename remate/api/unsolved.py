@@ -1,4 +1,4 @@
-"""A step as it is, where nothing is solved."""
+"""The solution without recomputation, for steps that are not solved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..strategy import Solution, StepInstance
 def without_recomputes(
     graph: Graph, parts: Sequence[BlockSpan], strategy: str = "baseline", solver: str = ""
 ) -> Solution:
-    """The schedule of `graph` without recomputation; no bound is proven. strategy, solver: to be written down."""
+    """The solution of `graph` without recomputation and without a bound. strategy, solver: names to record."""
     base = StepInstance(graph, parts).baseline
     return Solution(
         recomputes=(),

@@ -1,4 +1,4 @@
-"""The command `remate`. One module for each subcommand; nothing heavy loads before a subcommand needs it."""
+"""The command `remate`: one module per subcommand. Heavy imports wait until a subcommand needs them."""
 
 from __future__ import annotations
 
@@ -52,18 +52,17 @@ _STATUS = {
     "R082": exit_codes.STALE,
 }
 _EPILOG = """exit status:
-  0  fine
-  1  findings: faults, warnings, schedules that differ, or a budget that cannot be met
-  2  usage: wrong arguments, a strategy or cost model that does not exist, a file that is not there, or libraries that
-     are not installed
-  3  stale: the model is not the one that the schedule was planned for
+  0  success
+  1  findings: faults, warnings, different schedules, or a budget that cannot be met
+  2  usage: wrong arguments, an unknown strategy or cost model, a missing file, or missing libraries
+  3  stale: the schedule was planned for a different model
   4  the file needs a newer version of remate
   130  interrupted by Ctrl-C
-of several files, the greatest"""
+For several files, the largest status is returned."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. Errors that remate raises on purpose are printed, not raised."""
+    """Run one command and return its exit status. Expected errors are printed, not raised."""
     try:
         with guarded_streams():
             return _ended(argv)
@@ -73,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _ended(argv: Sequence[str] | None) -> int:
-    """Run the command; whatever ends it becomes a word and an exit status."""
+    """Run the command and convert errors to a message and an exit status."""
     try:
         status = _run(argv)
         for stream in (sys.stdout, sys.stderr):
@@ -92,10 +91,10 @@ def _ended(argv: Sequence[str] | None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        made, words = parser(), sys.argv[1:] if argv is None else list(argv)
-        words, rest = _split(made, words)
-        check_words(made, words)
-        args = made.parse_args(words)
+        command_line, words = parser(), sys.argv[1:] if argv is None else list(argv)
+        words, rest = _split(command_line, words)
+        check_words(command_line, words)
+        args = command_line.parse_args(words)
         args.rest, args.showwarning = rest, warnings.showwarning
         with warnings.catch_warnings():
             warnings.showwarning = _print_warning
@@ -104,37 +103,37 @@ def _run(argv: Sequence[str] | None) -> int:
         return stop.code if isinstance(stop.code, int) else exit_codes.USAGE
 
 
-def _split(made: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
-    """The words of the command, and those of a script that it runs."""
+def _split(command_line: argparse.ArgumentParser, words: list[str]) -> tuple[list[str], list[str]]:
+    """Split the words into those of the command and those of the script that it runs."""
     if words[:1] == ["plan"] and "--from-script" in words and "--" in words:
         at = words.index("--")
         return words[:at], words[at + 1 :]
     if words[:1] != ["train"]:
         return words, []
-    own, rest = split_script(subcommands(made)["train"], words[1:])
+    own, rest = split_script(subcommands(command_line)["train"], words[1:])
     return ["train", *own], rest
 
 
 def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(
+    command_line = argparse.ArgumentParser(
         prog="remate",
         description="Plans activation re-materialization for PyTorch training and keeps the plan as a schedule file.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    made.add_argument("--version", action="version", version=f"remate {__version__}")
-    commands = made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    command_line.add_argument("--version", action="version", version=f"remate {__version__}")
+    commands = command_line.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         import_module(f".{name}", __name__).configure(commands)
-    for command in (made, *commands.choices.values()):
+    for command in (command_line, *commands.choices.values()):
         _say_briefly(command)
     for command in commands.choices.values():
         _take_in_any_order(command)
-    return made
+    return command_line
 
 
 def _say_briefly(command: argparse.ArgumentParser) -> None:
-    """Wrong arguments are an error with a hint, without the list of all options before it."""
+    """Report wrong arguments with a hint, without argparse's usage text."""
 
     def error(message: str) -> NoReturn:
         raise UsageError(f"{command.prog}: {message}\n  hint: `{command.prog} --help` lists the arguments")
@@ -143,12 +142,14 @@ def _say_briefly(command: argparse.ArgumentParser) -> None:
 
 
 def _take_in_any_order(command: argparse.ArgumentParser) -> None:
-    """Let options stand between arguments: `explain S.json --at b=2 ID`. As argparse reads, an argument that may be
-    left out, or several ones, end at the first option."""
+    """Accept options between positional arguments: `explain S.json --at b=2 ID`.
+
+    By default argparse stops reading optional or repeated arguments at the first option.
+    """
     plain = command.parse_known_args
 
     def parse(args: Any = None, namespace: Any = None) -> Any:
-        setattr(command, "parse_known_args", plain)  # noqa: B010 (what reading in any order calls, twice)
+        setattr(command, "parse_known_args", plain)  # noqa: B010 (parse_known_intermixed_args calls it twice)
         try:
             return command.parse_known_intermixed_args(args, namespace)
         finally:
@@ -158,14 +159,13 @@ def _take_in_any_order(command: argparse.ArgumentParser) -> None:
 
 
 def print_error(message: str) -> None:
-    """`error: …` on stderr, its hints each on a line `hint: …`."""
-    what, *hints = message.split("\n  hint: ")
-    say_aside("\n".join([f"error: {what}", *(f"hint: {hint}" for hint in hints)]))
+    """Print `error: …` to stderr, and each hint on a line `hint: …`."""
+    summary, *hints = message.split("\n  hint: ")
+    say_aside("\n".join([f"error: {summary}", *(f"hint: {hint}" for hint in hints)]))
 
 
 def _print_warning(message: Warning | str, category: type[Warning], *rest: object) -> None:
-    """Without the source line that Python adds, which says nothing to the user of a command; nor does what PyTorch
-    describes its own inside."""
+    """Print a warning without its source line. Drop PyTorch's internal warnings."""
     if "Triggered internally at" not in str(message):
         say_aside(f"warning: {message}")
 

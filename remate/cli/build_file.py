@@ -1,5 +1,7 @@
-"""`FILE.py:build`: import a user's file and call its function, which returns (model, args) or (model, args, kwargs), or
-a call that `remate.record` took from a loop."""
+"""`FILE.py:build`: import a user's file and call its function.
+
+The function returns (model, args), (model, args, kwargs), or a call recorded by `remate.record`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ _SHAPE = '\n  hint: end it with `return model, (x, y)` or `return model, (x,), {
 
 
 class Target(NamedTuple):
-    """What `build()` made. state: what a recorded call was made in, None for a call that was written down."""
+    """The result of `build()`. state: the settings of a recorded call; None if the call was not recorded."""
 
     model: torch.nn.Module
     args: tuple[Any, ...]
@@ -32,24 +34,30 @@ class Target(NamedTuple):
 
     @property
     def call(self) -> RecordedCall:
-        """What planning takes."""
+        """The same as a recorded call, which the planner takes."""
         from ..capture.recorded import RecordedCall
 
         return RecordedCall.of(self.model, self.args, self.kwargs, self.state)
 
 
 def load_target(text: str) -> Target:
-    """Import the file of `text` (`FILE.py:function`; the function defaults to `build`), call the function, check what
-    it returns. Raises UsageError, with the line of the user's file where it failed."""
+    """Import a file, call its function and check the result.
+
+    Args:
+        text: `FILE.py:function`. The function defaults to `build`.
+
+    Raises:
+        UsageError: The import or the call failed. The message names the line in the user's file.
+    """
     path, name = _split(text)
     if not path.is_file():
         raise UsageError(f"{plain(str(path))}: no such file\n  hint: --model and plan take FILE.py:build")
-    module = _user_code(path, "while it was imported", lambda: _import(path))
+    module = _user_code(path, "during import", lambda: _import(path))
     function = getattr(module, name, None)
     if not callable(function):
         known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
-        some = f"\n  hint: it has {', '.join(sorted(known)[:8])}" if known else ""
-        raise UsageError(f"{path} has no function {name!r}{some}")
+        hint = f"\n  hint: it has {', '.join(sorted(known)[:8])}" if known else ""
+        raise UsageError(f"{path} has no function {name!r}{hint}")
     return _checked(_user_code(path, f"in {name}()", function), f"{path}:{name}")
 
 
@@ -64,10 +72,10 @@ def _import(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their module up
+    sys.modules[name] = module  # dataclasses and pickle look up their module
     folder = str(path.resolve().parent)
     if folder not in sys.path:
-        sys.path.insert(0, folder)  # as `python FILE.py` does, so that the file finds its neighbours
+        sys.path.insert(0, folder)  # as `python FILE.py` does, so that the file can import its neighbours
     spec.loader.exec_module(module)
     return module
 
@@ -86,32 +94,34 @@ def _user_code(path: Path, when: str, call: Callable[[], Any]) -> Any:
 
 
 def _places(error: BaseException, path: Path) -> tuple[str, str]:
-    """`file:line` of the innermost frame in the user's file; where it was raised, if that is in another file."""
+    """Return `file:line` of the innermost frame in the user's file, and the origin if it is in another file."""
     frames = [(_shown(f.filename, path), f.lineno) for f in traceback.extract_tb(error.__traceback__)]
-    ours = [f"{name}:{line}" for name, line in frames if name == str(path)]
+    user_lines = [f"{name}:{line}" for name, line in frames if name == str(path)]
     name, line = frames[-1]
-    return (ours[-1] if ours else str(path)), (f" (raised at {name}:{line})" if ours and name != str(path) else "")
+    return (user_lines[-1] if user_lines else str(path)), (
+        f" (raised at {name}:{line})" if user_lines and name != str(path) else ""
+    )
 
 
 def _shown(filename: str, path: Path) -> str:
-    """The user's file as it was named, another one without its folder."""
+    """The user's file as given on the command line; any other file without its folder."""
     return str(path) if filename == str(path.resolve()) or filename == str(path.absolute()) else Path(filename).name
 
 
-def _checked(made: Any, where: str) -> Target:
+def _checked(result: Any, where: str) -> Target:
     import torch
 
     from ..capture.recorded import RecordedCall
 
-    if isinstance(made, RecordedCall):
-        return Target(made.model, made.args, made.kwargs, made.state)
-    if not isinstance(made, tuple | list) or len(made) not in (2, 3):
-        got = f"{len(made)} things" if isinstance(made, tuple | list) else f"a {type(made).__name__}"
+    if isinstance(result, RecordedCall):
+        return Target(result.model, result.args, result.kwargs, result.state)
+    if not isinstance(result, tuple | list) or len(result) not in (2, 3):
+        got = f"{len(result)} items" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
         raise UsageError(f"{where} must return (model, args) or (model, args, kwargs), not {got}{_SHAPE}")
-    model, args, kwargs = (*made, {})[:3]
+    model, args, kwargs = (*result, {})[:3]
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
-            f"{where}: the first thing it returns is a {type(model).__name__}, not a torch.nn.Module{_SHAPE}"
+            f"{where}: the first item it returns is a {type(model).__name__}, not a torch.nn.Module{_SHAPE}"
         )
     if not isinstance(args, tuple | list):
         raise UsageError(f"{where}: args must be a tuple of the model's inputs, not a {type(args).__name__}{_SHAPE}")

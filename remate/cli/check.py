@@ -1,6 +1,6 @@
-"""`remate check`: is a schedule file valid, what does it really cost, and does it still fit the live model.
+"""`remate check`: validate schedule files, compute their peak and time, and compare them with the live model.
 
-With `--format json` several files give an array, one a single object.
+With `--format json`, one file gives an object and several files give an array.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ _SHOWN = 20
 def configure(commands: Any) -> None:
     parser = commands.add_parser("check", help="check schedule files, or whether they fit a model", description=__doc__)
     parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files; -: standard input")
-    parser.add_argument("--model", metavar="FILE.py:build", help="also compare with what this function builds")
     parser.add_argument(
-        "--step", action="store_true", help="with --model: also run one step beside the model, and compare the results"
+        "--model", metavar="FILE.py:build", help="also compare with the model that this function builds"
+    )
+    parser.add_argument(
+        "--step", action="store_true", help="with --model: also run one step and compare its results with eager PyTorch"
     )
     parser.add_argument(
         "--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators --step may run"
@@ -50,13 +52,13 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--cuda-graphs",
         action="store_true",
-        help="with --engine: as CUDA graphs, with their private pool and what is copied out of it",
+        help="with --engine: predict for CUDA graphs, including their private pool and the copies out of it",
     )
     parser.add_argument(
         "--format", choices=("text", "json", "github"), default="text", help="how faults are printed (default: text)"
     )
     parser.add_argument("--quiet", action="store_true", help="print findings only")
-    add_at(parser, "of a schedule that names sizes, also what this size takes, and whether it is within the budget")
+    add_at(parser, "also check this size against the budget, for a schedule with named sizes")
     parser.set_defaults(run=run)
 
 
@@ -64,13 +66,13 @@ def run(args: argparse.Namespace) -> int:
     if args.model:
         require("remate check --model", "torch")
     if args.step and not args.model:
-        raise UsageError("--step runs the model: name it with --model FILE.py:build")
+        raise UsageError("--step needs a model\n  hint: add --model FILE.py:build")
     if args.engine and args.format != "text":
-        raise UsageError("--engine prints a figure for readers: leave out --format, or --engine")
+        raise UsageError("--engine works with text output only\n  hint: remove --format or --engine")
     if args.at and args.format != "text":
-        raise UsageError("--at prints figures for readers: leave out --format, or --at")
+        raise UsageError("--at works with text output only\n  hint: remove --format or --at")
     if args.cuda_graphs and not args.engine:
-        raise UsageError("--cuda-graphs is about an engine: name it, --engine compiled or --engine eager")
+        raise UsageError("--cuda-graphs needs an engine\n  hint: add --engine compiled or --engine eager")
     if args.engine:
         require("remate check --engine", "torch")
     allowed = tuple(args.allow)
@@ -106,7 +108,7 @@ def _check(
     stale = model.differences(opened, sound=not faults) if model else []
     if report.form != "text":
         return report.faults(
-            path, data, [*faults, *(one.fault(stale_hint(path, model.target)) for one in stale if model)]
+            path, data, [*faults, *(cause.fault(stale_hint(path, model.target)) for cause in stale if model)]
         )
     if faults:
         report.faults(path, data, faults)
@@ -116,7 +118,10 @@ def _check(
     if model and stale:
         say_aside(_stale(path, model.target, stale))
     elif model and not quiet:
-        say(f"{path}: fits {model.target}" + (", and one step is the model's" if model.step and not faults else ""))
+        say(
+            f"{path}: fits {model.target}"
+            + (", and one step gives the same results" if model.step and not faults else "")
+        )
     return exit_codes.STALE if stale else exit_codes.FINDINGS if faults or over else exit_codes.FINE
 
 
@@ -135,7 +140,7 @@ def _summary(path: str, opened: Analysis) -> str:
     over = f"{overhead(timeline.time, base.time)} over the baseline" if base.time else "no costs recorded"
     return "\n".join(
         [
-            f"{path}: fine" + ("" if everywhere else " as planned; larger sizes are over the budget"),
+            f"{path}: valid" + ("" if everywhere else " as planned; larger sizes are over the budget"),
             *_sizes(opened),
             *_parts(opened),
             f"  {count(operations, 'operation')}, {instances} of {count(len(opened.schedule.blocks), 'block')}, "
@@ -168,12 +173,12 @@ def _parts(opened: Analysis) -> list[str]:
 
 
 def _compiled(solve: Solve) -> list[str]:
-    """What was asked of the engine that compiles."""
+    """The line about compiled execution, if it was planned for."""
     requested = solve.compiled
     if requested is None:
         return []
     predicted = (
-        "its peak is unknown: --engine compiled tells it" if requested.peak is None else f"peak {size(requested.peak)}"
+        "peak unknown, --engine compiled predicts it" if requested.peak is None else f"peak {size(requested.peak)}"
     )
     return [f"  planned for compiled execution within {size(requested.budget)}: {predicted}"]
 
@@ -184,7 +189,7 @@ def _sizes(opened: Analysis) -> list[str]:
 
 
 def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) -> bool:
-    """Whether the size of --at is over the budget; says what it takes."""
+    """Whether the size of --at is over the budget. Prints its peak."""
     if not at:
         return False
     from remate_runtime.format import checked_size
@@ -192,34 +197,34 @@ def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) ->
     from ..schedule_tools.sizes import evaluated
 
     checked_at(path, opened.schedule, at)
-    found, budget = (
+    evaluation, budget = (
         evaluated(opened.schedule, checked_size(opened.schedule.model.dims, at)),
         opened.schedule.solve.budget,
     )
-    if found.peak > budget or not quiet:
-        say(size_line(found, budget))
-    return found.peak > budget
+    if evaluation.peak > budget or not quiet:
+        say(size_line(evaluation, budget))
+    return evaluation.peak > budget
 
 
 def _range(opened: Analysis) -> tuple[bool, list[str]]:
-    """Whether the budget holds at every size, and lines that say at which."""
+    """Whether the budget holds at every size, and the lines that describe the range."""
     if not opened.schedule.model.dims:
         return True, []
     from ..schedule_tools.sizes import over_range
 
-    found = over_range(opened.schedule)
-    return found.everywhere, range_lines(found)
+    budgeted = over_range(opened.schedule)
+    return budgeted.everywhere, range_lines(budgeted)
 
 
 class _Executed(NamedTuple):
-    """engine: None, the file's own peak is all that is requested."""
+    """The engine of --engine. engine: None if no prediction is requested."""
 
     engine: str | None
     allowed: tuple[str, ...]
     cuda_graphs: bool
 
     def is_over(self, opened: Analysis, quiet: bool) -> bool:
-        """Whether the engine will exceed the budget; says what it predicts."""
+        """Whether the engine will exceed the budget. Prints the predicted peak."""
         if self.engine is None:
             return False
         peak, budget = self._peak(opened), opened.schedule.budget_of(self.engine)
@@ -235,21 +240,20 @@ class _Executed(NamedTuple):
         from remate_runtime.applied import peak_by_engine
 
         assert self.engine is not None
-        with warnings.catch_warnings(action="ignore"):  # said here in words of its own
+        with warnings.catch_warnings(action="ignore"):  # the caller reports them
             return peak_by_engine(opened.schedule, self.engine, self.allowed, self.cuda_graphs)
 
 
 class _Model:
-    """What `FILE.py:build` makes, captured once for all files that differentiate the same outputs and
-    read the same attributes at every call."""
+    """The model of `FILE.py:build`, captured once for all files with the same settings."""
 
     def __init__(self, target: str, step: bool, allowed: tuple[str, ...]) -> None:
         self.target, self.step, self._allowed = target, step, allowed
-        self._made: Any = None
+        self._built: Any = None
         self._captured: dict[tuple[tuple[str, ...], tuple[str, ...], bool, str | None], Captured] = {}
 
     def differences(self, opened: Analysis, sound: bool) -> list[StalenessCause]:
-        """What of the model is not what was planned. sound: the file has no faults, so that a step of it may be run."""
+        """Compare the live model with the file. sound: the file has no faults, so its step may run."""
         from remate_runtime.errors import BindError
         from remate_runtime.format import output_leaves
 
@@ -263,8 +267,8 @@ class _Model:
             from ..schedule_tools.part_staleness import part_differences
 
             with on_device(gpu_of_file(opened.schedule), self._target().call) as call:
-                found = part_differences(opened, call, used)
-            return found or (self._beside(opened) if self.step and sound else [])
+                causes = part_differences(opened, call, used)
+            return causes or (self._beside(opened) if self.step and sound else [])
         gpu = gpu_of_file(opened.schedule)
         key = used, tuple(recorded.live), bool(recorded.dims), gpu and gpu.name
         if key not in self._captured:
@@ -274,16 +278,16 @@ class _Model:
             here = self._at_the_same_size(opened, live)
         except BindError as error:
             return [StalenessCause("size of the inputs", "in range", str(error).splitlines()[0])]
-        with self._made.call.in_effect():
-            found = [
-                *digest_differences(opened.schedule, self._made.model),
+        with self._built.call.in_effect():
+            causes = [
+                *digest_differences(opened.schedule, self._built.model),
                 *differences(here.schedule.model, live.model, here.graph, live.graph),
             ]
-            return found or (self._beside(opened) if self.step and sound else [])
+            return causes or (self._beside(opened) if self.step and sound else [])
 
     @staticmethod
     def _at_the_same_size(opened: Analysis, live: Captured) -> Analysis:
-        """The schedule at the size that the model was captured at."""
+        """The schedule at the size of the captured model."""
         if not opened.schedule.model.dims:
             return opened
         from remate_runtime.format import at_size
@@ -298,19 +302,19 @@ class _Model:
 
         from ..schedule_tools.staleness import StalenessCause
 
-        made = self._made
+        built = self._built
         try:
-            apply(made.model, opened.schedule, namespaces=self._allowed, verify=(made.args, made.kwargs))
+            apply(built.model, opened.schedule, namespaces=self._allowed, verify=(built.args, built.kwargs))
         except StaleModelError as error:
-            told = [line.removeprefix("  - ") for line in str(error).splitlines() if line.startswith("  - ")]
-            return [StalenessCause("one step", "as planned", "; ".join(told) or str(error))]
+            differing = [line.removeprefix("  - ") for line in str(error).splitlines() if line.startswith("  - ")]
+            return [StalenessCause("one step", "as planned", "; ".join(differing) or str(error))]
         return []
 
     def _target(self) -> Target:
         from .build_file import load_target
 
-        self._made = load_target(self.target)
-        return self._made
+        self._built = load_target(self.target)
+        return self._built
 
     def _capture(self, used: tuple[str, ...], attributes: tuple[str, ...], sized: bool, gpu: Device | None) -> Captured:
         from ..api.elsewhere import on_device
@@ -325,14 +329,14 @@ class _Model:
                 return captured(call.model, call.args, call.kwargs, None, (), **options)
 
 
-def _stale(path: str, model: str, found: list[StalenessCause]) -> str:
-    lines = [f"{path}: stale, {model} differs in {count(len(found), 'point')}"]
-    for one in found[:_SHOWN]:
+def _stale(path: str, model: str, causes: list[StalenessCause]) -> str:
+    lines = [f"{path}: stale, {model} differs in {count(len(causes), 'point')}"]
+    for cause in causes[:_SHOWN]:
         lines += [
-            f"  {plain(one.what)}",
-            f"    in the file:   {plain(one.file)}",
-            f"    in the model:  {plain(one.live)}",
+            f"  {plain(cause.what)}",
+            f"    in the file:   {plain(cause.file)}",
+            f"    in the model:  {plain(cause.live)}",
         ]
-    if len(found) > _SHOWN:
-        lines.append(f"  … and {len(found) - _SHOWN} more")
+    if len(causes) > _SHOWN:
+        lines.append(f"  … and {len(causes) - _SHOWN} more")
     return "\n".join([*lines, f"hint: {stale_hint(path, model)}"])

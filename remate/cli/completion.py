@@ -1,7 +1,7 @@
 """`remate completion bash|zsh|fish`: a script that completes commands, options and files.
 
-bash: add `source <(remate completion bash)` to ~/.bashrc. zsh: `remate completion zsh > ~/.zfunc/_remate`, where fpath
-has ~/.zfunc. fish: `remate completion fish > ~/.config/fish/completions/remate.fish`.
+bash: add `source <(remate completion bash)` to ~/.bashrc. zsh: `remate completion zsh > ~/.zfunc/_remate`, with
+~/.zfunc in fpath. fish: `remate completion fish > ~/.config/fish/completions/remate.fish`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def configure(commands: Any) -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="name of the shell")
     parser.set_defaults(run=run)
 
 
@@ -29,15 +29,15 @@ def run(args: argparse.Namespace) -> int:
 
 
 def script(shell: str) -> str:
-    """The completion script of a shell. Where an option takes anything, it completes files."""
+    """The completion script of a shell. Options without fixed choices complete file names."""
     import shtab
 
     from . import parser
     from .words import subcommands
 
-    made = parser()
-    for command in subcommands(made).values():
+    command_line = parser()
+    for command in subcommands(command_line).values():
         for action in command._actions:
             if action.nargs != 0 and not action.choices:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
-    return shtab.complete(made, shell=shell)
+    return shtab.complete(command_line, shell=shell)

@@ -1,4 +1,4 @@
-"""Putting what `build()` made onto the device to plan for or to train on."""
+"""Moves the model of `build()` to the device that it is planned for or trained on."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .usage import UsageError
 
 
 def loaded(text: str, device: str | None, threads: int | None, quiet: bool) -> Target:
-    """What `FILE.py:build` makes, on `device`; a person at a terminal is reported while it runs."""
+    """Call `FILE.py:build`, with progress, and move its result to `device`."""
     with Reporter(quiet) as report:
         report(f"running {text}")
         return placed(load_target(text), device, threads)
 
 
 def from_script(args: argparse.Namespace) -> Target:
-    """The training call that a script makes, on `--device` if that is named. Raises UsageError, CaptureError."""
+    """Record the training call of a script, and move it to `--device` if given. Raises UsageError, CaptureError."""
     from ..training.script_call import script_call
 
     if not Path(args.target).is_file():
@@ -33,8 +33,10 @@ def from_script(args: argparse.Namespace) -> Target:
 
 
 def split_device(args: argparse.Namespace) -> Device | None:
-    """The GPU that `--device` names, which is not here: the model stays where it is, and costs are by default those of
-    the GPU. None for a device to move the model to. Raises ProfileError."""
+    """Return the GPU of `--device` if this machine need not have it, and set the default costs to that GPU's.
+
+    Return None if `--device` is a device of torch. Raises ProfileError.
+    """
     gpu = named_gpu(args.device)
     if gpu is not None:
         args.device, args.gpu = None, args.device
@@ -43,13 +45,13 @@ def split_device(args: argparse.Namespace) -> Device | None:
 
 
 def tell_doubts(args: argparse.Namespace, gpu: Device | None, target: Target) -> None:
-    """Say so if costs, or rules for CUDA, are not those of the step."""
-    for said in doubts(args.cost, gpu, target.call):
-        say_aside(f"warning: {said}")
+    """Warn if the costs, or the rules for CUDA, belong to another device than the step."""
+    for doubt in doubts(args.cost, gpu, target.call):
+        say_aside(f"warning: {doubt}")
 
 
 def placed(target: Target, device: str | None, threads: int | None = None) -> Target:
-    """The model and its inputs on `device` (None: where they are). threads: of torch on the CPU."""
+    """Move the model and its inputs to `device`, if given. threads: of torch on the CPU."""
     import torch
     from torch.utils import _pytree as pytree
 
@@ -60,11 +62,11 @@ def placed(target: Target, device: str | None, threads: int | None = None) -> Ta
     try:
         place = torch.device(device)
     except RuntimeError:
-        raise UsageError(f"{device!r} is no device\n  hint: write cpu, cuda or cuda:0") from None
+        raise UsageError(f"{device!r} is not a device\n  hint: write cpu, cuda or cuda:0") from None
     if place.type == "cuda" and not torch.cuda.is_available():
         raise UsageError(
-            "there is no CUDA device on this machine\n  hint: --device cpu; remate plan --device cuda:h100 plans "
-            "for a GPU that is not here"
+            "this machine has no CUDA device\n  hint: use --device cpu, or plan for another machine: "
+            "remate plan --device cuda:h100"
         )
     try:
         model = target.model.to(place)
@@ -79,16 +81,19 @@ def placed(target: Target, device: str | None, threads: int | None = None) -> Ta
 
 
 def check_trains(target: Target, name: str, evaluation: bool) -> None:
-    """Raise UsageError for a step that trains nothing, or that is most likely not the one that is meant.
+    """Raise UsageError for a step that trains nothing, or for a model in evaluation mode.
 
-    name: of the file and function. evaluation: a model in evaluation mode is meant.
+    Args:
+        target: The model and its inputs.
+        name: File and function, for messages.
+        evaluation: Accept a model in evaluation mode.
     """
     from ..api.meant import EVALUATION, in_evaluation, trains_nothing
 
     if why := trains_nothing(target.call):
-        hint = "model.requires_grad_(True), or of the parameters that train, before build() returns"
+        hint = "call model.requires_grad_(True) before build() returns, or set it on the parameters to train"
         raise UsageError(f"{name}: {why}\n  hint: {hint}")
     if in_evaluation(target.call) and not evaluation:
         raise UsageError(
-            f"{name}: {EVALUATION}\n  hint: model.train() before build() returns; --evaluation if this is meant"
+            f"{name}: {EVALUATION}\n  hint: call model.train() before build() returns, or add --evaluation"
         )

@@ -1,6 +1,6 @@
-"""`remate diff`: what changed between two schedules, as decisions, and what it does to peak and time.
+"""`remate diff`: which decisions changed between two schedules, and the effect on peak and time.
 
-As git's diff driver, two lines:
+To use it as git's diff driver:
 
     git config diff.remate.command "remate diff --git"
     echo '*.schedule.json diff=remate' >> .gitattributes
@@ -17,7 +17,7 @@ from .output import say
 from .sizes import add_at, both_at
 from .usage import UsageError
 
-_SHOWN = 12  # of a kind, unless more are requested
+_SHOWN = 12  # per kind, without --all
 
 
 def configure(commands: Any) -> None:
@@ -37,7 +37,9 @@ def configure(commands: Any) -> None:
         help="markdown: for a comment on a pull request; default text",
     )
     parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
-    parser.add_argument("--title", metavar="TEXT", help="of the section in markdown; default: the name of the new file")
+    parser.add_argument(
+        "--title", metavar="TEXT", help="title of the markdown section; default: the name of the new file"
+    )
     parser.add_argument(
         "--git", action="store_true", help="FILE… are what git passes: path old-file old-hex old-mode new-file …"
     )
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
         return drive(args.files)
     if len(args.files) != 2:
-        raise UsageError("diff compares two files: remate diff OLD.json NEW.json")
+        raise UsageError("diff takes two files\n  hint: remate diff OLD.json NEW.json")
     from ..present.changes import described
     from ..schedule_tools.diff import compare
     from ..schedule_tools.sizes import at_the_size_of

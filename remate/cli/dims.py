@@ -1,4 +1,4 @@
-"""`--dims` of the command line: which sizes of a model's inputs may vary, as `remate.plan` takes it."""
+"""Parses `--dims`: the sizes of a model's inputs that may vary."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""`remate edit`: change decisions of a schedule file without opening it, and see what that does to peak and time.
+"""`remate edit`: change decisions of a schedule file from the command line, and show the effect on peak and time.
 
-The lines written are those that a person would write. Results stay what they were whatever is edited: keeping and
-recomputing and paging change memory and time, never a gradient. Edits are made in this order: --range, --plan, --keep,
---recompute, --page.
+Keeping, recomputing and paging change memory and time, never a gradient. Edits are applied in this order: --range,
+--plan, --split, --keep, --recompute, --page.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def configure(commands: Any) -> None:
         default=[],
         help="recompute an operation or instance, before --before",
     )
-    parser.add_argument("--before", metavar="POINT", help="operation, or instance for the start of its backward")
+    parser.add_argument("--before", metavar="POINT", help="an operation, or an instance for the start of its backward")
     parser.add_argument(
         "--page",
         metavar="ID",
@@ -61,8 +60,8 @@ def configure(commands: Any) -> None:
         "--to", choices=("disk", "host"), default="disk", help="where --page keeps values; default disk"
     )
     for point, meaning in (
-        ("out", "from which on the copy may run; default: as soon as the value is made"),
-        ("gone", "before which its bytes have left; default: behind the last read in forward"),
+        ("out", "from which the copy may start; default: when the value exists"),
+        ("gone", "before which its memory is free; default: after the last read in forward"),
         ("back", "before which it gets memory again; default: the next read"),
     ):
         parser.add_argument(f"--{point}", metavar="POINT", default="", help=f"of --page: the operation {meaning}")
@@ -78,10 +77,10 @@ def configure(commands: Any) -> None:
         metavar="ID",
         nargs="+",
         default=(),
-        help="run these operations of one block tile by tile along rows; `remate show` lists the gradients that are "
-        "summed in another order then",
+        help="run these operations of one block tile by tile along rows; `remate show` lists the gradients whose "
+        "order of summation changes",
     )
-    parser.add_argument("--into", metavar="TILES", type=int, default=0, help="of --split: the number of tiles")
+    parser.add_argument("--into", metavar="TILES", type=int, default=0, help="number of tiles of --split")
     parser.add_argument("--all", action="store_true", help="for all instances that share the line or plan edited")
     parser.add_argument(
         "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
@@ -98,12 +97,17 @@ def run(args: argparse.Namespace) -> int:
             "--range b=2..16, or --plan INSTANCE=PLAN"
         )
     if bool(args.split) != bool(args.into):
-        raise UsageError("--split and --into belong together\n  hint: --split lm_head.mm lm_head.grad.mm --into 8")
+        raise UsageError(
+            "--split and --into belong together\n  hint: for example --split lm_head.mm lm_head.grad.mm --into 8"
+        )
     if not args.page and (args.out or args.gone or args.back):
-        raise UsageError("--out, --gone and --back are points of --page\n  hint: --page h.0.mlp.act --gone h.1.mlp.act")
+        raise UsageError(
+            "--out, --gone and --back need --page\n  hint: for example --page h.0.mlp.act --gone h.1.mlp.act"
+        )
     if bool(args.recompute) != bool(args.before):
         raise UsageError(
-            "--recompute and --before belong together\n  hint: --recompute h.0.mlp.act --before h.0.mlp.grad.mm"
+            "--recompute and --before belong together\n"
+            "  hint: for example --recompute h.0.mlp.act --before h.0.mlp.grad.mm"
         )
     from remate_runtime.format import checked_text
 
@@ -117,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
     editor = Editor(opened, args.all)
     _apply(editor, args)
     edited = editor.result()
-    say(_told(opened, edited), output)
+    say(_summary(opened, edited), output)
     if not args.dry_run:
         write_output(output, checked_text(edited.schedule))
         say(written(output), output)
@@ -126,10 +130,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _apply(editor: Editor, args: argparse.Namespace) -> None:
     for text in args.range:
-        found = _RANGE.fullmatch(text)
-        if found is None:
+        match = _RANGE.fullmatch(text)
+        if match is None:
             raise UsageError(f"--range {text[:80]!r} is not NAME=LOW..HIGH\n  hint: --range b=2..16")
-        editor.narrow(found[1], int(found[2]), int(found[3]))
+        editor.narrow(match[1], int(match[2]), int(match[3]))
     for text in args.plan:
         instance, equals, plan = text.partition("=")
         if not equals:
@@ -145,7 +149,7 @@ def _apply(editor: Editor, args: argparse.Namespace) -> None:
         editor.page(args.page, args.to, args.out, args.gone, args.back)
 
 
-def _told(opened: Analysis, edited: Analysis) -> str:
+def _summary(opened: Analysis, edited: Analysis) -> str:
     from msgspec.structs import replace
 
     from ..present.changes import described

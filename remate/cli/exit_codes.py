@@ -1,10 +1,10 @@
-"""What the exit status of every command means."""
+"""Exit statuses of all commands."""
 
 from __future__ import annotations
 
 FINE = 0
-FINDINGS = 1  # the command did its work and found faults, or could not do it (an infeasible budget, say)
-USAGE = 2  # wrong arguments, a file that is not there, or libraries that are not installed
-STALE = 3  # the live model is not the one that the schedule was planned for
+FINDINGS = 1  # faults, or a request that cannot be met, such as an infeasible budget
+USAGE = 2  # wrong arguments, a missing file, or missing libraries
+STALE = 3  # the schedule was planned for a different model
 UNSUPPORTED = 4  # the file needs a newer version of remate
 INTERRUPTED = 130

@@ -1,4 +1,4 @@
-"""`--fill` of the command line: what inputs may be padded with, as `remate.plan` takes it."""
+"""Parses `--fill`: the numbers that inputs may be padded with."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _WORDS = {"true": True, "false": False}
 
 def fill_of(words: Sequence[str]) -> dict[str, bool | int | float]:
     """`["input_ids=0", "mask=false"]` as `{"input_ids": 0, "mask": False}`. Raises UsageError."""
-    found: dict[str, bool | int | float] = {}
+    fill: dict[str, bool | int | float] = {}
     for word in words:
         name, equals, text = word.rpartition("=")
         if not (equals and name):
-            raise UsageError(f"--fill {plain(word)}: no input and number\n  hint: write input_ids=0 labels=-100")
-        if name in found:
+            raise UsageError(f"--fill {plain(word)}: not INPUT=NUMBER\n  hint: write input_ids=0 labels=-100")
+        if name in fill:
             raise UsageError(f"--fill {plain(word)}: {plain(name)} is given twice")
-        found[name] = _number(word, text)
-    return found
+        fill[name] = _number(word, text)
+    return fill
 
 
 def _number(word: str, text: str) -> bool | int | float:
@@ -35,4 +35,4 @@ def _number(word: str, text: str) -> bool | int | float:
             continue
         if math.isfinite(number):
             return number
-    raise UsageError(f"--fill {plain(word)}: {plain(text)!r} is no number\n  hint: write labels=-100, or mask=false")
+    raise UsageError(f"--fill {plain(word)}: {plain(text)!r} is not a number\n  hint: write labels=-100, or mask=false")

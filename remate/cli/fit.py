@@ -1,4 +1,4 @@
-"""`remate fit`: the largest batch whose training fits a device, its schedule, and what each batch gives in a second."""
+"""`remate fit`: find the largest batch that a device can train, plan it, and list the throughput of each batch size."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
     parser.add_argument(
-        "--device-memory", metavar="SIZE", type=bytes_of, required=True, help="all that the device has: 80GiB"
+        "--device-memory", metavar="SIZE", type=bytes_of, required=True, help="all memory of the device: 80GiB"
     )
     add_optimizer(parser)
-    parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["auto"], help=f"the first is varied; {DIMS}")
     parser.add_argument(
-        "-o", "--output", metavar="S.json", help="write the schedule of the largest; - for standard output"
+        "--dims", metavar="SIZE", nargs="+", default=["auto"], help=f"the first named size varies; {DIMS}"
     )
-    parser.add_argument("--plot", metavar="F.svg", help="draw samples in a second over the size of the batch")
+    parser.add_argument(
+        "-o", "--output", metavar="S.json", help="file for the schedule of the largest batch; - for standard output"
+    )
+    parser.add_argument("--plot", metavar="F.svg", help="draw samples per second over the batch size")
     add_costs(parser)
     parser.set_defaults(cost=None, gpu=None)
     add_search(parser)
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output:
         check_output(args.output, SCHEDULE, args.force)
     if args.plot == STDOUT:
-        raise UsageError("the plot goes into a file\n  hint: --plot fit.svg")
+        raise UsageError("--plot needs a file\n  hint: --plot fit.svg")
     if args.plot:
         check_output(args.plot, PLOT, args.force)
     check_optimizer(args)
@@ -72,45 +74,47 @@ def run(args: argparse.Namespace) -> int:
     device["device"] = args.gpu
     with Reporter(args.quiet) as report:
         options = replace(options_from(args), dims=dims_of(args.dims), name=name, progress=report)
-        found = fit(target.call, **device, **{key: getattr(options, key) for key in SearchKeywords.__annotations__})
-        text = checked_text(found.schedule)
+        result = fit(target.call, **device, **{key: getattr(options, key) for key in SearchKeywords.__annotations__})
+        text = checked_text(result.schedule)
         if args.output:
             write_output(args.output, text, rescue=True)
     if args.plot:
-        write_output(args.plot, _plot(found).encode())
+        write_output(args.plot, _plot(result).encode())
     if not args.quiet:
-        told = [written(path) for path in (args.output, args.plot) if path]
-        say("\n".join([summary(found), *told]), args.output or "")
+        files = [written(path) for path in (args.output, args.plot) if path]
+        say("\n".join([summary(result), *files]), args.output or "")
     return exit_codes.FINE
 
 
-def summary(found: Fit) -> str:
-    """A line for each size, and which is the largest and the fastest."""
-    rows = [(found.dim, "without recomputation", "left for it", "with the plan", "extra time", "samples/s", "")]
-    for one in found.batches:
-        marks = [*(["fastest"] if one == found.fastest else []), *(["largest"] if one == found.largest else [])]
-        peak, extra = ("none", "") if one.peak is None or one.time is None else (size(one.peak), _extra(one))
-        rate = f"{one.per_second:,.4g}" if one.time is not None else ""
-        rows.append((str(one.size), size(one.baseline_peak), size(one.left), peak, extra, rate, ", ".join(marks)))
-    largest, fastest = found.largest, found.fastest
-    verdict = f"the largest batch that fits {size(found.device_memory)} is {found.dim}={largest.size}"
+def summary(result: Fit) -> str:
+    """A table with a row per batch size, and a verdict on the largest and the fastest."""
+    rows = [(result.dim, "baseline peak", "budget", "planned peak", "extra time", "samples/s", "")]
+    for batch in result.batches:
+        marks = [*(["fastest"] if batch == result.fastest else []), *(["largest"] if batch == result.largest else [])]
+        peak, extra = ("none", "") if batch.peak is None or batch.time is None else (size(batch.peak), _extra(batch))
+        rate = f"{batch.per_second:,.4g}" if batch.time is not None else ""
+        rows.append((str(batch.size), size(batch.baseline_peak), size(batch.left), peak, extra, rate, ", ".join(marks)))
+    largest, fastest = result.largest, result.fastest
+    verdict = f"the largest batch that fits {size(result.device_memory)} is {result.dim}={largest.size}"
     if fastest.size != largest.size:
         gain = fastest.per_second / largest.per_second - 1
         how = "without recomputation" if fastest.keeps_all else "with fewer recomputations"
-        verdict += f"; {found.dim}={fastest.size}, {how}, gives {percent(gain)} more samples in a second"
-    costs = f"times: {found.schedule.solve.cost} costs, of each size individually"
+        verdict += f"; {result.dim}={fastest.size}, {how}, gives {percent(gain)} more samples per second"
+    costs = f"times: {result.schedule.solve.cost} costs, for each size"
     return "\n".join([table(rows, right=(0, 1, 2, 3, 4, 5)), costs, verdict])
 
 
-def _extra(one: Any) -> str:
-    return overhead(one.time, one.baseline_time, "no cost")
+def _extra(batch: Any) -> str:
+    return overhead(batch.time, batch.baseline_time, "no cost")
 
 
-def _plot(found: Fit) -> str:
+def _plot(result: Fit) -> str:
     from ..present.fit_plot import fit_plot
 
-    kept = [(one.size, one.per_second) for one in found.batches if one.keeps_all and one.time is not None]
-    recompute = [(one.size, one.per_second) for one in found.batches if not one.keeps_all and one.time is not None]
-    ideal = [(one.size, one.size / max(1, one.baseline_time) * 1e9) for one in found.batches]
-    schedule = found.schedule
-    return fit_plot(schedule.name, found.dim, schedule.solve.cost, kept, recompute, ideal)
+    kept = [(batch.size, batch.per_second) for batch in result.batches if batch.keeps_all and batch.time is not None]
+    recompute = [
+        (batch.size, batch.per_second) for batch in result.batches if not batch.keeps_all and batch.time is not None
+    ]
+    ideal = [(batch.size, batch.size / max(1, batch.baseline_time) * 1e9) for batch in result.batches]
+    schedule = result.schedule
+    return fit_plot(schedule.name, result.dim, schedule.solve.cost, kept, recompute, ideal)

@@ -1,7 +1,7 @@
-"""`remate fmt`: write schedule files in canonical form, notes kept.
+"""`remate fmt`: write schedule files in canonical form. Notes are kept.
 
-With --figures also the derived figures of `solve` (peak, time, baselines, gap), which nobody has to type after an edit
-or a merge. The budget, which is a decision, stays as it is.
+With --figures, also compute the derived figures of `solve` (peak, time, baselines, gap) after an edit or a merge. The
+budget is a decision and stays.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def configure(commands: Any) -> None:
     )
     parser.add_argument("schedules", metavar="S.json", nargs="+", help="schedule files")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file would change")
-    parser.add_argument("--figures", action="store_true", help="compute peak, time, baselines and gap anew")
+    parser.add_argument("--figures", action="store_true", help="compute peak, time, baselines and gap again")
     parser.set_defaults(run=run)
 
 
@@ -49,23 +49,23 @@ def _format(path: str, args: argparse.Namespace, changed: list[str], report: Rep
     from ..schedule_tools.canonical import formatted
 
     try:
-        found = formatted(path, figures=args.figures)
+        result = formatted(path, figures=args.figures)
     except ScheduleError as error:
         if error.code == "R000":
             raise
         return report.faults(path, read(path), error.faults)
-    if found.changed:
+    if result.changed:
         if not args.check:
-            save(found.schedule, path)
+            save(result.schedule, path)
         changed.append(path)
-        off = found.figures is not None and bool(found.figures.changes)
+        off = result.figures is not None and bool(result.figures.changes)
         say(f"{path}: {('figures are off' if off else 'not canonical') if args.check else 'rewritten'}")
-    if found.figures is not None:
-        _tell(path, found.figures)
+    if result.figures is not None:
+        _print_changes(path, result.figures)
     return exit_codes.FINE
 
 
-def _tell(path: str, figures: Refreshed) -> None:
+def _print_changes(path: str, figures: Refreshed) -> None:
     for name, old, new in figures.changes:
         say(f"  {name}: {_number(old)} -> {_number(new)}")
     for remark in figures.remarks:

@@ -1,4 +1,4 @@
-"""`remate frontier`: plan a step under many budgets; schedules, a table and a plot of extra time against memory."""
+"""`remate frontier`: plan a step for many budgets, and write the schedules, a table, and a plot of time over memory."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
-        "frontier", help="plan under many budgets: schedules, table and plot", description=__doc__, epilog=PEAK_NOTE
+        "frontier", help="plan for many budgets: schedules, table and plot", description=__doc__, epilog=PEAK_NOTE
     )
     parser.add_argument("target", metavar="FILE.py:build", help="function that returns (model, args[, kwargs])")
     parser.add_argument(
         "--budgets", default="20%..100%", help="20%%..100%%, 4GiB..8GiB, or a list 40%%,60%%,4GiB; default 20%%..100%%"
     )
     parser.add_argument("--steps", metavar="N", type=_steps, default=9, help="budgets in a range, default 9")
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; made if missing")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write to; created if missing")
     add_costs(parser)
     parser.set_defaults(cost=None, gpu=None)
-    add_search(parser, "seconds to solve one budget, a safety net; default: none")
+    add_search(parser, "limit of the search for each budget in seconds; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     add_target(parser, DEVICE, "name of the schedules; default: that of the folder")
@@ -96,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
         solved = sum(point.file is not None for point in summary.points)
         say(summary.text())
         say(f"wrote {solved} schedule{'' if solved == 1 else 's'}, frontier.txt, frontier.json{image} to {folder}")
-        found = [point.file for point in summary.points if point.file]
-        if found:
-            path, where = shlex.quote(str(folder / found[0])), shlex.quote(str(folder))
+        files = [point.file for point in summary.points if point.file]
+        if files:
+            path, where = shlex.quote(str(folder / files[0])), shlex.quote(str(folder))
             say(f"next: remate report {path} --frontier {where} -o report.html   # a page with all of them")
     if not summary.complete:
         return exit_codes.INTERRUPTED
@@ -106,9 +106,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _folder(folder: Path, budgets: list[str], force: bool) -> None:
-    """See that all that may be written there can be. Raises UsageError, OSError."""
+    """Check that all output files can be written. Raises UsageError, OSError."""
     if not folder.parent.is_dir() or (folder.exists() and not folder.is_dir()) or str(folder) == output.STDOUT:
-        raise UsageError(f"{folder}: no folder can be made here\n  hint: -o names the folder to write to")
+        raise UsageError(f"{folder}: cannot create a folder here\n  hint: -o names the folder to write to")
     kinds = {file_name(budget): output.SCHEDULE for budget in budgets}
     kinds |= {SUMMARY: output.SUMMARY, _TABLE: output.TABLE, _PLOT: output.PLOT}
     if folder.exists():
@@ -119,7 +119,7 @@ def _folder(folder: Path, budgets: list[str], force: bool) -> None:
 
 
 def _write_summary(summary: Summary, folder: Path, plot: bool) -> str:
-    """Returns what to say of the plot."""
+    """Write table and plot, and return the words about the plot."""
     write_atomically(folder / SUMMARY, summary.encode())
     write_atomically(folder / _TABLE, (summary.text() + "\n").encode())
     if not plot:
@@ -133,8 +133,10 @@ def _write_summary(summary: Summary, folder: Path, plot: bool) -> str:
 def _solve(
     sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str, settings: Settings, finishing: Finishing
 ) -> Summary:
-    """Solve every budget from the smallest on, and write each schedule as soon as it is there. Ctrl-C ends the solve
-    that runs and begins no other; a second one ends it all."""
+    """Solve every budget, the smallest first, and write each schedule when it is solved.
+
+    Ctrl-C ends the current solve and starts no other. A second Ctrl-C ends the command.
+    """
     from msgspec.structs import replace
 
     from ..api.frontier import requested_of
@@ -144,31 +146,31 @@ def _solve(
     written: dict[int, Solution] = {}
     tried = 0
 
-    def write(one: RequestedBudget, solution: Solution, path: Path) -> None:
-        about = {"name": name, "settings": replace(settings, budget=one.text)}
-        schedule_of(sweep.step, solution, one.budget, cost, **about).save(str(path))
+    def write(request: RequestedBudget, solution: Solution, path: Path) -> None:
+        about = {"name": name, "settings": replace(settings, budget=request.text)}
+        schedule_of(sweep.step, solution, request.budget, cost, **about).save(str(path))
 
     try:
-        for one in requested:
+        for request in requested:
             if sweep.interrupted or finishing.pressed:
                 break
-            solution = sweep.solve(one.budget, one.text)
+            solution = sweep.solve(request.budget, request.text)
             if solution is not None:
-                write(one, solution, folder / file_name(one.text))
-                written[one.budget] = solution
+                write(request, solution, folder / file_name(request.text))
+                written[request.budget] = solution
             tried += 1
-    except KeyboardInterrupt:  # nothing was found yet for this budget
+    except KeyboardInterrupt:  # no plan for this budget yet
         sweep.found = {budget: s for budget, s in sweep.found.items() if budget in written}
     final = sweep.solutions()
     points: list[BudgetPoint] = []
-    for one in requested[:tried]:
-        solution, path = final.get(one.budget), folder / file_name(one.text)
+    for request in requested[:tried]:
+        solution, path = final.get(request.budget), folder / file_name(request.text)
         if solution is None:
-            points.append(BudgetPoint(one.text, one.budget))
+            points.append(BudgetPoint(request.text, request.budget))
             continue
-        if solution != written[one.budget]:  # another budget's solve had the better schedule or bound
-            write(one, solution, path)
-        points.append(_point(one.text, one.budget, path.name, solution))
+        if solution != written[request.budget]:  # the solve of another budget improved the schedule or the bound
+            write(request, solution, path)
+        points.append(_point(request.text, request.budget, path.name, solution))
     return Summary(
         "remate.frontier",
         1,

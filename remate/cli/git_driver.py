@@ -1,5 +1,7 @@
-"""`remate diff --git`: called by git in place of its own diff. Always prints something readable and exits 0, or git
-would stop: a file that cannot be read as a schedule is shown as a diff of text."""
+"""`remate diff --git`: the diff driver that git calls.
+
+It exits with 0, because git stops otherwise. Files that are not valid schedules are shown as a text diff.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,21 @@ from . import exit_codes
 from .output import say
 from .usage import UsageError
 
-_NOTHING = "/dev/null"  # what git passes for a file that is not there on one side
+_NOTHING = "/dev/null"  # git passes this for an added or deleted file
 
 
 def drive(files: list[str]) -> int:
-    """files: path old-file old-hex old-mode new-file new-hex new-mode [new-path similarity], or the path alone where a
-    merge is not resolved."""
+    """Print the differences.
+
+    Args:
+        files: path old-file old-hex old-mode new-file new-hex new-mode [new-path similarity]; for an unmerged path, the
+            path alone.
+    """
     if len(files) == 1:
         say(f"* unmerged path {files[0]}")
         return exit_codes.FINE
     if len(files) < 7:
-        raise UsageError("--git takes what git passes: path old-file old-hex old-mode new-file new-hex new-mode")
+        raise UsageError("--git takes the arguments of git: path old-file old-hex old-mode new-file new-hex new-mode")
     path, old, new = files[0], files[1], files[4]
     renamed = f" -> {files[7]}" if len(files) > 7 else ""
     say(f"schedule {path}{renamed}")

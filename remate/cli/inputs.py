@@ -1,4 +1,4 @@
-"""The schedule that a command only reads: a file, or `-` for standard input."""
+"""Reads schedules from a file, or from standard input (`-`)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def data_of(path: str) -> bytes:
     if path != STDIN:
         return read(path)
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        raise UsageError("nothing is piped to standard input\n  hint: name a file instead of -, or pipe one")
+        raise UsageError("- needs a file on standard input\n  hint: name a file instead of -, or pipe one")
     data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
     if not data:
-        raise UsageError("standard input is empty\n  hint: - stands for one file")
+        raise UsageError("standard input is empty\n  hint: pipe one schedule file")
     return data
 
 
 def opened(path: str) -> Analysis:
-    """The schedule there, for inspection. Raises ScheduleError, which names the file, and UsageError."""
+    """Open the schedule at `path`. Raises UsageError, and ScheduleError, which names the file."""
     from remate_runtime.errors import ScheduleError
 
     from ..schedule_tools.analysis import open_schedule, open_text

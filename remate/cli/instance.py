@@ -1,5 +1,5 @@
-"""`remate instance`: a model's training step as a bare graph of operations, which `remate solve` and others can
-read."""
+"""`remate instance`: write a model's training step as a bare graph of operations, for `remate solve` and other
+solvers."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def run(args: argparse.Namespace) -> int:
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
     with Reporter(args.quiet) as report:
         step = prepare(target.call, cost=args.cost, options=options_from(args), progress=report)
-        made = from_step(step.captured.graph, name)
-        write_output(args.output, encode(made), rescue=True)
+        graph = from_step(step.captured.graph, name)
+        write_output(args.output, encode(graph), rescue=True)
     if not args.quiet:
-        say(f"{count(len(made.nodes), 'node')}, {count(len(made.edges), 'edge')}", args.output)
+        say(f"{count(len(graph.nodes), 'node')}, {count(len(graph.edges), 'edge')}", args.output)
         say(written(args.output), args.output)
     return exit_codes.FINE

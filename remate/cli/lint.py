@@ -1,6 +1,6 @@
-"""`remate lint`: what is legal in a schedule file and yet most likely not meant. The codes: schema/lint.md.
+"""`remate lint`: find lines of a schedule file that are legal but probably a mistake. Codes: schema/lint.md.
 
-With `--format json` several files give an array, one a single object.
+With `--format json`, one file gives an object and several files give an array.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def _lint(path: str, report: Report) -> int:
         opened = open_text(data)
     except ScheduleError as error:
         return report.faults(path, data, error.faults)
-    found = locate(data.decode(), lint(opened, path))
-    listed = found[:_SHOWN] if report.form == "text" else found
-    if found or report.form != "text":
-        rest = f", the first {_SHOWN} shown" if len(found) > _SHOWN else ""
-        total = f"{path}: {count(len(found), 'warning')}{rest}"
+    warnings = locate(data.decode(), lint(opened, path))
+    listed = warnings[:_SHOWN] if report.form == "text" else warnings
+    if warnings or report.form != "text":
+        rest = f", the first {_SHOWN} shown" if len(warnings) > _SHOWN else ""
+        total = f"{path}: {count(len(warnings), 'warning')}{rest}"
         report.show(path, data, listed, FaultReport("warning", CODES, "warnings"), total)
     else:
         say(f"{path}: nothing suspicious")
-    return exit_codes.FINDINGS if found else exit_codes.FINE
+    return exit_codes.FINDINGS if warnings else exit_codes.FINE

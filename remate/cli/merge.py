@@ -1,12 +1,12 @@
-"""`remate merge`: merge a schedule by meaning: plans, statements, instances and notes; figures are computed anew.
+"""`remate merge`: merge plans, statements, instances and notes of a schedule, and compute its figures again.
 
-As git's merge driver, two lines:
+To use it as git's merge driver:
 
     git config merge.remate.driver "remate merge %O %A %B -L %P"
     echo '*.schedule.json merge=remate' >> .gitattributes
 
-The result is written to OURS. Where both sides changed the same, conflict markers are left there, and the exit status
-is 1. What cannot be merged by meaning is merged as text.
+The result is written to OURS. If both sides changed the same item, OURS gets conflict markers and the exit status is
+1. Files that are not valid schedules are merged as text.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def configure(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="exit status: 0 if merged; 1 if conflicts are left in OURS",
     )
-    parser.add_argument("base", metavar="BASE", help="what both sides began with")
+    parser.add_argument("base", metavar="BASE", help="the common ancestor")
     parser.add_argument("ours", metavar="OURS", help="this side; the result is written here")
     parser.add_argument("theirs", metavar="THEIRS", help="the other side")
-    parser.add_argument("-L", "--label", metavar="PATH", help="what to call the file in messages; default: OURS")
+    parser.add_argument("-L", "--label", metavar="PATH", help="name of the file in messages; default: OURS")
     parser.set_defaults(run=run)
 
 
@@ -59,12 +59,12 @@ def run(args: argparse.Namespace) -> int:
     if not merged.conflicts:
         return exit_codes.FINE
     say_aside("\n  ".join([f"{label}: {count(len(merged.conflicts), 'conflict')}:", *map(plain, merged.conflicts)]))
-    say_aside("hint: choose between the markers, then `remate fmt --figures` computes the figures")
+    say_aside("hint: resolve the conflicts, then run `remate fmt --figures`")
     return exit_codes.FINDINGS
 
 
 def _as_text(args: argparse.Namespace, label: str, error: RemateError) -> int:
-    """The merge that git makes of any text: nothing of either side is lost."""
+    """Merge as text, with `git merge-file`."""
     from . import status_of
 
     reason, *hints = str(error).split("\n  hint: ")
@@ -73,9 +73,11 @@ def _as_text(args: argparse.Namespace, label: str, error: RemateError) -> int:
     try:
         done = subprocess.run(command, capture_output=True, check=False)
     except OSError as missing:
-        raise UsageError(f"git cannot be run: {missing.strerror}\n  hint: {args.ours} is left as it is") from None
+        raise UsageError(
+            f"git cannot be run: {missing.strerror}\n  hint: {args.ours} is unchanged; install git"
+        ) from None
     if done.returncode > 127:
-        said = done.stderr.decode(errors="replace").strip()
-        raise UsageError(f"git merge-file failed: {said}\n  hint: {args.ours} is left as it is")
+        reason = done.stderr.decode(errors="replace").strip()
+        raise UsageError(f"git merge-file failed: {reason}\n  hint: {args.ours} is unchanged")
     write_atomically(args.ours, done.stdout)
     return max(exit_codes.FINDINGS, status_of(error))

@@ -1,4 +1,4 @@
-"""`remate migrate`: write a schedule file of an older version in the current one. What it means stays the same."""
+"""`remate migrate`: convert a schedule file of an older version to the current one. Its meaning stays the same."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .output import SCHEDULE, add_force, check_output, say, write_output, writte
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
         "migrate",
-        help="bring a schedule file to the current version",
+        help="convert a schedule file to the current version",
         description=__doc__,
-        epilog="exit status: 4 if the file is of a newer version; with --check 1 if it is of an older one",
+        epilog="exit status: 4 if the file has a newer version; with --check 1 if it has an older one",
     )
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "-o", "--output", metavar="OUT", help="write here, - for standard output; default: S.json itself"
     )
-    target.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file is of an older version")
+    target.add_argument("--check", action="store_true", help="write nothing; exit 1 if the file has an older version")
     add_force(parser)
     parser.set_defaults(run=run)
 

@@ -1,5 +1,4 @@
-"""The files that commands write: never over a file of another kind, `-` for standard output, tested before long
-work."""
+"""Writes the output files of commands: `-` is standard output, other kinds of files are not overwritten."""
 
 from __future__ import annotations
 
@@ -19,13 +18,13 @@ from .streams import Stream
 from .usage import UsageError
 
 STDOUT = "-"
-_NARROWEST = 30  # columns that lines are broken for
+_NARROWEST = 30  # columns
 _COMMANDS = ("next: ", "hint: remate")
-_HEAD = 1 << 16  # bytes of a file that are looked at
+_HEAD = 1 << 16  # bytes of a file that are read to recognize it
 
 
 class FileKind(NamedTuple):
-    """A kind of file. start: what the first bytes of such a file match."""
+    """A kind of file. start: regular expression that matches its first bytes."""
 
     name: str
     start: str
@@ -44,34 +43,42 @@ TABLE = FileKind("a table of remate frontier", r"budget +peak +overhead ")
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--force", action="store_true", help="write even over a file of another kind")
+    parser.add_argument("--force", action="store_true", help="overwrite a file of another kind")
 
 
 def check_output(path: str, kind: FileKind, force: bool) -> None:
-    """Before any work: that `path` can be written, and holds nothing but what `kind` is. Raises UsageError, OSError."""
+    """Check before any work that `path` is writable and holds no file of another kind. Raises UsageError, OSError."""
     if path == STDOUT:
         if sys.stdout is None:
             raise UsageError("standard output is closed\n  hint: name a file instead of -")
         return
     if not force and Path(path).is_file() and not _is(path, kind):
-        hint = "name another file, or add --force if this one may go"
-        raise UsageError(f"{path} is there and is not {kind.name}: it is left as it is\n  hint: {hint}")
+        hint = "name another file, or add --force to overwrite it"
+        raise UsageError(f"{path} exists and is not {kind.name}\n  hint: {hint}")
     check_writable(path)
 
 
 def _is(path: str, kind: FileKind) -> bool:
-    """An empty file is of every kind: nothing would be lost."""
+    """Whether a file is of this kind. An empty file is of every kind."""
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD)
-    except OSError:  # not to be read, hence not to be judged
+    except OSError:  # unreadable, so its kind is unknown
         return False
     return not head or re.match(kind.start.encode(), head, re.DOTALL) is not None
 
 
 def write_output(path: str, data: bytes, *, rescue: bool = False) -> None:
-    """Write the result of a command. rescue: it took minutes; where `path` cannot be written any more, put it into the
-    folder for temporary files and say so. Raises OSError, which says what to do."""
+    """Write the result of a command.
+
+    Args:
+        path: The file, or `-` for standard output.
+        data: Its content.
+        rescue: If `path` is no longer writable, save a copy in the folder for temporary files and name it in the error.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
     if path != STDOUT:
         try:
             write_atomically(path, data)
@@ -89,28 +96,28 @@ def _rescue(path: str, data: bytes, error: OSError) -> None:
         write_atomically(copy, data)
     except OSError:
         return
-    hint = f"{advice(error)}; what was to be written is saved as {copy}"
+    hint = f"{advice(error)}; the result is saved as {copy}"
     raise UsageError(f"{path}: {error.strerror}\n  hint: {hint}") from error
 
 
 def say(text: str, *outputs: str | None) -> None:
-    """Print for the person: on standard error if one of `outputs`, the files that the command writes, is standard
-    output.
+    """Print a text for people, without control characters or workflow commands.
 
-    Nothing in the text reaches the terminal, or the runner of a workflow, as a command.
+    Args:
+        text: The text.
+        *outputs: Files that the command writes. If one is `-`, the text goes to standard error.
     """
     stream = sys.stderr if STDOUT in outputs else sys.stdout
     print(wrapped(plain_lines(text), stream), file=stream)
 
 
 def say_aside(text: str) -> None:
-    """Print for the person on standard error: warnings, findings, hints."""
+    """Print to standard error: warnings, findings, hints."""
     print(wrapped(plain_lines(text), sys.stderr), file=sys.stderr)
 
 
 def wrapped(text: str, stream: Any) -> str:
-    """Lines of sentences broken between words where a terminal is narrower, further lines indented. Rows of tables and
-    commands to copy stay as they are."""
+    """Wrap sentences to the width of the terminal. Rows of tables and commands to copy stay as they are."""
     if stream is None or not stream.isatty():
         return text
     width = max(shutil.get_terminal_size().columns, _NARROWEST)

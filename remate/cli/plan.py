@@ -1,4 +1,4 @@
-"""`remate plan`: capture a model's training step, solve it under a memory budget and write the schedule file."""
+"""`remate plan`: capture a model's training step, plan it for a memory budget, and write the schedule file."""
 
 from __future__ import annotations
 
@@ -38,28 +38,22 @@ if TYPE_CHECKING:
     from remate_runtime.format import Schedule
 
 AT = (
-    "plan parts of the model in place of the whole, by their paths: 'transformer.h.*'; the budget is that of all "
-    "their calls "
-    "together, and parts that do different steps are written as several files into the folder -o"
+    "plan parts of the model instead of the whole, by path: 'transformer.h.*'; the budget covers all their calls "
+    "together; parts with different steps are written as several files into the folder -o"
 )
 DEVICE = (
-    "move the model there first: cpu, cuda, cuda:1; or plan for a GPU that is not here: "
+    "move the model to this device first: cpu, cuda, cuda:1; or plan for a GPU that this machine need not have: "
     "cuda:h100, cuda:a100, cuda:t4, …"
 )
 DIMS = (
     "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges "
-    "by name: "
-    "input_ids=b,t labels=b,t t=16..1024/8; an axis without a name is a dash"
+    "by name: input_ids=b,t labels=b,t t=16..1024/8; - is an axis without a name"
 )
-
-
 FILL = (
-    "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and with what: "
+    "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and the numbers to pad with: "
     "input_ids=0 attention_mask=0 labels=-100"
 )
-
-
-_ONE = "; 1 is another step in PyTorch, for a file of its own"
+_SIZE_ONE = "; size 1 needs a file of its own, because PyTorch runs another step for it"
 
 
 def configure(commands: Any) -> None:
@@ -70,27 +64,29 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--from-script",
         action="store_true",
-        help="the target is a training script: its training call is recorded, and planned; what follows -- are its "
-        "arguments",
+        help="the target is a training script: record and plan its training call; arguments of the script follow --",
     )
     parser.add_argument(
-        "--module", metavar="CLASS", default="", help="with --from-script: the module to plan, of several"
+        "--module",
+        metavar="CLASS",
+        default="",
+        help="with --from-script: class of the module to plan, if the script trains several",
     )
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument(
         "--budget",
         type=budget_text,
-        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: where the curve bends; 60%% with "
+        help="4GiB, 512MB, a share of the baseline peak: 60%%, or min; default: the knee of the curve, or 60%% with "
         "--at, pages and --cost compiled",
     )
     limit.add_argument(
         "--device-memory",
         metavar="SIZE",
         type=bytes_of,
-        help="24GiB: the budget is what parameters, buffers, inputs, optimizer and CUDA context leave of it",
+        help="24GiB: the budget is the rest after parameters, buffers, inputs, optimizer and CUDA context",
     )
     parser.add_argument(
-        "--slowdown", metavar="SHARE", help="in place of a budget: the smallest peak for so much more time"
+        "--slowdown", metavar="SHARE", help="instead of a budget: the smallest peak for this much extra time, 10%%"
     )
     add_optimizer(parser)
     parser.add_argument(
@@ -101,22 +97,24 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--disk-budget",
         metavar="SIZE",
-        help="64GiB: bytes that a step may page to files; allows strategies mixed (as auto), offload-only, and "
-        "weight-offloading, where parameters count",
+        help="64GiB: bytes that a step may page to files; enables the strategies mixed (auto), offload-only, and "
+        "weight-offloading, whose peak includes parameters",
     )
-    parser.add_argument("--host-budget", metavar="SIZE", help="the same to pinned memory, for a model on CUDA")
+    parser.add_argument(
+        "--host-budget", metavar="SIZE", help="bytes that a step may page to pinned memory, for a model on CUDA"
+    )
     parser.add_argument(
         "--bandwidth",
         metavar="SPEED",
         default="measured",
-        help="of paging: 2GB/s, or measured (default); plans count on 85%% of it",
+        help="bandwidth of paging: 2GB/s, or measured (default); plans assume 85%% of it",
     )
-    add_search(parser, "seconds to solve, a safety net; default: none")
+    add_search(parser, "limit of the search in seconds; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
     add_target(parser, DEVICE, "name of the schedule; default: that of the file")
-    parser.add_argument("--note", default="", help="a remark to keep in the file")
+    parser.add_argument("--note", default="", help="a note to store in the file")
     add_force(parser)
     parser.set_defaults(run=run)
 
@@ -150,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
         args.budget = DEFAULT_SHARE
     goal = None if args.device_memory else goal_of(args.budget, args.slowdown)
     if goal and (args.at or args.cost == COMPILED):
-        raise UsageError("--at and --cost compiled need a budget\n  hint: --budget 60%")
+        raise UsageError("--at and --cost compiled need a budget\n  hint: add --budget 60%")
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     tell_doubts(args, gpu, target)
@@ -166,9 +164,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
-        refuse_paging(
-            settings, "parts of a model, --cost compiled and plans for the least peak or a slowdown page nothing"
-        )
+        refuse_paging(settings, "--at, --cost compiled, --budget min and --slowdown do not support paging")
     if args.at:
         plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE
@@ -207,12 +203,12 @@ def run(args: argparse.Namespace) -> int:
             model = shlex.quote(args.target)
             path = shlex.quote(args.output)
             run = f"train --file {path}" if args.from_script else f"run {path} --model"
-            say(f"next: remate {run} {model}   # train by it{'' if args.from_script else ', beside eager'}")
+            say(f"next: remate {run} {model}   # train with it{'' if args.from_script else ', beside eager'}")
     return exit_codes.FINE
 
 
 def summary(schedule: Schedule, path: str, nbytes: int) -> str:
-    """What was planned, in a few lines."""
+    """The figures of a plan, in a few lines."""
     solve = schedule.solve
     rows = [
         ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; {_baseline(schedule)}"),
@@ -223,20 +219,22 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         ),
     ]
     if solve.compiled is not None and solve.compiled.peak is not None:
-        requested = solve.compiled
-        rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(requested.budget)}"))
+        compiled = solve.compiled
+        rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(compiled.budget)}"))
     if paged := sum(len(named(one)) for one in schedule.statements if isinstance(one, Page)):
-        rows.append(("paged", f"{paged:,}", "leave the device, `remate show` lists them"))
+        rows.append(("paged", f"{paged:,}", "values leave the device, `remate show` lists them"))
     if solve.lower_bound is not None:
         over = overhead(solve.lower_bound, solve.baseline_time, "no cost")
-        of = " of estimated costs" * is_estimated(solve.cost)
-        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{of}, no schedule of this step is faster"))
+        costs = " of estimated costs" * is_estimated(solve.cost)
+        rows.append(
+            ("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no schedule of this step is faster")
+        )
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
     rows += [
-        ("size", name, f"{ranged(dim)}, planned at {dim.planned}{_ONE * (dim.min == 2)}")
+        ("size", name, f"{ranged(dim)}, planned at {dim.planned}{_SIZE_ONE * (dim.min == 2)}")
         for name, dim in schedule.model.dims.items()
     ]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
@@ -245,10 +243,11 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
 
 
 def _baseline(schedule: Schedule) -> str:
-    """Where parameters are to be paged they count."""
-    held = schedule.solve.baseline_peak
+    """The peak of the baseline. It includes parameters if they are paged."""
     from ..schedule_tools.device_memory import parameter_bytes_of
 
+    peak = schedule.solve.baseline_peak
+
     if schedule.solve.strategy != "weight-offloading":
-        return f"baseline {size(held)}"
-    return f"parameters count, and the baseline with them is {size(held + parameter_bytes_of(schedule.model))}"
+        return f"baseline {size(peak)}"
+    return f"with parameters; baseline {size(peak + parameter_bytes_of(schedule.model))}"

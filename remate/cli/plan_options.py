@@ -1,4 +1,4 @@
-"""Options that several planning commands share: costs, the search, and how the model is made ready."""
+"""Options that several planning commands share: costs, search, and model."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..api.options import PlanOptions
 
-EVALUATION = "plan a model that is in evaluation mode as it is: no dropout, fixed batch norm"
+EVALUATION = "accept a model in evaluation mode: no dropout, fixed batch norm"
 DIFFERENTIATE = (
     "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar (`return logits, "
-    "loss`), else every output that has one in eager"
+    "loss`), else every differentiable output"
 )
 DELIVERED = (
-    "what happens to gradients when backward delivers them: retained to the end of the step (default), accumulated "
-    "in an existing .grad, or consumed by an optimizer in backward"
+    "use of gradients when backward delivers them: retained to the end of the step (default), accumulated in an "
+    "existing .grad, or consumed by an optimizer in backward"
 )
-LIVE = "attributes that change while training, read from the model at every call: alpha 'h.*.drop.p'"
-# Options of commands whose names are those of `PlanOptions`.
+LIVE = "attributes that change during training, read from the model at every call: alpha 'h.*.drop.p'"
+# Options with the same name as in `PlanOptions`.
 _SAME = (
     "at",
     "profile",
@@ -44,24 +44,23 @@ _SAME = (
 
 
 def add_costs(parser: argparse.ArgumentParser, default: str | None = "measured") -> None:
-    """default: of `--cost`; None where a file says what it was."""
-    said = "measured here (default), or" if default else "in place of those of the file: measured, or"
+    """Add the options about costs. default: value of `--cost`; None if the schedule file has one."""
+    source = "measured here (default), or" if default else "instead of those of the file: measured, or"
     compiled = "; compiled (plan, replan): measured, for a budget that holds under --engine compiled"
     parser.add_argument(
-        "--cost", default=default, help=f"{said} a device of the roofline model: h200, a100, t4, cpu{compiled}"
+        "--cost", default=default, help=f"{source} a device of the roofline model: h200, a100, t4, cpu{compiled}"
     )
     parser.add_argument(
         "--profile",
         metavar="P.json",
-        help="measured costs to reuse, instead of those in the user's cache; new ones are added to the file",
+        help="file of measured costs, instead of the user's cache; new costs are added to it",
     )
-    parser.add_argument("--no-cache", action="store_true", help="neither use nor keep costs in the user's cache")
-    parser.add_argument("--measure-again", action="store_true", help="measure what profile or cache hold, too")
+    parser.add_argument("--no-cache", action="store_true", help="do not use the user's cache of costs")
+    parser.add_argument("--measure-again", action="store_true", help="measure again what the profile or cache has")
 
 
 def add_search(parser: argparse.ArgumentParser, time_limit: str | None = None) -> None:
-    """Options of the search, of the captured step and of the files written. time_limit: what it limits; None where
-    there is none."""
+    """Add the options of the search and of the captured step. time_limit: help of `--time-limit`, None to omit it."""
     add_strategy(parser)
     parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
@@ -77,7 +76,7 @@ def add_search(parser: argparse.ArgumentParser, time_limit: str | None = None) -
 
 
 def add_target(parser: argparse.ArgumentParser, device: str, name: str) -> None:
-    """Options of how the model is made ready. device, name: texts of `--device` and `--name`."""
+    """Add the options about the model. device, name: help of `--device` and `--name`."""
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
     parser.add_argument("--threads", metavar="N", type=int, help="threads of torch on the CPU")
     parser.add_argument("--device", help=device)
@@ -96,7 +95,7 @@ def positive(text: str) -> float:
 
 
 def options_from(args: argparse.Namespace) -> PlanOptions:
-    """Return the options of `remate.plan` that a command line stands for, as far as the command has them.
+    """Convert a command line to options of `remate.plan`.
 
     Raises:
         UsageError: Two options contradict each other.
@@ -106,9 +105,7 @@ def options_from(args: argparse.Namespace) -> PlanOptions:
     from ..api.options import PlanOptions
 
     if args.measure_again and args.no_cache and args.profile is None:
-        raise UsageError(
-            "--measure-again replaces costs in the cache, and --no-cache leaves it alone: give one of them"
-        )
+        raise UsageError("--measure-again and --no-cache exclude each other\n  hint: remove one of them")
     if args.profile is not None:
         _check_profile(Path(args.profile))
     given = {name: getattr(args, name) for name in _SAME if hasattr(args, name)}

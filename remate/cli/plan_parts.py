@@ -1,4 +1,4 @@
-"""`remate plan --at`: parts of a model in place of the whole; one file for each kind of part."""
+"""`remate plan --at`: plans parts of a model instead of the whole, one file for each kind of part."""
 
 from __future__ import annotations
 
@@ -32,12 +32,23 @@ def plan_parts(
     *,
     or_smallest: bool,
 ) -> None:
-    """Plan and write what `--at` names. gpu, or_smallest: as of `api.parts`. Raises UsageError where there are several
-    kinds, and no folder to write to."""
+    """Plan the parts of `--at` and write their files.
+
+    Args:
+        args: The command line.
+        target: The model and its inputs.
+        settings: Settings to record in the files.
+        options: Options of planning.
+        gpu: A GPU to plan for that this machine need not have.
+        or_smallest: Plan the smallest peak if the budget is below it.
+
+    Raises:
+        UsageError: There are several kinds of parts, and -o is not a folder.
+    """
     if args.device_memory:
         raise UsageError(
-            "--device-memory is for whole models: what the rest of this one holds beside its parts is not known"
-            "\n  hint: give the parts a --budget of their own"
+            "--device-memory is for whole models: the memory of the rest of this model is unknown"
+            "\n  hint: use --budget for the parts"
         )
     from msgspec.structs import replace
 
@@ -52,25 +63,25 @@ def plan_parts(
         parts = prepare_parts(target.call, args.at, args.cost, options, gpu, report)
         paths = _outputs(args, parts)
         with Finishing():
-            named = args.name or (Path(paths[0]).stem if len(paths) == 1 and paths[0] != STDOUT else "")
-            names = {"name": named, "note": args.note}
-            made = plan_parts(parts, settings, args.cost, **names, or_smallest=or_smallest, progress=report)
-            for path, one in zip(paths, made, strict=True):
-                write_output(path, checked_text(one), rescue=True)
+            name = args.name or (Path(paths[0]).stem if len(paths) == 1 and paths[0] != STDOUT else "")
+            names = {"name": name, "note": args.note}
+            schedules = plan_parts(parts, settings, args.cost, **names, or_smallest=or_smallest, progress=report)
+            for path, schedule in zip(paths, schedules, strict=True):
+                write_output(path, checked_text(schedule), rescue=True)
     if not args.quiet:
-        say("\n".join(_summary(list(made), paths, made.peak_bytes)), args.output)
+        say("\n".join(_summary(list(schedules), paths, schedules.peak_bytes)), args.output)
         if args.output != STDOUT:
             model = shlex.quote(args.target)
-            say(f"next: remate_runtime.apply(model, {args.output!r})   # the model that {model} makes, as a whole")
+            say(f"next: remate_runtime.apply(model, {args.output!r})   # model: the whole model of {model}")
 
 
 def _outputs(args: argparse.Namespace, parts: list[PartKind]) -> list[str]:
-    """Where each schedule is written: the file that was named, or files of a folder."""
+    """The path of each schedule: the file of -o, or files in the folder of -o."""
     folder = Path(args.output)
     is_folder = args.output != STDOUT and (args.output.endswith("/") or folder.is_dir())
     if len(parts) > 1 and not is_folder:
         raise UsageError(
-            f"the parts do {len(parts)} different steps, each with a schedule of its own:\n  "
+            f"the parts have {len(parts)} different steps, and each needs a file:\n  "
             + "\n  ".join(plain(", ".join(part.paths[:_SHOWN])) for part in parts)
             + "\n  hint: name a folder to write to: -o blocks/"
         )
@@ -85,17 +96,17 @@ def _outputs(args: argparse.Namespace, parts: list[PartKind]) -> list[str]:
     return paths
 
 
-def _summary(made: list[Schedule], paths: list[str], together: int) -> list[str]:
+def _summary(schedules: list[Schedule], paths: list[str], together: int) -> list[str]:
     rows = []
-    for path, one in zip(paths, made, strict=True):
-        solve, calls = one.solve, one.model.calls
+    for path, schedule in zip(paths, schedules, strict=True):
+        solve, calls = schedule.solve, schedule.model.calls
         each = f", each {count(calls, 'call')}" if calls > 1 else ""
         over = overhead(solve.time, solve.baseline_time, "no cost")
         peak = f"{size(solve.peak)} of {size(solve.baseline_peak)}"
-        rows.append((plain(path), plain(", ".join(one.model.at)) + each, peak, over))
+        rows.append((plain(path), plain(", ".join(schedule.model.at)) + each, peak, over))
     heads = [("file", "for", "peak of all its calls", "time")]
-    told = [table([*heads, *rows], right=(3,))]
-    if len(made) > 1:
-        told.append(f"peak of all parts together: {size(together)}")
-    told.append("the rest of the model holds its own beside that")
-    return told
+    lines = [table([*heads, *rows], right=(3,))]
+    if len(schedules) > 1:
+        lines.append(f"peak of all parts together: {size(together)}")
+    lines.append("the rest of the model needs memory beside that")
+    return lines

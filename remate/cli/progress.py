@@ -1,5 +1,4 @@
-"""Progress of a long command, on stderr: for a person at a terminal from the first moment, elsewhere after some
-seconds."""
+"""Progress of a long command on stderr: at once at a terminal, after some seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from ..api.progress import Waiting
 
 
 class Reporter:
-    """Called as `reporter(text)` while something runs. Without colours or escape sequences: every terminal shows it."""
+    """Callable that shows progress: `reporter(text)`. It uses no colours and no escape sequences."""
 
     def __init__(self, quiet: bool = False) -> None:
         at_terminal = sys.stderr is not None and sys.stderr.isatty()

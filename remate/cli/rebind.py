@@ -1,7 +1,7 @@
-"""`remate rebind`: carry the plans of a schedule over to the model as it is now, without solving.
+"""`remate rebind`: transfer the plans of a schedule to the current model, without solving.
 
-For a renamed module, another batch size, another version of torch: blocks of the same structure keep their plans,
-figures are computed anew, and what does not carry over is reported. `remate replan` solves instead.
+Use it after a module is renamed, or for another batch size or version of torch. Blocks of the same structure keep their
+plans, figures are computed again, and lost decisions are reported. `remate replan` solves instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def configure(commands: Any) -> None:
-    add_again(commands, "rebind", "carry a schedule's plans over to the model as it is now", __doc__, run)
+    add_again(commands, "rebind", "transfer a schedule's plans to the current model", __doc__, run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         carried = rebind(schedule, step, args.cost)
     if not carried.instances[0]:
         hint = replan_command(args.schedule, args.model)
-        raise RemateError(f"no block of {args.schedule} is in the model: nothing carries over\n  hint: {hint}")
+        raise RemateError(f"the model has no block of {args.schedule}: no plan can be transferred\n  hint: {hint}")
     text = checked_text(carried.schedule)
     write_output(output, text)
     for line in carried.left_out:
@@ -69,6 +69,6 @@ def _summary(opened: Analysis, carried: Carried) -> str:
     share = f" ({percent(planned.peak / base.peak, 1)} of the baseline)" if base.peak else ""
     time = f", time {overhead(planned.time, base.time)} over the baseline" if base.time else ""
     recomputes = count(len(opened.expanded.recomputes), "recompute")
-    lost = f"; {count(len(carried.left_out), 'thing')} left out" if carried.left_out else ", all of it"
-    summary = f"carried over: {matched} of {count(total, 'instance')}, {recomputes}{lost}"
+    lost = f"; {count(len(carried.left_out), 'decision')} left out" if carried.left_out else ", nothing left out"
+    summary = f"transferred: {matched} of {count(total, 'instance')}, {recomputes}{lost}"
     return f"{summary}\npeak {size(planned.peak)}{share}{time}"

@@ -1,6 +1,6 @@
-"""`remate replan`: plan the model of a schedule again, with the budget, costs and settings that the file holds.
+"""`remate replan`: plan the current model with the budget, costs and settings of a schedule file.
 
-The file is written in place, or to -o. Its name and its notes are kept.
+The file is replaced, or the result is written to -o. Name and notes are kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 
 def configure(commands: Any) -> None:
-    add_again(commands, "replan", "plan a schedule's model again, as it is now", __doc__, run)
+    add_again(commands, "replan", "plan again for the current model", __doc__, run)
 
 
 def add_again(
     commands: Any, name: str, brief: str, about: str | None, run: Callable[[argparse.Namespace], int]
 ) -> None:
-    """A command that brings a schedule to the model as it is now."""
+    """Add a command that updates a schedule for the current model."""
     parser = commands.add_parser(
         name,
         help=brief,
@@ -43,7 +43,9 @@ def add_again(
     parser.add_argument(
         "--model", metavar="FILE.py:build", required=True, help="function that returns (model, args[, kwargs])"
     )
-    parser.add_argument("-o", "--output", metavar="NEW.json", help="write there; default: in place; - standard output")
+    parser.add_argument(
+        "-o", "--output", metavar="NEW.json", help="file to write; default: S.json itself; - for standard output"
+    )
     parser.add_argument("--device", help="cpu, cuda or cuda:1; default: the schedule's device class")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_force(parser)
@@ -65,17 +67,17 @@ def run(args: argparse.Namespace) -> int:
     with Reporter(args.quiet) as report:
         step = prepare_again(schedule, target.call, cost=args.cost, options=options_from(args), progress=report)
         with Finishing():
-            made, lost = replan(schedule, step, args.cost, report)
-            text = checked_text(made)
+            replanned, lost = replan(schedule, step, args.cost, report)
+            text = checked_text(replanned)
             write_output(output, text, rescue=True)
     tell_lost(lost)
     if not args.quiet:
-        say("\n".join([*compared(schedule, made), summary(made, output, len(text))]), output)
+        say("\n".join([*compared(schedule, replanned), summary(replanned, output, len(text))]), output)
     return exit_codes.FINE
 
 
 def load_model(args: argparse.Namespace, schedule: Schedule) -> Target:
-    """What `FILE.py:build` makes, on the schedule's class of device, unless another one is requested."""
+    """Load `FILE.py:build` and move its model to `--device`, or to the class of device of the schedule."""
     from ..api.elsewhere import gpu_of_file
     from .build_file import load_target
     from .device import placed
@@ -83,20 +85,20 @@ def load_model(args: argparse.Namespace, schedule: Schedule) -> Target:
     target = load_target(args.model)
     if args.device is None and gpu_of_file(schedule) is not None:
         return target
-    there = next((p.device.type for p in target.model.parameters()), schedule.model.device)
-    return placed(target, args.device or (None if there == schedule.model.device else schedule.model.device))
+    device = next((p.device.type for p in target.model.parameters()), schedule.model.device)
+    return placed(target, args.device or (None if device == schedule.model.device else schedule.model.device))
 
 
 def tell_lost(notes: tuple[str, ...]) -> None:
     for note in notes:
-        say_aside(f"warning: a note stood on what is no more: {plain(note)}")
+        say_aside(f"warning: this note belonged to something that no longer exists: {plain(note)}")
 
 
 def compared(old: Schedule, new: Schedule) -> list[str]:
-    """What a person wants to know first: whether anything changed, and whether it is for other costs."""
+    """Whether the schedule is unchanged, or only its costs differ."""
     if old == new:
-        return ["the schedule is as it was"]
+        return ["the schedule is unchanged"]
     before, after = old.solve.profile, new.solve.profile
     if before and after and before != after and old.model.fingerprint == new.model.fingerprint:
-        return ["the step is the one that was planned; its costs are not (other measurements, see --profile)"]
+        return ["the step is the same; its costs were measured again (see --profile)"]
     return []

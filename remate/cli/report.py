@@ -1,5 +1,5 @@
-"""`remate report`: one self-contained HTML page: memory over the step, who holds it, plans, recomputations, other
-budgets."""
+"""`remate report`: write a self-contained HTML page with memory over the step, its largest values, plans,
+recomputations, and other budgets."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def run(args: argparse.Namespace) -> int:
     from ..step_measurement.memory_trace import load_memory_trace
 
     if args.frontier and not Path(args.frontier).is_dir():
-        raise UsageError(f"{args.frontier} is no folder\n  hint: --frontier takes a folder of schedule files")
+        raise UsageError(f"{args.frontier} is not a folder\n  hint: --frontier takes a folder of schedule files")
     check_output(args.output, PAGE, args.force)
     opened = opened_at(args.schedule, args.at)
     trace = load_memory_trace(args.trace, opened.schedule) if args.trace else None
-    found = frontier(opened, args.schedule, args.frontier) if args.frontier else None
-    for name, why in found.skipped if found else ():
+    curve = frontier(opened, args.schedule, args.frontier) if args.frontier else None
+    for name, why in curve.skipped if curve else ():
         say_aside(f"warning: {plain(name)} left out of the frontier: {plain(why)}")
-    text = page(opened, trace, found).encode()
+    text = page(opened, trace, curve).encode()
     write_output(args.output, text)
-    shown = f", {count(len(found.points), 'schedule')} on the frontier" if found else ""
+    shown = f", {count(len(curve.points), 'schedule')} on the frontier" if curve else ""
     say(written(args.output, f", {size(len(text))}{shown}"), args.output)
     return exit_codes.FINE

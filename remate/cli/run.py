@@ -1,5 +1,4 @@
-"""`remate run`: train some steps by a schedule and by eager PyTorch, and print peak, time and gradients side by
-side."""
+"""`remate run`: train some steps with a schedule and with eager PyTorch, and compare peak, time and gradients."""
 
 from __future__ import annotations
 
@@ -28,26 +27,25 @@ if TYPE_CHECKING:
 _SHOWN = 8  # gradients that differ
 _BUCKETS = 2000  # of a written curve: at most four points each
 DRY = (
-    "one step without its kernels, by tensors that have types and storages but no memory: types, layouts, storages "
-    "and the peak "
-    "are checked for the schedule's device, which need not be here"
+    "run one step without kernels, on tensors without memory: checks types, layouts, storages and the peak for the "
+    "schedule's device, which this machine need not have"
 )
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("run", help="train by a schedule and beside it by eager PyTorch", description=__doc__)
+    parser = commands.add_parser("run", help="train with a schedule, beside eager PyTorch", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file")
     parser.add_argument(
         "--model", metavar="FILE.py:build", required=True, help="function that returns (model, args[, kwargs])"
     )
-    parser.add_argument("--steps", metavar="N", type=_positive, default=10, help="steps of SGD, default 10")
-    parser.add_argument("--lr", metavar="RATE", type=float, default=0.01, help="learning rate, default 0.01")
+    parser.add_argument("--steps", metavar="N", type=_positive, default=10, help="number of SGD steps; default: 10")
+    parser.add_argument("--lr", metavar="RATE", type=float, default=0.01, help="learning rate; default: 0.01")
     parser.add_argument("--device", help="cpu, cuda or cuda:1; default: the schedule's device class")
     parser.add_argument("--threads", metavar="N", type=_positive, help="threads of torch on the CPU")
     parser.add_argument(
         "--memory-trace",
         metavar="OUT.json",
-        help="write the measured memory curve, for `remate report`; -: standard output",
+        help="file for the measured memory curve, for `remate report`; - for standard output",
     )
     parser.add_argument("--allow", metavar="NAME", nargs="+", default=(), help="libraries whose operators may run")
     parser.add_argument(
@@ -104,10 +102,13 @@ def run(args: argparse.Namespace) -> int:
 def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
     if args.device or args.engine != "eager" or args.memory_trace:
         raise UsageError(
-            "--dry runs the engine eager on the schedule's own device: leave out --device, --engine, --memory-trace"
+            "--dry uses the engine eager and the device of the schedule\n"
+            "  hint: remove --device, --engine and --memory-trace"
         )
     if schedule.model.at:
-        raise UsageError("--dry is for schedules of whole models, and this one is for parts of a model")
+        raise UsageError(
+            "--dry is for schedules of whole models, and this one is for parts of a model\n  hint: remove --dry"
+        )
     from .device import loaded
 
     target = loaded(args.model, None, args.threads, args.quiet)
@@ -117,24 +118,29 @@ def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
     from ..api.elsewhere import on_device_of
     from ..capture.recorded import RecordedCall
 
-    with on_device_of(schedule, RecordedCall.of(target.model, *call, target.state)) as made, made.in_effect(cast=False):
-        ran = dry_run(made, plain, args.allow)
-    says = f"predicted {size(ran.predicted)} ({ran.peak - ran.predicted:+,} bytes)"
-    if ran.states is not None:
-        says = "as predicted" + (f", but for {count(ran.states, 'state')} of generators" if ran.states else "")
-    on = plain.model.device + (f" ({plain.model.architecture})" if plain.model.architecture else "")
+    with (
+        on_device_of(schedule, RecordedCall.of(target.model, *call, target.state)) as dry_call,
+        dry_call.in_effect(cast=False),
+    ):
+        result = dry_run(dry_call, plain, args.allow)
+    verdict = f"predicted {size(result.predicted)} ({result.peak - result.predicted:+,} bytes)"
+    if result.states is not None:
+        verdict = "as predicted" + (f", but for {count(result.states, 'state')} of generators" if result.states else "")
+    device = plain.model.device + (f" ({plain.model.architecture})" if plain.model.architecture else "")
     say(
-        f"{args.schedule}: {ran.operations:,} operations ran dry for {on}: {count(ran.gradients, 'gradient')}\n"
-        f"peak of storages {size(ran.peak)}, {says}; workspaces of kernels are not in it ({size(ran.workspaces)} "
-        "of the "
-        "predicted peak)"
+        f"{args.schedule}: {result.operations:,} operations ran dry for {device}: "
+        f"{count(result.gradients, 'gradient')}\n"
+        f"peak of storages {size(result.peak)}, {verdict}; without workspaces of kernels "
+        f"({size(result.workspaces)} of the predicted peak)"
     )
-    return exit_codes.FINDINGS if ran.states is None else exit_codes.FINE
+    return exit_codes.FINDINGS if result.states is None else exit_codes.FINE
 
 
 def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Mapping[str, int], Schedule]:
-    """What to run with, its size, and the plain schedule of that. At a size that was requested the inputs are random
-    ones of its types, else those that the user's function made."""
+    """Return the call to run, its size, and the schedule at that size.
+
+    At a requested size the inputs are random. Otherwise they come from the user's function.
+    """
     call: Call = (target.args, target.kwargs)
     if not (schedule.model.dims or dims):
         return call, {}, schedule
@@ -155,10 +161,10 @@ def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple
 
 
 def _stale(path: str, model: str, beyond: Sequence[str]) -> str:
-    shown = [f"  {plain(one)}" for one in beyond[:_SHOWN]]
+    shown = [f"  {plain(name)}" for name in beyond[:_SHOWN]]
     more = [f"  … and {len(beyond) - _SHOWN} more"] if len(beyond) > _SHOWN else []
-    told = f"{path}: stale, its first step differs from that of {model} by more than the order of sums explains"
-    return "\n".join([told, *shown, *more, f"hint: {stale_hint(path, model)}"])
+    verdict = f"{path}: stale, its first step differs from that of {model} by more than rounding"
+    return "\n".join([verdict, *shown, *more, f"hint: {stale_hint(path, model)}"])
 
 
 def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
@@ -172,7 +178,7 @@ def _write_trace(path: str, schedule: Schedule, curve: MemoryCurve) -> None:
 
 
 def measured(trial: Trial, schedule: Schedule, engine: str) -> str:
-    """The table that `run` prints. engine: what executed the schedule."""
+    """The table that `run` prints. engine: the engine that executed the schedule."""
     rows = [
         ("", "eager", "schedule", "schedule / eager"),
         ("measured peak", size(trial.eager_peak), size(trial.peak), _ratio(trial.peak, trial.eager_peak)),
@@ -189,27 +195,27 @@ def measured(trial: Trial, schedule: Schedule, engine: str) -> str:
         *_assumed(schedule),
         *([f"both peaks count parameters, {size(trial.parameters)}: some are paged"] if trial.parameters else []),
         *_paged(trial),
-        f"time ratio: median of {count(len(trial.times), 'pair')} of steps that took turns; {_spread(trial.ratios)}",
+        f"time ratio: median of {count(len(trial.times), 'pair')} of alternating steps; {_spread(trial.ratios)}",
         f"largest gradient difference: {gradient_difference(trial)}",
     ]
     if trial.parted:
         from remate_runtime.staleness import BEYOND_EAGER
 
-        told = [plain(one) for one in trial.parted[:_SHOWN]]
-        lines.append(f"{BEYOND_EAGER} {'; '.join(told)}: sums may be made in another order")
+        names = [plain(name) for name in trial.parted[:_SHOWN]]
+        lines.append(f"{BEYOND_EAGER} {'; '.join(names)}: the order of summation may differ")
     lines.append(f"loss: {trial.losses[0]:.6g} in the first step, {trial.losses[-1]:.6g} in the last")
     return "\n".join(lines)
 
 
 def _assumed(schedule: Schedule) -> list[str]:
-    """What was done with gradients while peaks were measured, where it is not the usual."""
+    """How gradients were used during measurement, if not retained."""
     kind = schedule.solve.gradients
     how = {"accumulated": "added to a .grad that exists", "consumed": "freed as an optimizer in backward does"}
     return [f"gradients {kind}: both peaks with gradients {how[kind]}"] if kind in how else []
 
 
 def _paged(trial: Trial) -> list[str]:
-    """What is paged, beside what was predicted."""
+    """Measured paging, with the prediction."""
     return [
         f"paged {lane.direction}: {size(lane.nbytes)} in a step (predicted {size(lane.predicted_nbytes)}), "
         f"waited for {duration(lane.waited)} (predicted {duration(lane.predicted_wait)})"
@@ -221,8 +227,7 @@ def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:
     if schedule.model.at:
         return (
             f"predicted peak of its parts {size(trial.predicted)}, of a budget of {size(budget)}; without "
-            "recomputation "
-            f"{size(schedule.baseline_peak_bytes)}. The rest of the model holds its own beside that"
+            f"recomputation {size(schedule.baseline_peak_bytes)}. The rest of the model needs memory beside that"
         )
     return (
         f"predicted peak {size(trial.predicted)} ({_off(trial.peak, trial.predicted)}), "
@@ -232,9 +237,9 @@ def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:
 
 def _spread(ratios: Sequence[float]) -> str:
     if len(ratios) < 4:
-        return f"they are from {min(ratios):.3f} to {max(ratios):.3f}"
+        return f"range {min(ratios):.3f} to {max(ratios):.3f}"
     low, _, high = quantiles(ratios, n=4, method="inclusive")
-    return f"half of them are from {low:.3f} to {high:.3f}"
+    return f"quartiles {low:.3f} to {high:.3f}"
 
 
 def _ratio(part: int, whole: int) -> str:

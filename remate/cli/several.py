@@ -1,4 +1,4 @@
-"""Commands that take several files: each is looked at, whatever is wrong with the others."""
+"""Commands that take several files. A fault in one file does not stop the others."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ def each(paths: Sequence[str], work: Callable[[str], int]) -> int:
 
 
 class Report:
-    """Prints what was found in files: text to stderr as it comes, formats for programs to stdout, even if it is
-    nothing.
+    """Prints findings: as text to stderr at once, as JSON or annotations to stdout.
 
-    several: JSON is one array of all files at the end, instead of one object.
+    several: print one JSON array of all files at the end, instead of one object.
     """
 
     def __init__(self, form: str, several: bool) -> None:
@@ -50,7 +49,7 @@ class Report:
             print(json_text(self._records))
 
     def faults(self, path: str, data: bytes, faults: Sequence[ScheduleError]) -> int:
-        """Show the faults of a file, in text with a count, and return the exit status that they mean."""
+        """Print the faults of a file and their count, and return the exit status."""
         from ..present.faults import FAULTS
         from . import status_of
 
@@ -59,10 +58,10 @@ class Report:
         self.show(path, data, faults, FAULTS, total)
         return max((status_of(fault) for fault in faults), default=exit_codes.FINE)
 
-    def show(self, path: str, data: bytes, found: Sequence[ScheduleError], kind: FaultReport, total: str) -> None:
+    def show(self, path: str, data: bytes, findings: Sequence[ScheduleError], kind: FaultReport, total: str) -> None:
         from ..present.faults import render
 
-        shown = render(self.form, path, data, found, kind)
+        shown = render(self.form, path, data, findings, kind)
         if self.form == "text":
             say_aside(f"{shown}\n{total}")
         elif self.form == "json" and self.several:

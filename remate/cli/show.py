@@ -1,5 +1,4 @@
-"""`remate show`: what a schedule keeps, what it is recomputed, its peak, time and bound; memory over the step as a
-plot."""
+"""`remate show`: print what a schedule keeps and recomputes, its peak, time and bound; plot memory over the step."""
 
 from __future__ import annotations
 
@@ -26,13 +25,15 @@ _SHOWN = 10
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("show", help="show what a schedule keeps and recomputations", description=__doc__)
+    parser = commands.add_parser("show", help="show what a schedule keeps and recomputes", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file; -: standard input")
     parser.add_argument(
-        "--plot", metavar="OUT.svg", help="draw memory over the step as an SVG file; -: standard output"
+        "--plot", metavar="OUT.svg", help="file for an SVG plot of memory over the step; - for standard output"
     )
     parser.add_argument("--all", action="store_true", help=f"list everything, not only the first {_SHOWN} of a kind")
-    parser.add_argument("--device-memory", metavar="SIZE", type=bytes_of, help="tell whether training fits: 24GiB")
+    parser.add_argument(
+        "--device-memory", metavar="SIZE", type=bytes_of, help="check whether training fits a device: 24GiB"
+    )
     add_optimizer(parser)
     add_force(parser)
     add_at(parser)
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     check_optimizer(args)
     if args.plot:
         if args.plot != STDOUT and not args.plot.lower().endswith(".svg"):
-            raise UsageError(f"{args.plot}: a plot is written as .svg")
+            raise UsageError(f"{args.plot}: plots are SVG files\n  hint: --plot memory.svg")
         check_output(args.plot, PLOT, args.force)
     opened = opened_at(args.schedule, args.at)
     limit = None if args.all else _SHOWN
@@ -60,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
         *([_split(opened, limit)] if opened.expanded.splits else []),
     ):
         say(f"{part}\n", args.plot)
-    said = PARAMETERS_NOTE if opened.linked.parameters_paged else PEAK_NOTE
-    note = f"{said}\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else said
+    note = PARAMETERS_NOTE if opened.linked.parameters_paged else PEAK_NOTE
+    note += f"\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else ""
     say(f"{_at_peak(opened, limit)}\n\n{note}", args.plot)
     if args.plot:
         from ..present.plot import memory_plot
@@ -71,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.device_memory is None:
         return exit_codes.FINE
     assumed = opened.graph.delivered
-    found = held(args, opened.schedule.model, assumed, opened.counted_parameters > 0)
-    fits, words = verdict(args, found, opened.timeline.peak, assumed)
+    resident = held(args, opened.schedule.model, assumed, opened.counted_parameters > 0)
+    fits, words = verdict(args, resident, opened.timeline.peak, assumed)
     say(f"\n{words}", args.plot)
     return exit_codes.FINE if fits else exit_codes.FINDINGS
 
@@ -101,7 +102,7 @@ def _head(opened: Analysis, limit: int | None) -> str:
 
 
 def figures(opened: Analysis) -> str:
-    """The table of peak and time, beside the schedule that keeps everything. All but the bound computed anew."""
+    """The table of peak and time, beside the baseline. All figures but the bound are computed again."""
     from ..present.delivered import delivered_rows
     from ..present.reserved import reserved_rows
     from ..schedule_tools.addresses import packed_height, reserved
@@ -129,7 +130,7 @@ def figures(opened: Analysis) -> str:
 
 
 def _peaks(opened: Analysis) -> list[tuple[str, str, str, str]]:
-    """Where parameters are paged they count, in the baseline, too."""
+    """The row of the peak. If parameters are paged, both columns include them."""
     peak, base = opened.timeline.peak, opened.baseline.peak + opened.counted_parameters
     return [
         ("peak, with parameters" if opened.counted_parameters else "peak", size(peak), size(base), _share(peak, base))
@@ -137,7 +138,7 @@ def _peaks(opened: Analysis) -> list[tuple[str, str, str, str]]:
 
 
 def _waiting(opened: Analysis) -> list[tuple[str, str, str, str]]:
-    """What the step waits for each lane."""
+    """A row per lane: how long the step waits for it."""
     return [
         (
             f"  waiting, {lane.memory} {lane.direction}",
@@ -150,22 +151,22 @@ def _waiting(opened: Analysis) -> list[tuple[str, str, str, str]]:
 
 
 def _compiled(opened: Analysis) -> list[tuple[str, str, str, str]]:
-    requested, base = opened.schedule.solve.compiled, opened.baseline.peak
-    if requested is None:
+    compiled, base = opened.schedule.solve.compiled, opened.baseline.peak
+    if compiled is None:
         return []
     rows = [
         (
-            "peak where compiled",
-            "unknown" if requested.peak is None else size(requested.peak),
+            "peak, compiled",
+            "unknown" if compiled.peak is None else size(compiled.peak),
             "",
-            _share(requested.peak or 0, base),
+            _share(compiled.peak or 0, base),
         )
     ]
-    return [*rows, ("budget where compiled", size(requested.budget), "", _share(requested.budget, base))]
+    return [*rows, ("budget, compiled", size(compiled.budget), "", _share(compiled.budget, base))]
 
 
 def _of_parts(opened: Analysis) -> str:
-    """The same of a file for parts. What an allocator makes of it depends on the model around them."""
+    """The same table for a file of parts. Reserved memory is left out: it depends on the rest of the model."""
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
     own, other = timeline.device.peak, base.device.peak
     rows = [
@@ -183,9 +184,9 @@ def _of_parts(opened: Analysis) -> str:
 def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
     solve, base = opened.schedule.solve, opened.baseline
     if solve.lower_bound is not None:
-        of = ", of estimates" * is_estimated(solve.cost)
+        note = ", of estimates" * is_estimated(solve.cost)
         rows.append(
-            (f"time, proven bound{of}", duration(solve.lower_bound), "", overhead(solve.lower_bound, base.time))
+            (f"time, proven bound{note}", duration(solve.lower_bound), "", overhead(solve.lower_bound, base.time))
         )
     gap = "" if solve.gap is None else f", at most {percent(solve.gap)} of the baseline time above the fastest"
     text = table(rows, right=(1, 2))
@@ -194,7 +195,7 @@ def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
 
 
 def _solved(opened: Analysis, limit: int | None) -> str:
-    """The tree of parts that a hierarchical strategy planned."""
+    """The tree of parts of a hierarchical strategy."""
     parts = opened.schedule.solve.parts
     rows = [("part", "", "operations", "plans", "recomputed", "solver")]
     for part in parts if limit is None else parts[: 2 * limit]:
@@ -240,11 +241,11 @@ def _kept(opened: Analysis, limit: int | None) -> str:
 def _recompute(opened: Analysis, limit: int | None) -> str:
     from ..schedule_tools.analysis import recomputing
 
-    found = recomputing(opened)
-    if not found:
+    recomputations = recomputing(opened)
+    if not recomputations:
         return "recomputations: none, every value is kept until its last use"
-    rows = [(duration(r.ns), f"{r.count}x", r.name, r.operator) for r in found]
-    return _listed(f"recomputations: {duration(sum(r.ns for r in found))}", rows, limit)
+    rows = [(duration(r.ns), f"{r.count}x", r.name, r.operator) for r in recomputations]
+    return _listed(f"recomputations: {duration(sum(r.ns for r in recomputations))}", rows, limit)
 
 
 def _paged(opened: Analysis, limit: int | None) -> str:
@@ -262,7 +263,7 @@ def _paged(opened: Analysis, limit: int | None) -> str:
 def _split(opened: Analysis, limit: int | None) -> str:
     from ..schedule_tools.analysis import split_effects, splitting
 
-    rows = [(f"{one.into}x", "", name) for one in splitting(opened) for name in one.operations]
+    rows = [(f"{split.into}x", "", name) for split in splitting(opened) for name in split.operations]
     effects = split_effects(opened)
     lines = split_lines(effects.reordered, effects.rounded, limit)
     return "\n".join([_listed("split along rows:", rows, limit), *map(plain, lines)])

@@ -1,7 +1,7 @@
-"""`remate solve`: a DAG of operations with times and bytes, solved without PyTorch.
+"""`remate solve`: solve a DAG of operations with times and bytes, without PyTorch.
 
-INSTANCE.json: an instance of remate (schema/README.md says how), or a graph of Moccasin, of POET, or of networkx
-(node-link data with `time` and `bytes` on the nodes). Times are in the unit of the file.
+INSTANCE.json is an instance of remate (schema/README.md), or a graph of Moccasin, POET or networkx (node-link data with
+`time` and `bytes` on the nodes). Times are in the unit of the file.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ def configure(commands: Any) -> None:
         "--budget", type=budget_text, help="4GiB, 512MB, bytes, or a share of the peak of the graph's own order: 80%%"
     )
     requested.add_argument(
-        "--check", metavar="RESULT.json", help="hold a result file against the graph instead of solving"
+        "--check", metavar="RESULT.json", help="check a result file against the graph, instead of solving"
     )
     parser.add_argument("-o", "--output", metavar="RESULT.json", help="the result file to write; - for standard output")
     add_strategy(parser)
     parser.add_argument(
         "--keep-order",
         action="store_true",
-        help="keep the graph's order; by default, reordering may save recomputations",
+        help="keep the order of the graph; by default the solver may reorder it",
     )
     parser.add_argument(
         "--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough; counted, not timed"
     )
-    parser.add_argument("--time-limit", metavar="S", type=positive, help="seconds, a safety net; default: none")
+    parser.add_argument(
+        "--time-limit", metavar="S", type=positive, help="limit of the search in seconds; default: none"
+    )
     parser.add_argument(
         "--gap", type=positive, help="stop when proven this close to the fastest; default: proven fastest"
     )
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 
     instance = bare.read(args.instance)
     with Reporter(args.quiet) as report, Finishing():
-        found = bare.solve(
+        result = bare.solve(
             instance,
             args.budget,
             strategy_text(args),
@@ -75,11 +77,11 @@ def run(args: argparse.Namespace) -> int:
             time_limit=args.time_limit,
             progress=report,
         )
-        data = found.encode()
+        data = result.encode()
         if args.output is not None:
             write_output(args.output, data, rescue=True)
     if not args.quiet:
-        say(summary(found), args.output)
+        say(summary(result), args.output)
         if args.output is not None:
             say(written(args.output, f", {size(len(data))}"), args.output)
     return exit_codes.FINE
@@ -90,26 +92,28 @@ def _check(args: argparse.Namespace) -> int:
     from ..standalone_graphs.readers import contents
 
     if args.output is not None:
-        raise UsageError("--check writes nothing: leave out --output")
+        raise UsageError("--check writes no file\n  hint: remove --output")
     instance = bare.read(args.instance)
-    found = contents(args.check, bare.decode_result)
-    bare.verify(instance, found)
+    result = contents(args.check, bare.decode_result)
+    bare.verify(instance, result)
     if not args.quiet:
-        say(f"{args.check}: as it says\n" + summary(found))
+        say(f"{args.check}: valid\n" + summary(result))
     return exit_codes.FINE
 
 
-def summary(found: BareResult) -> str:
-    """What was found, in a few lines."""
-    share = found.peak / max(1, found.baseline_peak)
-    again = len(found.sequence) - len(set(found.sequence))
+def summary(result: BareResult) -> str:
+    """The figures of a result, in a few lines."""
+    share = result.peak / max(1, result.baseline_peak)
+    repeated = len(result.sequence) - len(set(result.sequence))
     rows = [
-        ("peak", size(found.peak), f"{percent(share)} of the baseline's, of a budget of {size(found.budget)}"),
-        ("time", f"{found.time:,}", f"{found.overhead * 100:+.4f}% over the baseline, {again} executions again"),
-        ("bound", f"{found.lower_bound:,}", f"{found.bound * 100:+.4f}%: proven, no sequence is faster"),
+        ("peak", size(result.peak), f"{percent(share)} of the baseline's, of a budget of {size(result.budget)}"),
+        (
+            "time",
+            f"{result.time:,}",
+            f"{result.overhead * 100:+.4f}% over the baseline, {repeated} operations recomputed",
+        ),
+        ("bound", f"{result.lower_bound:,}", f"{result.bound * 100:+.4f}%: proven, no sequence is faster"),
     ]
-    order = ", in another order" if found.reordered else ""
-    how = (
-        f"solved by {found.strategy} ({found.solver}){order}, stopped by {found.stopped_by}; checked by the definition"
-    )
+    order = ", in another order" if result.reordered else ""
+    how = f"solved by {result.strategy} ({result.solver}){order}, stopped by {result.stopped_by}; checked independently"
     return "\n".join([table(rows, right=(1,)), how])

@@ -1,4 +1,4 @@
-"""`remate strategies`: what `--strategy` can name, with what each one is, where it comes from, and what it needs."""
+"""`remate strategies`: list the names for `--strategy`, with a summary, the solver, requirements and the paper."""
 
 from __future__ import annotations
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 
 SOLVER = (
-    "solvers of a strategy that leaves them to you: leaf=NAME and inner=NAME, strategies for the parts of hiremate; "
-    "milp=NAME, for integer programs, one that Pyomo calls (cbc, scip, gurobi); tree=graph for parts by the values "
-    "that cross"
+    "solvers of a strategy: leaf=NAME and inner=NAME, strategies for the parts of hiremate; milp=NAME, a solver of "
+    "Pyomo for integer programs (cbc, scip, gurobi); tree=graph, parts by the values that cross"
 )
 
 
 def add_strategy(parser: argparse.ArgumentParser) -> None:
-    """What searches, and by which solvers."""
+    """Add `--strategy` and `--solver`."""
     parser.add_argument(
         "--strategy", metavar="NAME", default="auto", help="how to solve, see `remate strategies`; default: auto"
     )
@@ -20,8 +19,7 @@ def add_strategy(parser: argparse.ArgumentParser) -> None:
 
 
 def strategy_text(args: argparse.Namespace) -> str:
-    """The strategy with its solvers, as `remate.plan` takes it. Raises UnknownNameError for options that there are
-    not."""
+    """The strategy with its solvers, as `remate.plan` takes it. Raises UnknownNameError for unknown options."""
     if not getattr(args, "solver", None):
         return args.strategy
     from ..strategy.solver_choice import solvers_of, with_solvers

@@ -1,5 +1,4 @@
-"""Standard output and standard error of a command: a reader that went away, an alphabet that lacks a letter, a full
-disk."""
+"""Standard output and standard error of a command, with closed pipes, missing characters and full disks handled."""
 
 from __future__ import annotations
 
@@ -16,38 +15,38 @@ _PLAIN = str.maketrans({"…": "...", "→": "->", "·": ".", "–": "-", "×": 
 
 
 class Stream:
-    """A text stream to print to. What it has besides `write` and `flush` is that of the stream behind it.
+    """A text stream that wraps another one.
 
-    When the reader of a pipe goes away (`remate show S.json | head`), the rest is dropped and the command goes on: its
-    exit status means what it means without the pipe. A letter that the encoding lacks is written plainly.
+    If the reader of a pipe closes it (`remate show S.json | head`), the rest is dropped and the command continues, with
+    the same exit status. Characters that the encoding lacks are replaced.
     """
 
-    def __init__(self, behind: Any, name: str) -> None:
-        self._behind, self._name = behind, name
-        self._coloured = _wants_colour(behind)
+    def __init__(self, wrapped: Any, name: str) -> None:
+        self._wrapped, self._name = wrapped, name
+        self._coloured = _wants_colour(wrapped)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._behind, name)
+        return getattr(self._wrapped, name)
 
     def write(self, text: str) -> int:
-        """Raises OSError, which names the stream, if it cannot take more (a file on a full disk)."""
+        """Write a text. Raises OSError, which names the stream, for example on a full disk."""
         with self._guarded():
-            self._behind.write(self._encodable(_coloured(text) if self._coloured else text))
+            self._wrapped.write(self._encodable(_coloured(text) if self._coloured else text))
         return len(text)
 
     def write_data(self, data: bytes) -> None:
-        """A file instead of text. Raises OSError as `write` does."""
+        """Write bytes. Raises OSError as `write` does."""
         with self._guarded():
-            self._behind.flush()
-            self._behind.buffer.write(data)
-            self._behind.buffer.flush()
+            self._wrapped.flush()
+            self._wrapped.buffer.write(data)
+            self._wrapped.buffer.flush()
 
     def flush(self) -> None:
         with self._guarded():
-            self._behind.flush()
+            self._wrapped.flush()
 
     def _encodable(self, text: str) -> str:
-        encoding = getattr(self._behind, "encoding", None) or "utf-8"
+        encoding = getattr(self._wrapped, "encoding", None) or "utf-8"
         try:
             text.encode(encoding)
         except UnicodeEncodeError:
@@ -64,26 +63,26 @@ class Stream:
                 raise OSError(error.errno, error.strerror, self._name) from error
 
     def _drop(self) -> None:
-        """Let all that comes, and what is in the buffer, go nowhere."""
+        """Redirect further output, and the buffer, to the null device."""
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._behind.fileno())
+            os.dup2(nowhere, self._wrapped.fileno())
             os.close(nowhere)
 
 
 def _wants_colour(stream: Any) -> bool:
-    """A terminal that is not told otherwise: https://no-color.org."""
+    """Whether to use colours. See https://no-color.org."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
 
 
 def _coloured(text: str) -> str:
-    """The word that a line begins with, or that follows its place in a file, in the colour that people know it by."""
-    return _WORD.sub(lambda found: f"{found[1]}\x1b[{_COLOURS[found[2]]}m{found[2]}{found[3] or ''}\x1b[0m", text)
+    """Colour the words `error`, `warning`, `hint` and `next` at the start of lines."""
+    return _WORD.sub(lambda match: f"{match[1]}\x1b[{_COLOURS[match[2]]}m{match[2]}{match[3] or ''}\x1b[0m", text)
 
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Print through `Stream` inside. A stream that is closed (`>&-`) stays so: Python prints nothing there."""
+    """Use `Stream` for both streams inside the block. A closed stream (`>&-`) stays closed."""
     old = sys.stdout, sys.stderr
     if sys.stdout is not None:
         sys.stdout = Stream(sys.stdout, "standard output")
@@ -97,9 +96,9 @@ def guarded_streams() -> Iterator[None]:
 
 @contextmanager
 def unguarded_streams() -> Iterator[None]:
-    """Inside, the streams are as they were outside of `guarded_streams`: for programs of other people."""
+    """Restore the original streams inside the block, for the programs of users."""
     old = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (one._behind if isinstance(one, Stream) else one for one in old)
+    sys.stdout, sys.stderr = (stream._wrapped if isinstance(stream, Stream) else stream for stream in old)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""`remate trace`: the predicted step for Perfetto (ui.perfetto.dev), and for torch's memory viewer."""
+"""`remate trace`: write the predicted step for Perfetto (ui.perfetto.dev), or for torch's memory viewer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ def configure(commands: Any) -> None:
     parser = commands.add_parser("trace", help="write the predicted step for Perfetto", description=__doc__)
     parser.add_argument("schedule", metavar="S.json", help="a schedule file; -: standard input")
     parser.add_argument(
-        "-o", "--output", metavar="OUT.json", help="Trace Event JSON, for ui.perfetto.dev; -: standard output"
+        "-o", "--output", metavar="OUT.json", help="Trace Event JSON, for ui.perfetto.dev; - for standard output"
     )
     parser.add_argument(
-        "--snapshot", metavar="OUT.pickle", help="memory snapshot, for pytorch.org/memory_viz; addresses are made up"
+        "--snapshot",
+        metavar="OUT.pickle",
+        help="memory snapshot, for pytorch.org/memory_viz; its addresses are invented",
     )
     add_force(parser)
     add_at(parser)

@@ -1,4 +1,4 @@
-"""`remate train`: run a training script, unchanged, and give the modules that it trains schedules."""
+"""`remate train`: run an unchanged training script, and plan the modules that it trains."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..training.trained import TrainingReport
 
-_EPILOG = f"""The script runs as by `python script.py ARGS`. Options of remate come before its name, its own after it.
-remate plans each module that the script trains: the outermost one that is called in train mode and whose output gets a
-gradient. Its first two steps run the module's own forward and are measured. The next one is planned, and the rest run
-the schedule. If --file names a schedule that is up to date, all calls but the first run it. Under torchrun:
+_EPILOG = f"""The script runs as with `python script.py ARGS`. Options of remate come before its name, its own after it.
+remate plans each module that the script trains: the outermost module that is called in train mode and whose output gets
+a gradient. The first two steps run the module's own forward and are measured. The third step is planned, and the rest
+run the schedule. If --file names a current schedule, all calls but the first run it. Under torchrun:
 torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS. The exit status is that of the script.
 
 {PEAK_NOTE}""".replace("%", "%%")
@@ -32,46 +32,54 @@ torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS. The exi
 def configure(commands: Any) -> None:
     parser = commands.add_parser(
         "train",
-        help="run a training script, unchanged, by schedules",
+        help="run an unchanged training script with schedules",
         description=__doc__,
         epilog=_EPILOG,
         usage="remate train [options] (script.py | -m MODULE) [ARGS ...]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("script", metavar="script.py", nargs="?", help="the script; what follows are its own arguments")
+    parser.add_argument("script", metavar="script.py", nargs="?", help="the script, followed by its own arguments")
     parser.add_argument("-m", dest="module", metavar="MODULE", help="run a module, as python -m does")
     parser.add_argument(
-        "--budget", metavar="BUDGET", help="of each module: 4GiB, bytes, 60%%, or min; default: where the curve bends"
+        "--budget",
+        metavar="BUDGET",
+        help="budget of each module: 4GiB, bytes, 60%%, or min; default: the knee of the curve",
     )
-    parser.add_argument("--slowdown", metavar="SHARE", help="the smallest peak for so much more time: 10%%")
+    parser.add_argument(
+        "--slowdown", metavar="SHARE", help="instead of a budget: the smallest peak for this much extra time, 10%%"
+    )
     parser.add_argument(
         "--file",
         metavar="S.json",
-        help="keep the schedule there, and use it in the next run; of further modules beside it",
+        help="file for the schedule, used by the next run; schedules of further modules are written beside it",
     )
     parser.add_argument(
-        "--on-stale", choices=("replan", "refuse"), default="replan", help="a file of another model; default: replan"
+        "--on-stale", choices=("replan", "refuse"), default="replan", help="if the file is stale; default: replan"
     )
     parser.add_argument(
-        "--at-once", action="store_true", help="plan the second training call: no step is measured before"
+        "--at-once", action="store_true", help="plan the second training call, without measuring steps of eager PyTorch"
     )
     parser.add_argument(
-        "--skip", metavar="CLASS", action="append", default=[], help="leave modules of this class alone"
+        "--skip", metavar="CLASS", action="append", default=[], help="do not plan modules of this class"
     )
     parser.add_argument(
         "--dims", choices=("auto", "none"), default="auto", help="whether batches may be smaller; default: auto"
     )
-    parser.add_argument("--cost", default="measured", help="as of remate plan; default: measured")
+    parser.add_argument("--cost", default="measured", help="costs, as in remate plan; default: measured")
     parser.add_argument("--strategy", metavar="NAME", default="auto", help="how to solve; default: auto")
     parser.add_argument("--effort", metavar="LEVEL", default="normal", help="quick, normal (default) or thorough")
-    parser.add_argument("--time-limit", metavar="S", type=positive, help="seconds to solve; default: none")
-    parser.add_argument("--engine", metavar="NAME", default="eager", help="what executes the schedule; default: eager")
-    parser.add_argument("--quiet", action="store_true", help="print nothing beside what the script does")
+    parser.add_argument(
+        "--time-limit", metavar="S", type=positive, help="limit of the search in seconds; default: none"
+    )
+    parser.add_argument(
+        "--engine", metavar="NAME", default="eager", help="engine: eager (default), arena, compiled or auto"
+    )
+    parser.add_argument("--quiet", action="store_true", help="print nothing but the output of the script")
     parser.set_defaults(run=run)
 
 
 def split_script(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The words of `remate train`, and those behind the name of the script or module, which are its own."""
+    """Split the words into those of `remate train` with the script, and the arguments of the script."""
     takes_value = {flag for action in parser._actions if action.nargs != 0 for flag in action.option_strings}
     at = 0
     while at < len(words):
@@ -96,18 +104,20 @@ def run(args: argparse.Namespace) -> int:
     from ..training.watch import Watch
 
     if (args.script is None) == (args.module is None):
-        raise UsageError("which script?\n  hint: remate train --budget 60% script.py ARGS, or -m MODULE")
+        raise UsageError(
+            "train needs one script or one module\n  hint: remate train --budget 60% script.py ARGS, or -m MODULE"
+        )
     if args.script is not None and not Path(args.script).is_file():
         raise UsageError(
-            f"{args.script}: no such file\n  hint: options of remate stand before the script, its own behind it"
+            f"{args.script}: no such file\n  hint: options of remate come before the script, its own arguments after it"
         )
     check_budget(args.budget, args.slowdown)
-    file = None if args.file is None else Path(args.file).absolute()  # the script may go elsewhere
+    file = None if args.file is None else Path(args.file).absolute()  # the script may change the folder
     if file is not None:
         from ..training.plan_file import check_file
 
         check_file(file)
-    speaks = not args.quiet and _first_rank()
+    prints = not args.quiet and _first_rank()
     options: dict[str, Any] = {
         "budget": args.budget,
         "slowdown": args.slowdown,
@@ -117,7 +127,7 @@ def run(args: argparse.Namespace) -> int:
     }
     options |= {"strategy": args.strategy, "effort": args.effort, "time_limit": args.time_limit}
     trained = Trained(
-        options | {"on_stale": args.on_stale, "progress": "auto" if speaks else None},
+        options | {"on_stale": args.on_stale, "progress": "auto" if prints else None},
         file,
         args.skip,
         at_once=args.at_once,
@@ -125,40 +135,52 @@ def run(args: argparse.Namespace) -> int:
     with unguarded_streams(), warnings.catch_warnings(), Watch(trained):
         warnings.showwarning = args.showwarning
         status = run_script(args.script, args.rest) if args.script else run_module(args.module, args.rest)
-    if speaks:
+    if prints:
         say_aside("\n".join(["", *report(trained.reports)]))
     return status
 
 
 def _first_rank() -> bool:
-    """Whether this process is the one of torchrun's that speaks."""
+    """Whether this is the process of torchrun that prints."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def report(reports: Sequence[TrainingReport]) -> list[str]:
-    """What became of each module."""
+    """The result for each module, in lines."""
     lines = []
-    for one in reports:
-        lines += _scheduled(one) if one.outcome.schedules else [f"remate: {one.name} was left alone: {one.refused}"]
-    return lines or ["remate: no module was trained: none was called in train mode with parameters that got a gradient"]
+    for module in reports:
+        lines += (
+            _scheduled(module)
+            if module.outcome.schedules
+            else [f"remate: {module.name} was not planned: {module.refused}"]
+        )
+    return lines or ["remate: no module was planned, because none was called in train mode and got gradients"]
 
 
-def _scheduled(one: TrainingReport) -> list[str]:
-    solves = [schedule.solve for schedule in one.outcome.schedules]
-    beside = one.beside
+def _scheduled(module: TrainingReport) -> list[str]:
+    solves = [schedule.solve for schedule in module.outcome.schedules]
+    beside = module.beside
     predicted = sum(solve.baseline_peak for solve in solves), sum(solve.peak for solve in solves)
     rows = [("", "eager", "schedule", "")]
-    for what, eager, ours, text in (
+    for what, eager, scheduled, unit in (
         ("peak of a step", beside.eager_peak, beside.peak, size),
         ("predicted", *predicted, size),
         ("time of a step", beside.eager_time, beside.time, duration),
     ):
-        share = f"{ours / eager:.2f}" if eager and ours is not None else ""
-        shown = ["not measured" if x is None else text(x) for x in (eager, ours)]
+        share = f"{scheduled / eager:.2f}" if eager and scheduled is not None else ""
+        shown = ["not measured" if x is None else unit(x) for x in (eager, scheduled)]
         rows.append((what, shown[0], shown[1], share))
-    how = f"planned in {one.outcome.seconds:.1f} s" if one.outcome.planned else f"read in {one.outcome.seconds:.1f} s"
-    kept = f"; {one.file}" if one.file else "; --file S.json keeps the schedule for the next run" * one.outcome.planned
+    how = (
+        f"planned in {module.outcome.seconds:.1f} s"
+        if module.outcome.planned
+        else f"read in {module.outcome.seconds:.1f} s"
+    )
+    kept = (
+        f"; {module.file}"
+        if module.file
+        else "; --file S.json keeps the schedule for the next run" * module.outcome.planned
+    )
     return [
-        f"remate: {one.name}, {one.steps} steps by a schedule that was {how}{kept}",
+        f"remate: {module.name}, {module.steps} steps with a schedule that was {how}{kept}",
         table(rows, right=(1, 2, 3), indent="  "),
     ]

@@ -1,4 +1,4 @@
-"""The error of a command that was called wrongly."""
+"""The error for wrong arguments, and hints that several commands share."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class UsageError(RemateError):
 
 
 def replan_command(path: str, model: str) -> str:
-    """What to type where `model`, FILE.py:build, is not the one of the schedule at `path` any more."""
+    """The command that plans `model` (FILE.py:build) again for the schedule at `path`."""
     return f"remate replan {shlex.quote(path)} --model {shlex.quote(model)}"
 
 
 def stale_hint(path: str, model: str) -> str:
-    """Both commands that help: the one that carries the plan over, and the one that solves."""
+    """A hint with both commands for a stale schedule."""
     rebind = f"remate rebind {shlex.quote(path)} --model {shlex.quote(model)}"
-    return f"{rebind} carries the plan over without solving; {replan_command(path, model)} solves again"
+    return f"{rebind} transfers the plan without solving; {replan_command(path, model)} solves again"

@@ -1,5 +1,4 @@
-"""The words of a command line before argparse reads them: a misspelt command or option is reported with the one that is
-meant."""
+"""Checks the words of a command line before argparse reads them, and suggests the correct spelling."""
 
 from __future__ import annotations
 
@@ -14,26 +13,26 @@ from .usage import UsageError
 
 def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
     """The parsers of the commands by name."""
-    found: dict[str, Any] = {}
+    parsers: dict[str, Any] = {}
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found |= action.choices
-    return found
+            parsers |= action.choices
+    return parsers
 
 
 def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """The options of a command, those that no help shows left out."""
+    """The options of a command that `--help` shows."""
     return [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
 
 
 def check_words(parser: argparse.ArgumentParser, argv: Sequence[str]) -> None:
-    """Raise UsageError for a command or an option that does not exist. Everything else is argparse's."""
+    """Raise UsageError for an unknown command or option. argparse checks the rest."""
     known = subcommands(parser)
     if not argv or argv[0].startswith("-"):
         return
     if argv[0] not in known:
         hint = did_you_mean(argv[0], known, f"the commands: {', '.join(known)}", "remate ")
-        raise UsageError(f"there is no command {argv[0][:80]!r}\n  hint: {hint}")
+        raise UsageError(f"unknown command {argv[0][:80]!r}\n  hint: {hint}")
     flags = [flag for action in options(known[argv[0]]) for flag in action.option_strings]
     for word in argv[1:]:
         name = word.partition("=")[0]

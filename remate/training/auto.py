@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ..api.progress import Told
+from ..api.progress import ProgressOption
 from ..errors import CaptureError
 from .plan_file import check_file
 from .settings import settings_for
@@ -26,7 +26,7 @@ def auto(
     on_stale: str = "replan",
     on_refused: str = "error",
     timeout: float = 1800.0,
-    progress: Told = "auto",
+    progress: ProgressOption = "auto",
     **options: Any,
 ) -> Model:
     """Plan a model at its first training call, and train it with the schedule from that call on.

@@ -13,7 +13,7 @@ import msgspec
 from remate_runtime.format import did_you_mean
 from remate_runtime.support.plain_text import plain
 
-from ..api.progress import Told
+from ..api.progress import ProgressOption
 from ..errors import UnknownNameError
 
 OnStale = Literal["replan", "refuse"]
@@ -39,7 +39,7 @@ class AutoSettings(msgspec.Struct, frozen=True):
     timeout: float
     plan: Mapping[str, Any]
     apply: Mapping[str, Any]
-    progress: Told = None
+    progress: ProgressOption = None
 
     @property
     def requested(self) -> str:
@@ -60,7 +60,7 @@ def settings_for(
     on_stale: str,
     on_refused: str,
     timeout: float,
-    progress: Told,
+    progress: ProgressOption,
     options: Mapping[str, Any],
 ) -> AutoSettings:
     """Check the arguments of `auto` before anything runs, and return them. Raises BudgetError, UnknownNameError."""

@@ -77,8 +77,8 @@ def test_a_recorded_call_is_planned_checked_and_run(remate: Remate) -> None:
     assert (planned.autocast, planned.training) == ("bf16", True)
     assert remate("check", "s.json", "--model", "models.py:recorded", "--step")[:2] == (
         0,
-        remate("check", "s.json")[1] + "s.json: fits models.py:recorded, and one step is the model's\n",
+        remate("check", "s.json")[1] + "s.json: fits models.py:recorded, and one step gives the same results\n",
     )
     assert remate("run", "s.json", "--model", "models.py:recorded", "--steps", "2")[0] == 0
-    assert remate("replan", "s.json", "--model", "models.py:recorded")[1].startswith("the schedule is as it was")
+    assert remate("replan", "s.json", "--model", "models.py:recorded")[1].startswith("the schedule is unchanged")
     assert remate("check", "s.json", "--model", "models.py:build")[0] == 3

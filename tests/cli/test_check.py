@@ -90,7 +90,7 @@ def test_engines_that_there_are_not(remate: Remate) -> None:
     outcome = remate("check", "s.json", "--engine", "eager", "--cuda-graphs")
     assert outcome.status
     assert "cuda_graphs=True is for models on CUDA, and this one is on cpu" in outcome.err
-    assert "name it, --engine compiled" in remate("check", "s.json", "--cuda-graphs").err
+    assert "add --engine compiled" in remate("check", "s.json", "--cuda-graphs").err
     assert (
         "there is no engine 'swift'" in remate("run", "s.json", "--model", "models.py:build", "--engine", "swift").err
     )

@@ -55,11 +55,11 @@ def test_show_tells_whether_it_fits(remate: Remate, golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("--device-memory", "2MiB"), "which optimizer?\nhint: --optimizer adamw"),
+        (("--device-memory", "2MiB"), "whose state is on the device\nhint: add --optimizer adamw"),
         (("--device-memory", "2MiB", "--optimizer", "adamww"), "hint: did you mean adamw?"),
-        (("--device-memory", "50%", "--optimizer", "sgd"), "is no size: write 512MiB or 24GiB"),
-        (("--budget", "50%", "--optimizer", "sgd"), "--reserve and --cuda-context belong to --device-memory"),
-        (("--device-memory", "2MiB", "--optimizer", "sgd", "--optimizer-bytes", "1MiB"), "ask for two things"),
+        (("--device-memory", "50%", "--optimizer", "sgd"), "is not a size; write 512MiB or 24GiB"),
+        (("--budget", "50%", "--optimizer", "sgd"), "--reserve and --cuda-context need --device-memory"),
+        (("--device-memory", "2MiB", "--optimizer", "sgd", "--optimizer-bytes", "1MiB"), "exclude each other"),
         (("--device-memory", "2MiB", "--optimizer", "torch.optim.Nowhere"), "there is no optimizer"),
         (("--device-memory", "2MiB", "--optimizer", "torch.optim.LBFGS"), "--optimizer-bytes"),
         (("--budget", "50%", "--device-memory", "2MiB"), "not allowed with argument"),

@@ -35,7 +35,7 @@ def test_names(remate: Remate, golden: Golden, case: str) -> None:
 def test_overview(remate: Remate, golden: Golden) -> None:
     golden("explain.txt", str(remate("explain", "mlp.json")))
     golden("explain-more.txt", str(remate("explain", "mlp.json", "--more", "1MB")))
-    assert "would not let a single recomputation go" in remate("explain", "mlp.json", "--more", "1kB").out
+    assert "would remove no recomputation" in remate("explain", "mlp.json", "--more", "1kB").out
     assert remate("explain", "mlp.json", "--more", "10%").status == 2
 
 

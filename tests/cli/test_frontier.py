@@ -94,8 +94,8 @@ def test_interrupted(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
         (("--budgets", "20%..4GiB"), "mixes a share and a size"),
         (("--budgets", "none"), "cannot be read"),
         (("--steps", "1"), "from 2 to 1000"),
-        (("-o", "no/such/folder"), "no folder can be made"),
-        (("-o", "models.py"), "no folder can be made"),
+        (("-o", "no/such/folder"), "cannot create a folder"),
+        (("-o", "models.py"), "cannot create a folder"),
     ],
 )
 def test_wrong_arguments(remate: Remate, option: tuple[str, str], fault: str) -> None:

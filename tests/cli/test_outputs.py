@@ -42,7 +42,7 @@ def test_another_kind_of_file_is_left_as_it_is(remate: Remate, writer: str) -> N
     path.write_text(SOURCE)
     outcome = remate(*WRITERS[writer], str(path))
     assert outcome.status == 2
-    assert outcome.err.startswith(f"error: {path} is there and is not a")
+    assert outcome.err.startswith(f"error: {path} exists and is not a")
     assert "--force" in outcome.err
     assert path.read_text() == SOURCE
     assert remate(*WRITERS[writer], str(path), "--force").status == 0
@@ -67,7 +67,7 @@ def test_plan_does_not_write_over_the_model(remate: Remate) -> None:
     before = Path("models.py").read_bytes()
     outcome = remate(*PLAN, "models.py")
     assert outcome.status == 2
-    assert outcome.err.startswith("error: models.py is there and is not a schedule: it is left as it is\n")
+    assert outcome.err.startswith("error: models.py exists and is not a schedule\n")
     assert Path("models.py").read_bytes() == before
 
 
@@ -103,7 +103,7 @@ def test_frontier_looks_at_every_file(remate: Remate) -> None:
         (folder / name).write_text(SOURCE)
         outcome = remate(*command, str(folder))
         assert (outcome.status, list(folder.iterdir())) == (2, [folder / name])
-        assert outcome.err.startswith(f"error: {folder / name} is there and is not a ")
+        assert outcome.err.startswith(f"error: {folder / name} exists and is not a ")
     assert remate(*command, "frontier-txt", "--force").status == 0
     assert remate(*command, "frontier-txt").status == 0
     assert remate(*command, "-").status == 2

@@ -84,7 +84,7 @@ def test_the_trace_has_a_track_for_each_lane(remate: Remate) -> None:
 def test_points_without_a_page_are_refused(remate: Remate) -> None:
     refused = remate("edit", "mlp.json", "--keep", "layers.1", "--gone", "layers.3.gelu")
     assert refused.status == 2
-    assert "points of --page" in refused.err
+    assert "need --page" in refused.err
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def test_measured_costs_are_cached(remate: Remate, monkeypatch: pytest.MonkeyPat
     assert (settings.budget, settings.threads) == ("80%", 1)
     outcome = remate(*plan, "--measure-again", "--no-cache")
     assert outcome.status == 2
-    assert "give one of them" in outcome.err
+    assert "remove one of them" in outcome.err
 
 
 def test_what_inputs_are_padded_with(remate: Remate) -> None:
@@ -127,14 +127,14 @@ def test_what_inputs_are_padded_with(remate: Remate) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["input"], 2, "--fill input: no input and number\nhint: write input_ids=0 labels=-100"),
-        (["=1"], 2, "--fill =1: no input and number"),
-        (["input=nan"], 2, "--fill input=nan: 'nan' is no number"),
-        (["input=1e999"], 2, "--fill input=1e999: '1e999' is no number"),
+        (["input"], 2, "--fill input: not INPUT=NUMBER\nhint: write input_ids=0 labels=-100"),
+        (["=1"], 2, "--fill =1: not INPUT=NUMBER"),
+        (["input=nan"], 2, "--fill input=nan: 'nan' is not a number"),
+        (["input=1e999"], 2, "--fill input=1e999: '1e999' is not a number"),
         (["input=1", "input=1"], 2, "--fill input=1: input is given twice"),
         (["inputs=1"], 1, "fill: 'inputs' is no input of the file\nhint: the inputs are input"),
         (["input=true"], 1, "fill: 'input' is a tensor of f32, which cannot hold True"),
-        (["input=1", "--at", "0"], 1, "fill names inputs of the whole model"),
+        (["input=1", "--at", "0"], 1, "fill= is for whole models"),
     ],
 )
 def test_what_inputs_cannot_be_padded_with(remate: Remate, words: list[str], status: int, message: str) -> None:

@@ -92,4 +92,4 @@ def test_a_person_sees_what_happens_from_the_beginning(tmp_path: Path) -> None:
     seen = at_terminal(["plan", "models.py:build", "--budget", "75%", "--cost", "cpu", "-o", "s.json"], tmp_path, 80)
     assert seen.startswith("\rrunning models.py:build")
     assert "\rtracing forward and backward" in seen
-    assert seen.endswith(": remate run s.json --model models.py:build   # train by it, beside eager\n")
+    assert seen.endswith(": remate run s.json --model models.py:build   # train with it, beside eager\n")

@@ -21,7 +21,7 @@ def test_the_same_model_gives_the_same_bytes(remate: Remate) -> None:
     before = Path("s.json").read_bytes()
     outcome = remate(*REPLAN)
     assert outcome.status == 0
-    assert "the schedule is as it was" in outcome.out
+    assert "the schedule is unchanged" in outcome.out
     assert Path("s.json").read_bytes() == before
 
 
@@ -46,7 +46,7 @@ def test_the_hint_of_a_stale_schedule_works_as_it_is_printed(remate: Remate) -> 
     assert stale.status == 3
     hint = next(line for line in stale.err.splitlines() if line.startswith("hint: "))
     rebind, replan = hint.removeprefix("hint: ").split("; ")
-    assert rebind.endswith(" carries the plan over without solving")
+    assert rebind.endswith(" transfers the plan without solving")
     assert replan.startswith("remate replan ")
     assert replan.endswith(" solves again")
     assert remate(*replan.removesuffix(" solves again").split()[1:]).status == 0
@@ -68,7 +68,7 @@ def test_notes_are_kept_and_lost_ones_said(remate: Remate) -> None:
     assert notes(remate_runtime.load("s.json")) == [op.note for op in noted]
     assert remate_runtime.load("s.json").program[0].note == "first"
     outcome = remate("replan", "s.json", "--model", "models.py:other_activation")
-    assert "warning: a note stood on what is no more: about aten.gelu" in outcome.err
+    assert "warning: this note belonged to something that no longer exists: about aten.gelu" in outcome.err
 
 
 def notes(schedule: Schedule) -> list[str]:

@@ -62,7 +62,7 @@ def test_trace_that_cannot_be_used(remate: Remate, golden: Golden, name: str, ch
 def test_frontier_that_is_no_folder(remate: Remate) -> None:
     outcome = remate("report", "mlp.json", "-o", "page.html", "--frontier", "mlp.json")
     assert (outcome.status, outcome.out) == (2, "")
-    assert outcome.err == "error: mlp.json is no folder\nhint: --frontier takes a folder of schedule files\n"
+    assert outcome.err == "error: mlp.json is not a folder\nhint: --frontier takes a folder of schedule files\n"
 
 
 def test_output_that_cannot_be_written(remate: Remate) -> None:

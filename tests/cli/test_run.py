@@ -88,7 +88,7 @@ def test_check_runs_a_step_if_requested_to(remate: Remate, monkeypatch: pytest.M
 
     fits = remate("check", "s.json", "--model", "models.py:build", "--step")
     assert fits.status == 0
-    assert "s.json: fits models.py:build, and one step is the model's" in fits.out
+    assert "s.json: fits models.py:build, and one step gives the same results" in fits.out
     run_step: Any = scheduled_forward.run_step
     monkeypatch.setattr(scheduled_forward, "run_step", lambda *args: [2 * value for value in run_step(*args)])
     assert remate("check", "s.json", "--model", "models.py:build").status == 0

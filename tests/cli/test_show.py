@@ -62,7 +62,7 @@ def test_plot_is_the_same_each_time(remate: Remate) -> None:
 def test_plot_of_another_format(remate: Remate) -> None:
     outcome = remate("show", "mlp.json", "--plot", "memory.doc")
     assert outcome.status == 2
-    assert outcome.err == "error: memory.doc: a plot is written as .svg\n"
+    assert outcome.err == "error: memory.doc: plots are SVG files\nhint: --plot memory.svg\n"
 
 
 def test_curve_is_the_simulated_memory() -> None:

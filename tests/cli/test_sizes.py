@@ -133,7 +133,7 @@ def test_plan_tells_what_is_over_its_budget(file: Path, capsys: pytest.CaptureFi
     text = said(capsys, *requested[:-2], "x=b", "b=2..40", "--budget", "100%")
     assert "b  2 to 40, planned at 5" in text
     assert "note: over the budget at its largest size: " in text
-    assert f" at b=40; remate check {out} reports the sizes within it" in text
+    assert f" at b=40; remate check {out} lists the sizes within it" in text
     assert "over the budget" not in said(capsys, *requested, "100%", "--force")
     text = said(capsys, *requested, "1KiB", "--force", status=1)
     assert "the step at b=5 cannot be planned within 1.00 KiB" in text
@@ -196,7 +196,7 @@ def test_edit_narrows_a_range(file: Path, capsys: pytest.CaptureFixture[str]) ->
     said(capsys, "edit", file, "--range", "b=4..16", "--range", f"t={T}..{T}")
     dims = load(file).model.dims
     assert (dims["b"].min, dims["b"].max, dims["t"].min, dims["t"].max) == (4, 16, T, T)
-    assert "fine" in said(capsys, "check", file)
+    assert "valid" in said(capsys, "check", file)
     assert "is not within 4 to 16" in said(capsys, "edit", file, "--range", "b=2..16", status=1)
     assert "is not within" in said(capsys, "edit", file, "--range", f"b={B + 1}..16", status=1)
     assert "there is no size 'c'" in said(capsys, "edit", file, "--range", "c=2..16", status=2)

@@ -59,7 +59,7 @@ def test_letters_that_standard_output_lacks(tmp_path: Path, encoding: str) -> No
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     done = in_shell("cp mlp.json $'a\\xff.json'; remate check $'a\\xff.json'; remate check $'b\\xff.json'", tmp_path)
     assert done.returncode == 2
-    assert "a\\udcff.json: fine" in done.stdout
+    assert "a\\udcff.json: valid" in done.stdout
     assert "Traceback" not in done.stderr
 
 

@@ -27,8 +27,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (("chek", "mlp.json"), "there is no command 'chek'\nhint: did you mean remate check?\n"),
-        (("xyz",), "there is no command 'xyz'\nhint: the commands: plan, "),
+        (("chek", "mlp.json"), "unknown command 'chek'\nhint: did you mean remate check?\n"),
+        (("xyz",), "unknown command 'xyz'\nhint: the commands: plan, "),
         (
             ("plan", "models.py:build", "--bugdet", "60%"),
             "remate plan has no option --bugdet\nhint: did you mean --budget?\n",

@@ -266,7 +266,7 @@ def test_a_model_on_the_cpu_is_refused():
     ("options", "said"),
     [
         ({"device": "cuda:h9"}, "cuda:b200, cuda:h200, cuda:h100"),
-        ({"device": "cpu"}, "names no GPU"),
+        ({"device": "cpu"}, "is not the name of a GPU"),
         ({"device": "cuda:h100", "cost": "measured"}, "needs the device"),
     ],
 )
@@ -277,11 +277,11 @@ def test_what_cannot_be_planned_elsewhere_is_refused(options, said):
 
 def test_costs_of_a_gpu_for_the_step_of_a_cpu_are_reported():
     model, args = example()
-    with pytest.warns(UserWarning, match="runs on the CPU.*device='cuda:h200' plans the step of a h200"):
+    with pytest.warns(UserWarning, match="is for the CPU.*device='cuda:h200' plans the step of a h200"):
         remate.plan(model, args, budget="100%", cost="h200", progress=None)
     assert not priced_as_another("h200", "cuda")
     assert not priced_as_another("measured", "cpu")
-    assert "costs of a CPU" in priced_as_another("cpu", "cuda")
+    assert "costs are for a CPU" in priced_as_another("cpu", "cuda")
 
 
 @pytest.mark.parametrize("device", ["cuda:h100", None])

@@ -54,9 +54,9 @@ def test_a_step_that_can_hold_no_less_is_planned_as_it_is() -> None:
         ({"budget": "60"}, 'is 60 bytes\n  hint: is 60% of .* meant\\? write "60%", or "60B"'),
         ({"budget": "fit"}, "remate.fit"),
         ({"slowdown": "fast"}, "slowdown='10%'"),
-        ({"slowdown": -0.1}, "no share of the time"),
-        ({"slowdown": 10}, "10 times the step"),
-        ({"budget": "60%", "slowdown": "10%"}, "leave one of them out"),
+        ({"slowdown": -0.1}, "not a share of the time"),
+        ({"slowdown": 10}, "10 times the time of the step"),
+        ({"budget": "60%", "slowdown": "10%"}, "remove one of them"),
         ({"at": "0", "budget": "min"}, "need a budget"),
     ],
 )

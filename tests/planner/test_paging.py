@@ -150,8 +150,8 @@ def test_the_same_arguments_give_the_same_file() -> None:
         ({"disk_budget": "1GiB", "bandwidth": "fast"}, "50GB/s"),
         ({"strategy": "mixed"}, "disk_budget"),
         ({"strategy": "offload-only"}, "disk_budget"),
-        ({"disk_budget": "1GiB", "budget": "min"}, "least peak or a slowdown"),
-        ({"disk_budget": "1GiB", "at": "layers.0"}, "parts of a model"),
+        ({"disk_budget": "1GiB", "budget": "min"}, "do not support paging"),
+        ({"disk_budget": "1GiB", "at": "layers.0"}, "do not support paging"),
     ],
 )
 def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:

@@ -253,7 +253,7 @@ def test_what_cannot_be_planned_says_why() -> None:
         remate.plan(seeded(Frozen()).train(), (IDS,), at="blocks.0", cost="cpu")
     with pytest.raises(CaptureError, match="forward fails on the example inputs: IndexError"):
         remate.plan(stack(), (IDS + 99,), at="blocks.*", cost="cpu")
-    with pytest.raises(DimsError, match="no names"):
+    with pytest.raises(DimsError, match="is for whole models"):
         remate.plan(stack(), (IDS,), at="blocks.*", cost="cpu", dims="auto")
 
 

@@ -82,8 +82,8 @@ def test_unchanged_and_in_one_line(
     status = main(["train", "--cost", cost, "--effort", "quick", str(script), "--save", str(tmp_path / "train.pt")])
     said = capsys.readouterr()
     assert (status, said.out) == (0, wanted)
-    assert re.search(r"remate: \w+, [1-9]\d* steps by a schedule", said.err)
-    assert "was left alone" not in said.err
+    assert re.search(r"remate: \w+, [1-9]\d* steps with a schedule", said.err)
+    assert "was not planned" not in said.err
     assert_same(tmp_path / "eager.pt", tmp_path / "train.pt")
 
     text = script.read_text(encoding="utf-8")

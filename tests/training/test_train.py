@@ -111,7 +111,7 @@ def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys
     assert status == 0
     assert out == by_python(script, "--budget", "ours", "--", "-x")
     assert file.exists()
-    assert re.search(r"remate: Net, 4 steps by a schedule that was planned in .* s; .*plan\.json\n", err)
+    assert re.search(r"remate: Net, 4 steps with a schedule that was planned in .* s; .*plan\.json\n", err)
     assert re.search(r"peak of a step +[\d.]+ KiB +[\d.]+ KiB +0\.\d\d\n", err)
     assert re.search(r"time of a step +[\d.]+ \w+ +[\d.]+ \w+ +\d+\.\d\d\n", err)
     before = file.read_bytes()
@@ -129,25 +129,25 @@ def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert re.search(r"remate: Net, 3 steps(.|\n)*remate: Critic, \d+ steps", err)
     again = train(capsys, "--file", str(file), "--dims", "none", script)
     assert again[:2] == (0, wanted)
-    assert len(re.findall(r"by a schedule that was read in", again[2])) == 2
+    assert len(re.findall(r"with a schedule that was read in", again[2])) == 2
 
 
 def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, GAN)
     status, out, err = train(capsys, script, "penalty")
     assert (status, out) == (0, by_python(script, "penalty"))
-    assert "remate: Critic was left alone: a call of it is differentiated again (create_graph=True)" in err
+    assert "remate: Critic was not planned: a call of it is differentiated again (create_graph=True)" in err
     assert "remate: Net, 3 steps" in err
     status, out, err = train(capsys, "--skip", "Net", "--skip", "Critic", script)
     assert (status, out) == (0, by_python(script))
-    assert err.count("was left alone: it is skipped") == 2
+    assert err.count("was not planned: it is skipped") == 2
     impossible = written(tmp_path, PLAIN)
     with pytest.warns(UserWarning, match="trains with its own forward"):
         status, out, err = train(capsys, "--budget", "1%", impossible)
     assert (status, out) == (0, by_python(impossible))
-    assert re.search(r"remate: Net was left alone: the step .*cannot be planned within", err)
+    assert re.search(r"remate: Net was not planned: the step .*cannot be planned within", err)
     nothing = written(tmp_path, NET + "print(Net()(torch.ones(2, 16)).shape)\n")
-    assert "remate: no module was trained" in train(capsys, nothing)[2]
+    assert "remate: no module was planned" in train(capsys, nothing)[2]
 
 
 def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +155,7 @@ def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: 
     status, out, err = train(capsys, "--dims", "none", script)
     assert (status, out) == (0, by_python(script))
     assert err.count("remate: Net: peak") == 3
-    assert re.search(r"remate: Net, \d+ steps by a schedule that was read", err), err
+    assert re.search(r"remate: Net, \d+ steps with a schedule that was read", err), err
 
 
 @pytest.mark.parametrize(
@@ -193,8 +193,8 @@ def test_a_module_runs_as_by_python_m(
 
 def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
-        ((), "which script?"),
-        (("--file", "s.json"), "which script?"),
+        ((), "needs one script"),
+        (("--file", "s.json"), "needs one script"),
         ((str(tmp_path / "none.py"),), "no such file"),
         (("--bugdet", "1"), "no option --bugdet"),
     ):
@@ -225,7 +225,7 @@ def test_steps_that_the_schedule_steps_aside_for_are_not_counted(
     with pytest.warns(SteppedAsideWarning) as told:
         status, _, err = train(capsys, "--dims", "none", script)
     assert status == 0
-    assert "remate: Net, 3 steps by a schedule" in err
+    assert "remate: Net, 3 steps with a schedule" in err
     assert [warning.filename for warning in told] == [script]
 
 
@@ -240,4 +240,4 @@ def test_a_defect_of_planning_does_not_stop_the_script(
     with pytest.warns(SteppedAsideWarning, match="planning failed"):
         status, out, err = train(capsys, script)
     assert (status, out) == (0, by_python(script))
-    assert "Net was left alone: planning failed, which is a defect of remate: IndexError: out of range" in err
+    assert "Net was not planned: planning failed, which is a defect of remate: IndexError: out of range" in err

@@ -38,7 +38,7 @@ def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int
         end = time.process_time()
     traced = [at for at, (_, text) in enumerate(marks) if text.startswith("tracing")]
     priced = marks[traced[-1] + 1][0]
-    solving = next(mark for mark, text in marks if text.startswith("looking for blocks"))
+    solving = next(mark for mark, text in marks if text.startswith("finding repeated blocks"))
     return [priced - start, solving - priced, end - solving], len(traced)
 
 
