@@ -55,6 +55,15 @@ def files() -> Iterator[tuple[str, Schedule]]:
                 zeros("grad", *grad), zeros("y0", *made),
                 line(name, "%grad", "%y0", 0, {"dtype": "f32"}, out=f"f32[{','.join(map(str, grad))}]"),
             )  # fmt: skip
+    statistics = ("weight", "bias", "mean", "var")
+    for name in statistics:
+        yield f"batch norm with a short {name}", edited(
+            zeros("x0", 1, 64, 6, 6), *(zeros(each, 1 if each == name else 64) for each in statistics),
+            line(
+                "aten._batch_norm_with_update_functional", "%x0", *(f"%{each}" for each in statistics), 0.1, 1e-5,
+                out=("f32[1,64,6,6]", "f32[64]", "f32[64]", "u8[0]", "f32[64]", "f32[64]"),
+            ),
+        )  # fmt: skip
     yield (
         "adaptive_avg_pool3d without elements",
         edited(
