@@ -23,7 +23,7 @@ from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
 from .exact import exact
 from .graphs import SegmentGraph, segment_graph
-from .layouts import free_to_lie, held_outside
+from .layouts import channels_last, free_to_lie, held_outside
 from .live_ranges import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
@@ -102,6 +102,7 @@ class _Planning:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
         self._graphs: dict[tuple[Any, ...], SegmentGraph] = {}
         self._free = free_to_lie(self._graph)
+        self._images = channels_last(self._graph, self._free) if artefacts.device.type == "cpu" else {}
         self._exact = exact(step.linked)
 
     def name(self, part: Segment) -> str:
@@ -129,9 +130,9 @@ class _Planning:
         types = tuple((owner, layouts[owner]) for owner in part.reads if owner in layouts)
         key = part, types, tuple(owner for owner in part.makes if owner in free)
         if key not in self._graphs:
-            self._graphs[key] = segment_graph(
-                self._graph, part, self._step.operators, layouts, free, self._artefacts.device
-            )
+            images = {owner: kind for owner, kind in self._images.items() if owner in free}
+            chosen, device = [owner for owner in free if owner not in images], self._artefacts.device
+            self._graphs[key] = segment_graph(self._graph, part, self._step.operators, layouts, chosen, device, images)
         return self._graphs[key]
 
     def planned(self, sections: list[list[Segment]]) -> list[list[Planned]]:
@@ -143,10 +144,11 @@ class _Planning:
 
     def _attempt(self, sections: list[list[Segment]]) -> list[list[Planned]] | None:
         free = self._free - held_outside(self._graph, (part for row in sections for part in row if not part.compiled))
-        # Segments that read such tensors are compiled later, when their layouts are known.
-        independent = [part for row in sections for part in row if part.compiled and free.isdisjoint(part.reads)]
-        self._artefacts.prepare(self._about(part, {}, free) for part in independent)
-        layouts: dict[int, TensorType] = {}
+        layouts = {owner: kind for owner, kind in self._images.items() if owner in free}
+        # Segments that read tensors whose layout Inductor chooses are compiled later, when the layouts are known.
+        unknown = free.difference(layouts)
+        independent = [part for row in sections for part in row if part.compiled and unknown.isdisjoint(part.reads)]
+        self._artefacts.prepare(self._about(part, layouts, free) for part in independent)
         planned: list[list[Planned]] = []
         for row in sections:
             planned.append([])
