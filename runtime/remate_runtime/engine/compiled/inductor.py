@@ -205,6 +205,11 @@ def has_been_compiled(tag: str) -> bool:
     return _mark(tag).exists()
 
 
+def file_beside(tag: str, name: str) -> Path:
+    """Return the path of a file about a compiled graph, beside Inductor's cache on disk."""
+    return _mark(f"{tag}-{name}")
+
+
 def _mark(tag: str) -> Path:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

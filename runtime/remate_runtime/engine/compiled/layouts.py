@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ...flat_step.graph import Graph
+from ...flat_step.graph import Graph, Op
 from ...format.tensor_type import TensorType
 from .segments import Segment, views_to
 
@@ -66,8 +66,7 @@ def channels_last(graph: Graph, free: Collection[int]) -> dict[int, TensorType]:
     neighbours: dict[int, set[int]] = {owner: set() for owner in images}
     reached: list[int] = []
     for op in graph.operations:
-        values = (*op.reads, *(value for value in op.writes if value is not None))
-        together = images.intersection(graph.root[value] for value in values) if not op.view else set[int]()
+        together = images.intersection(graph.root[value] for value in _images_of(op))
         for owner in together:
             neighbours[owner] |= together
         if op.op in _CONVOLUTIONS:
@@ -79,6 +78,16 @@ def channels_last(graph: Graph, free: Collection[int]) -> dict[int, TensorType]:
             stretch.add(owner)
             reached += neighbours[owner] - stretch
     return {owner: _channels_last(graph.values[owner].type) for owner in sorted(stretch)}
+
+
+def _images_of(op: Op) -> list[int]:
+    """Return the values of an operation that may be images: not a convolution's weight or its gradient."""
+    if op.view:
+        return []
+    if op.op not in _CONVOLUTIONS:
+        return [*op.reads, *(value for value in op.writes if value is not None)]
+    arguments = op.args[:1] if op.op == _CONVOLUTIONS[0] else op.args[:2]
+    return [value for value in (*(argument.value for argument in arguments), op.writes[0]) if value is not None]
 
 
 def _is_convolved(graph: Graph, owner: int) -> bool:
