@@ -7,12 +7,14 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+
+from remate_runtime.engine.compiled.times import KnownTimes
 
 torch.set_num_threads(1)  # test processes share the cores, and sums are made in one order
 hypothesis.settings.register_profile("remate", deadline=None, print_blob=True)
@@ -46,6 +48,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def segments_stay_compiled() -> Iterator[None]:
+    """The engine "compiled" interprets segments that are faster so, which depends on the load of the machine. Only tests
+    of that choice measure times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(KnownTimes, "of", lambda *_: None)
+        yield
 
 
 @pytest.fixture

@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts, inductor, kernel_units
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.inductor import relaid
-from remate_runtime.engine.compiled.layouts import free_to_lie, held_outside
+from remate_runtime.engine.compiled.layouts import channels_last, free_to_lie, held_outside
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.flat_step import expand
 from remate_runtime.format.tensor_type import parse_type
@@ -241,3 +242,67 @@ def test_strides_of_dimensions_of_size_1_choose_no_layout() -> None:
     planned = apply(copy.deepcopy(model), schedule, engine="compiled")
     for _ in range(2):
         assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
+
+
+class Depthwise(nn.Module):
+    """A ConvNeXt-like block, whose images are read by convolutions, sums and norms over channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.depth = (
+            nn.Conv2d(3, 8, 2, 2),
+            nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, groups=8) for _ in range(3)),
+        )
+        self.norm, self.point = nn.LayerNorm(8), nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for depth, point in zip(self.depth, self.point, strict=True):
+            y = nn.functional.gelu(point(self.norm(depth(x).permute(0, 2, 3, 1))))
+            x = x + y.permute(0, 3, 1, 2)
+        return x.square().mean()
+
+
+class ConvolutionsSeen(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.convolution_backward.default:
+            self.images += args[:2]
+        return func(*args, **(kwargs or {}))
+
+
+def test_gradients_of_convolutions_read_images_as_channels_last() -> None:
+    """Also in segments of backward that contain no other convolution, and across segments."""
+    model, x = seeded(Depthwise()), data(2, 3, 16, 16)
+    planned = apply(copy.deepcopy(model), in_blocks(model, (x,), just_in_time), engine="compiled")
+    assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)
+    loss = planned(x)
+    with ConvolutionsSeen() as seen:
+        loss.backward()
+    assert len(seen.images) == 2 * 4
+    assert all(image.is_contiguous(memory_format=torch.channels_last) for image in seen.images)
+
+
+def test_only_images_that_convolutions_reach_are_channels_last() -> None:
+    """And not the scores of an attention, which have four dimensions, too."""
+
+    class Patches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch, self.scale = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.ones(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            image = torch.relu(self.patch(x)) * self.scale
+            q = image.flatten(2).transpose(1, 2).unflatten(2, (2, 4)).transpose(1, 2)
+            scores = torch.tanh(q @ q.transpose(2, 3)) * self.scale
+            return scores.square().mean() + torch.relu(image).sum()
+
+    written = expand(schedule_of(seeded(Patches()), (data(2, 3, 16, 16),), recomputes=no_recomputes))
+    free = free_to_lie(written.graph)
+    images = channels_last(written.graph, free)
+    assert images
+    assert all(kind.shape == (2, 8, 4, 4) and kind.strides == (128, 1, 32, 8) for kind in images.values())
+    assert any(written.graph.values[owner].type.shape == (2, 2, 16, 16) for owner in free - set(images))

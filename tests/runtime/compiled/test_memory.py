@@ -290,7 +290,7 @@ def test_a_result_that_lies_otherwise_than_predicted_names_its_operator() -> Non
     def raising(operator: Any, args: Any, kwargs: Any) -> Ran:
         raise ValueError("no")
 
-    for run, said in ((lambda *given: Ran(0, ((1, 4),)), "another layout"), (raising, "it raises no")):
+    for run, said in ((lambda *given: Ran(0, ((1, 4),)), "different memory layout"), (raising, "it raises no")):
         with pytest.raises(DoesNotCompileError, match=said) as caught:
             held(function, takes, gives, (), frozenset(), run, CPU)
         assert caught.value.operator == "aten.mm.out"

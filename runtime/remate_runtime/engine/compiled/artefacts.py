@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from ...operator_calls.overloads import empty
 from .disk import Disk, causes
 from .graphs import SegmentGraph
 from .inductor import Compiled, DoesNotCompileError, compiled, has_been_compiled, numbered
+from .times import KnownTimes, Run, compiled_run
 from .workers import prepare
 from .workspaces import Workspaces, made_up
 from .wrapper import WrapperMemory, held
@@ -49,7 +50,7 @@ class Artefacts:
         self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | str] = {}
         self._held: dict[tuple[str, Collection[int]], WrapperMemory] = {}
         self.workspaces, self.constants = Workspaces(self.device), Constants()
-        self._disk = Disk()
+        self._times, self._disk = KnownTimes(self.device), Disk()
         self._has_warned = self._is_closed = False
         if self._disk.reason:
             self._warn()
@@ -136,6 +137,22 @@ class Artefacts:
         if self.device.type == "cuda":
             with suppress(torch.OutOfMemoryError):
                 _taken(function, self.device)
+
+    def prefers_interpreter(self, function: Function, interpretation: Callable[[], Run]) -> bool:
+        """Return whether interpretation of a segment is faster than its function. The times are measured once.
+
+        Args:
+            function: The function.
+            interpretation: Prepares a run of the segment by the interpreter.
+        """
+        # On a GPU the launches of a segment overlap with those of its neighbours, so its own time says little.
+        if self.device.type != "cpu":
+            return False
+        with suppress(OSError), self._disk.use():
+            run = compiled_run(function.run, function.about.takes, self.device)
+            times = self._times.of(function.key, run, interpretation)
+            return times is not None and times.prefers_interpreter
+        return False
 
     def held(self, function: Function, owned: frozenset[int]) -> WrapperMemory:
         """Return the memory of a function that owns the inputs with these indices."""

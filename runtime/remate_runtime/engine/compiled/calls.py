@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
@@ -10,10 +10,15 @@ from ...errors import ExecutionError
 from ...flat_step.graph import Graph
 from ...format.tensor_type import TensorType
 from ...link.events import Event, Free, View
+from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
+from ...torch_private.operators import OpOverload
 from ..eager.instructions import Instruction, InstructionCompiler, Slots
+from ..eager.part import InstructionPart
 from .artefacts import Function
 from .segments import Segment, views_to
+from .times import Run
+from .workspaces import made_up
 
 _NO_DATA = torch.device("meta")
 
@@ -125,6 +130,35 @@ class SegmentCall:
                 f"{self._name}: a compiled result is {described(result)}, the file declares {kind}"
                 "\n  use engine='eager', or plan again with the installed version of torch"
             )
+
+
+class Interpretation:
+    """Runs segments of a step by the interpreter, on artificial data."""
+
+    def __init__(
+        self, graph: Graph, operators: Mapping[str, OpOverload], device: torch.device, constants: Constants
+    ) -> None:
+        self._graph, self._device = graph, device
+        self._compiler = InstructionCompiler(graph, operators, device, constants)
+
+    def of(self, segment: Segment) -> Callable[[], Run]:
+        """Return a function that prepares a run of the segment."""
+        instructions = self._compiler.instructions(interpreted(self._graph, segment))
+        part = InstructionPart(instructions, instructions)
+
+        def prepared() -> Run:
+            slots = self._compiler.slots()
+            for owner in segment.reads:
+                if slots[owner] is None:
+                    slots[owner] = made_up(empty(self._graph.values[owner].type, self._device))
+
+            def run() -> Slots:
+                part.run(slots)
+                return slots
+
+            return run
+
+        return prepared
 
 
 def _copy(tensor: torch.Tensor, kind: TensorType, device: torch.device) -> torch.Tensor:

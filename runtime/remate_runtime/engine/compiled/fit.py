@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Any, NamedTuple
 
@@ -21,9 +21,11 @@ from ...format.tensor_type import TensorType
 from ...link.simulator import Account, simulate
 from ..compiled_step import LinkedStep
 from .artefacts import Artefacts
+from .calls import Interpretation
+from .cuts import cut_places
 from .exact import exact
 from .graphs import SegmentGraph, segment_graph
-from .layouts import free_to_lie, held_outside
+from .layouts import channels_last, free_to_lie, held_outside
 from .live_ranges import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
@@ -49,9 +51,9 @@ class FittedSegments(NamedTuple):
 def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], artefacts: Artefacts) -> FittedSegments:
     """Choose the segments of a step.
 
-    While the predicted peak exceeds the budget, the segment at the peak is split: between blocks, then within a block,
-    down to single operations, which are interpreted. The result exceeds the budget only if an interpreted operation
-    does.
+    While the predicted peak exceeds the budget, the segment at the peak is split once, where `cuts` predicts that its
+    parts keep the budget. A part that exceeds it nevertheless is interpreted. So each operation is compiled at most
+    twice. The result exceeds the budget only if an interpreted operation does.
 
     Args:
         step: The step.
@@ -63,6 +65,7 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
     held = min(step.budget, simulate(step.linked).peak)
     segments = planning.merged(together(step.linked.graph, rows, held))
     whole: int | None = None
+    parts: set[Segment] = set()  # of split segments
     while True:
         sections = planning.planned(segments)
         predicted = predict(step.linked, sections, left, artefacts)
@@ -70,11 +73,38 @@ def fit(step: LinkedStep, rows: Sequence[Sequence[Piece]], left: Sequence[int], 
         whole = account.peak if whole is None else whole
         place = predicted.where[account.peak_at] if account.peak > step.budget else None
         if place is None or not segments[place[0]][place[1]].compiled:
-            return FittedSegments(tuple(map(tuple, sections)), account, whole)
+            fitted = FittedSegments(tuple(map(tuple, sections)), account, whole)
+            return _with_faster(planning, fitted, step, left, artefacts)
         section, at = place
         worst = segments[section][at]
         _log.info("%d bytes predicted, the budget is %d: %s is split", account.peak, step.budget, planning.name(worst))
-        segments[section][at : at + 1] = planning.split(worst)
+        excess = account.peak - step.budget
+        split = [worst._replace(compiled=False)] if worst in parts else planning.split(sections[section][at], excess)
+        parts.update(split)
+        segments[section][at : at + 1] = split
+
+
+def _with_faster(
+    planning: _Planning, fitted: FittedSegments, step: LinkedStep, left: Sequence[int], artefacts: Artefacts
+) -> FittedSegments:
+    """Interpret the segments that are faster so, as far as the step keeps the budget."""
+    slower, limit = planning.slower(fitted.sections), max(step.budget, fitted.account.peak)
+    while slower:
+        rows = [[planned.segment for planned in section] for section in fitted.sections]
+        segments = [[part._replace(compiled=part.compiled and part not in slower) for part in row] for row in rows]
+        sections = planning.planned(segments)
+        predicted = predict(step.linked, sections, left, artefacts)
+        account = predicted.account
+        if account.peak <= limit:
+            _log.info("%d segments are faster where they are interpreted", len(slower))
+            changed = FittedSegments(tuple(map(tuple, sections)), account, fitted.whole)
+            return _with_faster(planning, changed, step, left, artefacts)
+        place = predicted.where[account.peak_at]
+        worst = None if place is None else segments[place[0]][place[1]]._replace(compiled=True)
+        if worst not in slower:
+            break
+        slower.discard(worst)
+    return fitted
 
 
 def together(graph: Graph, rows: Sequence[Sequence[Piece]], peak: int) -> list[list[Piece]]:
@@ -102,6 +132,7 @@ class _Planning:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
         self._graphs: dict[tuple[Any, ...], SegmentGraph] = {}
         self._free = free_to_lie(self._graph)
+        self._images = channels_last(self._graph, self._free) if artefacts.device.type == "cpu" else {}
         self._exact = exact(step.linked)
 
     def name(self, part: Segment) -> str:
@@ -129,9 +160,9 @@ class _Planning:
         types = tuple((owner, layouts[owner]) for owner in part.reads if owner in layouts)
         key = part, types, tuple(owner for owner in part.makes if owner in free)
         if key not in self._graphs:
-            self._graphs[key] = segment_graph(
-                self._graph, part, self._step.operators, layouts, free, self._artefacts.device
-            )
+            images = {owner: kind for owner, kind in self._images.items() if owner in free}
+            chosen, device = [owner for owner in free if owner not in images], self._artefacts.device
+            self._graphs[key] = segment_graph(self._graph, part, self._step.operators, layouts, chosen, device, images)
         return self._graphs[key]
 
     def planned(self, sections: list[list[Segment]]) -> list[list[Planned]]:
@@ -143,10 +174,11 @@ class _Planning:
 
     def _attempt(self, sections: list[list[Segment]]) -> list[list[Planned]] | None:
         free = self._free - held_outside(self._graph, (part for row in sections for part in row if not part.compiled))
-        # Segments that read such tensors are compiled later, when their layouts are known.
-        independent = [part for row in sections for part in row if part.compiled and free.isdisjoint(part.reads)]
-        self._artefacts.prepare(self._about(part, {}, free) for part in independent)
-        layouts: dict[int, TensorType] = {}
+        layouts = {owner: kind for owner, kind in self._images.items() if owner in free}
+        # Segments that read tensors whose layout Inductor chooses are compiled later, when the layouts are known.
+        unknown = free.difference(layouts)
+        independent = [part for row in sections for part in row if part.compiled and unknown.isdisjoint(part.reads)]
+        self._artefacts.prepare(self._about(part, layouts, free) for part in independent)
         planned: list[list[Planned]] = []
         for row in sections:
             planned.append([])
@@ -169,28 +201,35 @@ class _Planning:
         parts = [segment(self._graph, list(group), not blamed) for blamed, group in groups]
         return [refused._replace(compiled=False)] if all(part.compiled for part in parts) else parts
 
-    def split(self, part: Segment) -> list[Segment]:
-        """Split a segment where the fewest bytes are in memory. A single operation is interpreted instead."""
-        pieces = part.pieces
-        if len(pieces) == 1:
+    def slower(self, sections: Iterable[Iterable[Planned]]) -> set[Segment]:
+        """Return the compiled segments that are faster where they are interpreted."""
+        interpretation = None
+        slower: set[Segment] = set()
+        for segment_, function in (planned for row in sections for planned in row):
+            if function is None:
+                continue
+            if interpretation is None:
+                step, artefacts = self._step, self._artefacts
+                interpretation = Interpretation(self._graph, step.operators, artefacts.device, artefacts.constants)
+            if self._artefacts.prefers_interpreter(function, interpretation.of(segment_)):
+                slower.add(segment_)
+        return slower
+
+    def split(self, planned: Planned, excess: int) -> list[Segment]:
+        """Split a compiled segment into parts that are predicted to hold less. A single operation is interpreted.
+
+        Args:
+            planned: The segment.
+            excess: Bytes by which it exceeds the budget.
+        """
+        part, function = planned
+        if function is None or len(part.pieces) == 1:
             return [part._replace(compiled=False)]
-        levels = self._levels(part)
-        at = min(self._places(pieces), key=lambda k: (levels[k - 1], abs(k - len(pieces) / 2)))
-        return [segment(self._graph, pieces[:at], True), segment(self._graph, pieces[at:], True)]
-
-    def _places(self, pieces: Sequence[Piece]) -> Sequence[int]:
-        """Return where a segment may be cut: between its blocks, or else its operations; not near its ends if
-        possible."""
-        parts = cut(self._graph, pieces, self._step.leaves, self._exact)
-        borders = list(accumulate(len(part.pieces) for part in parts))[:-1] or range(1, len(pieces))
-        margin = len(pieces) // 5
-        return [at for at in borders if margin <= at <= len(pieces) - margin] or borders
-
-    def _levels(self, part: Segment) -> list[int]:
-        """Return the bytes in memory after each piece, of tensors that the segment produces or may free."""
-        alive, levels = set(part.dead), []
-        for piece in part.pieces:
-            alive.update(v for v in self._graph.operations[piece.event.op].writes if v is not None)
-            alive.difference_update(piece.dead)
-            levels.append(sum(self._graph.nbytes(owner) for owner in alive))
-        return levels
+        owned = frozenset(at for at, owner in enumerate(part.reads) if owner in set(part.dead))
+        peak = self._artefacts.held(function, owned).peak
+        borders = accumulate(
+            len(inner.pieces) for inner in cut(self._graph, part.pieces, self._step.leaves, self._exact)
+        )
+        places = cut_places(self._graph, part.pieces, part.dead, {*borders}, peak, peak - excess)
+        starts, ends = [0, *places], [*places, len(part.pieces)]
+        return [segment(self._graph, part.pieces[a:b], True) for a, b in zip(starts, ends, strict=True)]

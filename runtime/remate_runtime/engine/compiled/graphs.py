@@ -21,6 +21,7 @@ from .segments import Segment, views_to
 _NORMS = frozenset(("aten.native_layer_norm", "aten.native_group_norm"))
 _BATCH_NORM = "aten._native_batch_norm_legit_functional"
 _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
+NO_IMAGES: Mapping[int, TensorType] = {}
 
 
 class SegmentGraph(NamedTuple):
@@ -53,6 +54,7 @@ def segment_graph(
     layouts: Mapping[int, TensorType],
     free: Collection[int],
     device: torch.device,
+    images: Mapping[int, TensorType] = NO_IMAGES,
 ) -> SegmentGraph:
     """Return the graph of a segment.
 
@@ -66,6 +68,7 @@ def segment_graph(
         layouts: Types of the owners whose memory layout differs from the declared one.
         free: Owners whose memory layout Inductor may choose. Positions of maxima among them are bytes.
         device: The device that the segment runs on.
+        images: Types of the owners with a planned memory layout (`layouts.channels_last`).
     """
     outputs = {graph.root[value] for value in graph.outputs}
     gone = {owner for owner in segment.dead if graph.values[owner].kind == "op" and owner not in outputs}
@@ -79,7 +82,7 @@ def segment_graph(
         building.run(graph.operations[piece.event.op])
     building.fx.output(tuple(building.given(owner, owner in free) for owner in segment.makes))
     takes = tuple(layouts.get(owner, graph.values[owner].type) for owner in segment.reads)
-    gives = tuple(_given_as(graph, owner, owner in free) for owner in segment.makes)
+    gives = tuple(images.get(owner) or _given_as(graph, owner, owner in free) for owner in segment.makes)
     chosen = tuple(at for at, owner in enumerate(segment.makes) if owner in free)
     return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), takes, gives, donated, chosen)
 

@@ -161,13 +161,20 @@ def compiled(
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
     """Return Inductor's settings for a graph.
 
-    The wrapper is Python code, from which `wrapper` predicts memory. CUDA graphs would keep memory of their own. With
-    convolutions on the CPU, a sum of several gradients of an image is stored before the norm that reads it twice;
-    by default Inductor computes the sum twice, from tensors in mixed layouts.
+    The wrapper is Python code, from which `wrapper` predicts memory. CUDA graphs would keep memory of their own. For
+    gradients of convolutions on the CPU,
+
+    - images are channels-last as in forward; Inductor decides by the convolutions in a graph, and a segment of backward
+      has none;
+    - a sum of several gradients of an image is stored before the norm that reads it twice; by default Inductor computes
+      the sum twice, from tensors in mixed layouts.
     """
     plain = {"cpp_wrapper": False, "triton.cudagraphs": False}
     convolves = traced.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution_backward.default)
-    return {**plain, "realize_reads_threshold": _FEW_READS} if convolves and device.type == "cpu" else plain
+    if not convolves or device.type != "cpu":
+        return plain
+    last = torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled
+    return {**plain, "realize_reads_threshold": _FEW_READS, "force_layout_optimization": last}
 
 
 class Pooling(NamedTuple):
@@ -196,6 +203,11 @@ def has_been_compiled(tag: str) -> bool:
     """Return whether this version of torch has compiled a graph with this tag on this machine. Its cache may have been
     emptied since; then the graph is compiled again."""
     return _mark(tag).exists()
+
+
+def file_beside(tag: str, name: str) -> Path:
+    """Return the path of a file about a compiled graph, beside Inductor's cache on disk."""
+    return _mark(f"{tag}-{name}")
 
 
 def _mark(tag: str) -> Path:

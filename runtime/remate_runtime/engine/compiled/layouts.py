@@ -1,26 +1,30 @@
-"""Decides which tensors may have a different memory layout than the file declares.
+"""Decides which tensors may have a different memory layout than the file declares, and plans the layout of images.
 
-Inductor's convolutions read and write channels-last images. Inductor stores the position of a maximum in its window as
-a byte, and converts it to a position in the image for the gradient.
+On the CPU, convolutions and their gradients are fastest on channels-last images: a depthwise gradient takes a third of
+the time. Inductor chooses layouts within a segment only, so mixed layouts would meet at the borders of segments. So
+all images of a stretch of convolutions are channels-last there. On other devices Inductor chooses.
 
-A tensor that passes from one compiled segment to another keeps Inductor's layout. Tensors that the caller, an
-interpreted operation or a view accesses have the declared layout.
+Inductor stores the position of a maximum in its window as a byte, and converts it to a position in the image for the
+gradient.
+
+Tensors that the caller, an interpreted operation or a view accesses have the declared layout.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ...flat_step.graph import Graph
+from ...flat_step.graph import Graph, Op
 from ...format.tensor_type import TensorType
 from .segments import Segment, views_to
 
 _CONVOLUTIONS = ("aten.convolution", "aten.convolution_backward")
 _FLOATING = frozenset(("f64", "f32", "f16", "bf16"))
+_ONEDNN = _FLOATING - {"f64"}
 _POOLS = {"aten.max_pool2d_with_indices": 2, "aten.max_pool3d_with_indices": 3}  # by dimensions of space
 _WINDOW = 25  # elements; Inductor has no kernel for larger windows
 
@@ -48,6 +52,56 @@ def free_to_lie(graph: Graph) -> frozenset[int]:
     owners = {owner for owner in range(len(graph.values)) if graph.root[owner] == owner} - viewed
     convolves = any(op.op in _CONVOLUTIONS for op in graph.operations)
     return frozenset(owner for owner in owners if (convolves and _is_image(graph, owner)) or pool_of(graph, owner))
+
+
+def channels_last(graph: Graph, free: Collection[int]) -> dict[int, TensorType]:
+    """Return the channels-last types of the images that convolutions read or produce, or that are connected to these by
+    operations on images.
+
+    Args:
+        graph: The step.
+        free: Owners that may have a different layout (`free_to_lie`).
+    """
+    images = {owner for owner in free if _is_convolved(graph, owner)}
+    neighbours: dict[int, set[int]] = {owner: set() for owner in images}
+    reached: list[int] = []
+    for op in graph.operations:
+        together = images.intersection(graph.root[value] for value in _images_of(op))
+        for owner in together:
+            neighbours[owner] |= together
+        if op.op in _CONVOLUTIONS:
+            reached += together
+    stretch: set[int] = set()
+    while reached:
+        owner = reached.pop()
+        if owner not in stretch:
+            stretch.add(owner)
+            reached += neighbours[owner] - stretch
+    return {owner: _channels_last(graph.values[owner].type) for owner in sorted(stretch)}
+
+
+def _images_of(op: Op) -> list[int]:
+    """Return the values of an operation that may be images: not a convolution's weight or its gradient."""
+    if op.view:
+        return []
+    if op.op not in _CONVOLUTIONS:
+        return [*op.reads, *(value for value in op.writes if value is not None)]
+    arguments = op.args[:1] if op.op == _CONVOLUTIONS[0] else op.args[:2]
+    return [value for value in (*(argument.value for argument in arguments), op.writes[0]) if value is not None]
+
+
+def _is_convolved(graph: Graph, owner: int) -> bool:
+    """Return whether a tensor is a dense image of a dtype that oneDNN convolves."""
+    kind = graph.values[owner].type
+    return _is_image(graph, owner) and kind.dtype in _ONEDNN and kind.nbytes == replace(kind, strides=None).nbytes
+
+
+def _channels_last(kind: TensorType) -> TensorType:
+    strides, size = [0] * len(kind.shape), 1
+    for dim in (1, *range(len(kind.shape) - 1, 1, -1), 0):
+        strides[dim] = size
+        size *= kind.shape[dim]
+    return replace(kind, strides=tuple(strides))
 
 
 def _is_part(graph: Graph, value: int) -> bool:
