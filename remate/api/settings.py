@@ -8,6 +8,7 @@ from remate_runtime.format import GRADIENTS, Gradients, Settings
 
 from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import CaptureError, DimsError, UnknownNameError
+from ..splits.windows import HEAD
 from ..strategy import effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES
 from .options import PlanOptions
@@ -43,9 +44,21 @@ def settings_of(options: PlanOptions, budget: str = "") -> Settings:
             differentiate=tuple(options.differentiate or ()),
             live=options.live_paths,
             **paging,
+            split=_permitted(options),
             device=options.device or "",
         )
     )
+
+
+def _permitted(options: PlanOptions) -> str:
+    """Return what may be split. Raise UnknownNameError for another word, BudgetError where nothing is split."""
+    if options.split is None:
+        return ""
+    if options.split != HEAD:
+        raise UnknownNameError(f"split cannot be {options.split!r}\n  hint: split={HEAD!r} (--split {HEAD})")
+    if options.disk_budget or options.host_budget:
+        raise BudgetError("a schedule pages or splits\n  hint: leave out split, or disk_budget and host_budget")
+    return HEAD
 
 
 def _text(number: str | int | None) -> str:
@@ -75,6 +88,13 @@ def checked(settings: Settings) -> Settings:
 def pages(settings: Settings) -> bool:
     """Whether values may be paged."""
     return bool(settings.disk_budget or settings.host_budget)
+
+
+def refuse_pages_and_splits(settings: Settings, what: str) -> None:
+    """Raise BudgetError if settings have a budget of pages, or permit splits. what: names of options."""
+    refuse_paging(settings, f"{what} do not support paging")
+    if settings.split:
+        raise BudgetError(f"{what} do not support splits\n  hint: remove split, or give budget='60%'")
 
 
 def refuse_paging(settings: Settings, what: str) -> None:
