@@ -103,7 +103,8 @@ class InfeasibleError(RemateError):
             )
         if split is not None:
             other += (
-                f", or let the loss head run in tiles (split='head'): the floor is {split} bytes ({size(split)}) then"
+                f", or let the loss head run in tiles, split='head' (--split head): the floor is {split} bytes "
+                f"({size(split)}) then"
             )
         if estimated:
             other += (

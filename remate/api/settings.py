@@ -55,9 +55,11 @@ def _permitted(options: PlanOptions) -> str:
     if options.split is None:
         return ""
     if options.split != HEAD:
-        raise UnknownNameError(f"split cannot be {options.split!r}\n  hint: split={HEAD!r} (--split {HEAD})")
+        raise UnknownNameError(
+            f"split={str(options.split)[:80]!r} is unknown\n  hint: write split={HEAD!r}, or remove it"
+        )
     if options.disk_budget or options.host_budget:
-        raise BudgetError("a schedule pages or splits\n  hint: leave out split, or disk_budget and host_budget")
+        raise BudgetError("split does not support paging\n  hint: remove split, or disk_budget and host_budget")
     return HEAD
 
 
@@ -75,6 +77,8 @@ def checked(settings: Settings) -> Settings:
             parse_speed(settings.bandwidth)
         if settings.device:
             refuse_paging(settings, f"device={settings.device!r} does not support paging")
+    if settings.split not in ("", HEAD):
+        raise UnknownNameError(f"split={settings.split[:80]!r} is unknown\n  hint: write split={HEAD!r}, or remove it")
     if settings.strategy not in PAGED_STRATEGIES:
         policy(settings.strategy)
     elif not pages(settings):

@@ -33,7 +33,12 @@ _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
 
 
 class _Tried(msgspec.Struct, frozen=True):
-    """A step with so many tiles per window; without any, the step as it is. peak: the least that was reached."""
+    """A step with so many tiles per window; without any, the step as it is.
+
+    Attributes:
+        peak: The least peak that was reached; the floor if that is over the budget.
+        time: The least time within the budget; None if nothing fits.
+    """
 
     instance: StepInstance
     tiled: TiledStep | None
@@ -137,6 +142,9 @@ class _SplitSearch:
 
     def _quick(self, instance: StepInstance, tiled: TiledStep | None, into: int) -> _Tried:
         request = Request(self.limit, self._settings.gap, QUICK)
+        if instance.floor > self.limit:
+            self._say(f"{_words(into)}: proven floor {size(instance.floor)}")
+            return _Tried(instance, tiled, into, instance.floor, None)
         try:
             found = solve(instance, request, self._policy, time_limit=self._settings.time_limit)
         except InfeasibleError as error:
@@ -147,11 +155,14 @@ class _SplitSearch:
         return _Tried(instance, tiled, into, found.peak, found.time)
 
     def _infeasible(self, tried: Sequence[_Tried]) -> InfeasibleError:
-        floor = min(candidate.instance.floor for candidate in tried)
-        smallest = min(candidate.peak for candidate in tried)
-        baseline = self._whole.baseline.peak
-        error = InfeasibleError(self.limit, smallest, floor, self._settings.strategy, None, baseline)
-        return error.at(self._step.planned, is_estimated(self._cost))
+        least = min(tried, key=lambda candidate: (candidate.peak, candidate.into))
+        floor, smallest = min(candidate.instance.floor for candidate in tried), self._whole.baseline.peak
+        try:
+            self._solved(least.instance)
+        except InfeasibleError as error:
+            smallest = error.smallest
+        figures = smallest, floor, self._settings.strategy, None, self._whole.baseline.peak
+        return InfeasibleError(self.limit, *figures).at(self._step.planned, is_estimated(self._cost))
 
 
 def _bare(step: Hierarchy, whole: StepInstance, cost: str) -> Schedule:

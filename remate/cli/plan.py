@@ -54,8 +54,8 @@ FILL = (
     "input_ids=0 attention_mask=0 labels=-100"
 )
 SPLIT = (
-    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster: the floor falls, and the "
-    "file lists gradients with another order of sums; the default budget is 60%% then"
+    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster: the floor falls, and "
+    "the file lists gradients with another order of sums; the default budget is 60%% then"
 )
 _SIZE_ONE = "; size 1 needs a file of its own, because PyTorch runs another step for it"
 

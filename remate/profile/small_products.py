@@ -8,8 +8,7 @@ The roofline model assumes well-shaped products. A tile has fewer rows, or sums 
 - A CPU core packs both matrices into its caches, which takes as long as `_CPU_RAMP` further rows, and as many further
   elements of each sum.
 
-Only the ratio to the whole product counts, so that a split has costs in proportion to those of the step. `python -m
-tools.bench.small_products` compares with the CPU.
+Only the ratio to the whole product counts, so that a split has costs in proportion to those of the step.
 """
 
 from __future__ import annotations

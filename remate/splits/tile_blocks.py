@@ -18,7 +18,7 @@ _NUMBER = re.compile(TILE + r"([0-9]+)(?=\.|$)")
 _BETWEEN = -1  # in place of the number of a tile
 
 
-class _Run(NamedTuple):
+class _TileRun(NamedTuple):
     """Consecutive operations [start, stop) of a tile, or between tiles."""
 
     tile: int
@@ -56,7 +56,7 @@ def _tiles(graph: Graph, place: InstanceSpan) -> tuple[BlockSpan, ...]:
     )
 
 
-def _runs(graph: Graph, span: range) -> list[_Run]:
+def _runs(graph: Graph, span: range) -> list[_TileRun]:
     """Return the runs of a span. What runs within a tile belongs to it."""
     numbers = [_number(graph.operations[i].id) for i in span]
     following = _BETWEEN
@@ -67,11 +67,11 @@ def _runs(graph: Graph, span: range) -> list[_Run]:
     for at in range(1, len(numbers)):
         if numbers[at] == _BETWEEN and numbers[at - 1] == after[at]:
             numbers[at] = after[at]
-    runs: list[_Run] = []
+    runs: list[_TileRun] = []
     start = span.start
     for tile, members in groupby(numbers):
         stop = start + len(list(members))
-        runs.append(_Run(tile, start, stop))
+        runs.append(_TileRun(tile, start, stop))
         start = stop
     return runs
 
@@ -81,7 +81,7 @@ def _number(name: str) -> int:
     return int(match.group(1)) if match else _BETWEEN
 
 
-def _with_gaps(runs: Sequence[_Run], cursor: int, *, backward: bool) -> list[tuple[int, int]]:
+def _with_gaps(runs: Sequence[_TileRun], cursor: int, *, backward: bool) -> list[tuple[int, int]]:
     """Return spans in which gaps and tiles alternate. Absent gaps are empty spans."""
     spans: list[tuple[int, int]] = []
     for run in runs:
