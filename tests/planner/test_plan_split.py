@@ -86,7 +86,9 @@ def baseline(name: str) -> Schedule:
 def planned(name: str, budget: str | int, **options: Any) -> Schedule:
     model, args, kwargs = built(name)
     chosen: dict[str, Any] = {"cost": "cpu", "effort": "quick", "split": "head", "progress": None, **options}
-    return remate.plan(model, args, kwargs, budget=budget, **chosen)
+    schedule = remate.plan(model, args, kwargs, budget=budget, **chosen)
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 @cache
