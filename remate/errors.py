@@ -64,6 +64,7 @@ class InfeasibleError(RemateError):
         struck: The time limit ended the search.
         holder: The operation that needs the floor.
         estimated: Workspaces are estimates, so that the floor holds for the estimates only.
+        split: The floor if loss heads are split, if that is lower.
     """
 
     def __init__(
@@ -79,7 +80,9 @@ class InfeasibleError(RemateError):
         struck: bool = False,
         holder: str = "",
         estimated: bool = False,
+        split: int | None = None,
     ) -> None:
+        self.split = split
         self._baseline, self._delivered, self.struck, self.holder = baseline, delivered, struck, holder
         self.budget, self.smallest, self.floor, self.strategy = budget, smallest, floor, strategy
         named = strategy != "auto"
@@ -97,6 +100,11 @@ class InfeasibleError(RemateError):
             other += (
                 f", or for gradients='accumulated' or 'consumed': the floor is {delivered} bytes ({size(delivered)}) "
                 "if they may be accumulated in a .grad that exists, or consumed by an optimizer in backward"
+            )
+        if split is not None:
+            other += (
+                f", or let the loss head run in tiles, split='head' (--split head): the floor is {split} bytes "
+                f"({size(split)}) then"
             )
         if estimated:
             other += (
@@ -116,11 +124,16 @@ class InfeasibleError(RemateError):
             f"ask for at least {smallest} bytes{share}{other}, or {smaller}"
         )
 
-    def at(self, sizes: str, estimated: bool = False) -> InfeasibleError:
-        """Return the error for a step that was to be planned at `sizes`, with costs that are estimates if
-        `estimated`."""
+    def at(self, sizes: str, estimated: bool = False, split: int | None = None) -> InfeasibleError:
+        """Return the error for a step that was to be planned at `sizes`.
+
+        Args:
+            sizes: The sizes as text; "" for a step of one size.
+            estimated: Its costs are estimates.
+            split: Its floor if loss heads are split, if that is lower.
+        """
         told = self.strategy, self._delivered, self._baseline
-        rest: dict[str, Any] = {"struck": self.struck, "holder": self.holder, "estimated": estimated}
+        rest: dict[str, Any] = {"struck": self.struck, "holder": self.holder, "estimated": estimated, "split": split}
         return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes, **rest)
 
 

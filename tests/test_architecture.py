@@ -40,6 +40,7 @@ PLANNER = [
     "profile",
     "partition",
     "block_templates",
+    "splits",
     "strategy",
     "standalone_graphs",
     "dims",

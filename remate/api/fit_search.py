@@ -21,8 +21,9 @@ from ..profile.devices import Device
 from ..schedule_tools.device_memory import OptimizerState, residents
 from ..strategy import QUICK, Effort, Request, Solution, StepInstance, effort_named, policy, solve
 from .options import PlanOptions
-from .plan import Progress, plan_step, prepare, schedule_of
+from .plan import Progress, plan_step, prepare
 from .unsolved import without_recomputes
+from .writing import schedule_of
 
 _MOST = 1 << 14  # what is tried where nobody gave an end
 _FINE = 64  # the largest size is found to about this part of it

@@ -34,9 +34,10 @@ from ..strategy import (
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .meant import check_meant
 from .options import SearchKeywords, options_of, takes
-from .plan import prepare, schedule_of
+from .plan import prepare
 from .progress import Progress, telling
 from .settings import settings_of
+from .writing import schedule_of
 
 
 @takes(SearchKeywords)

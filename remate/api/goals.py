@@ -16,8 +16,8 @@ from ..budget import BudgetError, parse_budget
 from ..partition.hierarchy import Hierarchy
 from ..strategy import QUICK, Candidate, effort_named, policy
 from .frontier import Sweep
-from .plan import schedule_of
 from .progress import Progress
+from .writing import schedule_of
 
 MIN, FIT = "min", "fit"
 _SPANS = (0.6, 0.3, 0.1)  # budgets to solve, as shares of the range from floor to baseline

@@ -40,6 +40,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk_budget: str | int | None = None
     host_budget: str | int | None = None
     bandwidth: str = "measured"
+    split: str | None = None
     device: str | None = None
 
     @property
@@ -75,6 +76,7 @@ class PlanKeywords(SearchKeywords, total=False):
     disk_budget: str | int | None
     host_budget: str | int | None
     bandwidth: str
+    split: str | None
     device: str | None
 
 

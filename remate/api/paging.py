@@ -24,7 +24,7 @@ def plan_paged(
     step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
 ) -> Schedule:
     """Like `plan_step`, for settings with a budget of pages. Raises BudgetError if the device cannot page there."""
-    from .plan import schedule_of
+    from .writing import schedule_of
 
     say = progress or (lambda text: None)
     graph = step.captured.graph

@@ -32,8 +32,9 @@ from ..strategy import Solution, effort_named, policy, shared_effort
 from .elsewhere import gpu_of_file, on_device
 from .frontier import Sweep
 from .options import PlanOptions
-from .plan import DEFAULTS, Progress, prepare, schedule_of
+from .plan import DEFAULTS, Progress, prepare
 from .shared_budget import SharedBudget, as_if_all
+from .writing import schedule_of
 
 
 class PartSchedules(msgspec.Struct, frozen=True):

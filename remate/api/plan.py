@@ -5,48 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-import torch
 from msgspec.structs import replace
 
-from remate_runtime.errors import RemateError
-from remate_runtime.flat_step import Graph, expand
+from remate_runtime.flat_step import Graph
 from remate_runtime.format import (
-    FORMAT,
-    PAGE_FEATURE,
-    RANKS_FEATURE,
-    REVISION,
-    VERSION,
-    Compiled,
-    Model,
     Schedule,
     Settings,
-    Solve,
-    fingerprint,
 )
-from remate_runtime.link import link, simulate
-from remate_runtime.operator_calls import needed
 from remate_runtime.support.gc_pause import gc_paused
 
-from ..block_templates.folding import fold
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
 from ..capture.differentiated import choice_text
 from ..capture.recorded import RecordedCall, called
-from ..dims.generic import prove, sized
+from ..dims.generic import sized
 from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
 from ..dims.requested_sizes import SMALLEST
 from ..errors import InfeasibleError
 from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
-from ..profile.costing import COMPILED, MEASURED, costed, costs_digest, operator_costs
+from ..profile.costing import COMPILED, costed, operator_costs
 from ..profile.devices import Device, is_estimated
-from ..schedule_tools.schema_file import SCHEMA_URL
-from ..strategy import Request, Solution, StepInstance, effort_named, policy, solve
+from ..strategy import Request, StepInstance, effort_named, policy, solve
 from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
 from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .progress import Progress, aloud, telling
-from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
+from .settings import assumed, pages, refuse_for_parts, refuse_pages_and_splits, settings_of
+from .writing import schedule_of
 
 if TYPE_CHECKING:
     from .parts import PartSchedules
@@ -143,6 +129,9 @@ def plan(
             pages.
         host_budget: Bytes that a step may page to pinned memory of the host, for a model on CUDA.
         bandwidth: Bandwidth of paging, `"2GB/s"`, or `"measured"`. Plans assume 85% of it.
+        split: `"head"` permits that loss heads run in tiles of rows, forward and backward, if that is faster. It lowers
+            the floor, and changes the order of some sums of gradients, which the schedule lists. The default budget is
+            60% then. Default: no splits.
         device: A GPU that this machine need not have, `"cuda:h100"`. The step is the one that CUDA runs there, for a
             model on the CPU or the meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
 
@@ -177,8 +166,8 @@ def _planned(
     check_budget(budget, options.slowdown)
     gpu = gpu_elsewhere(options.device)
     cost, at = cost_for(gpu, cost), options.at
-    paged = options.disk_budget is not None or options.host_budget is not None
-    default = budget is None and options.slowdown is None and (at is not None or cost == COMPILED or paged)
+    fixed = at, options.disk_budget, options.host_budget, options.split  # these need a budget
+    default = budget is None and options.slowdown is None and (cost == COMPILED or any(x is not None for x in fixed))
     if default:
         budget = DEFAULT_SHARE
     goal = goal_of(budget, options.slowdown)
@@ -189,7 +178,7 @@ def _planned(
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("at= and cost='compiled' need a budget\n  hint: add budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:
-        refuse_paging(settings, "at=, cost='compiled', budget='min' and slowdown= do not support paging")
+        refuse_pages_and_splits(settings, "at=, cost='compiled', budget='min' and slowdown=")
     if at is not None:
         from .parts import plan_at
 
@@ -266,7 +255,7 @@ def prepare(
     graph = replace(priced(traced.graph), delivered=assumed(options.gradients))
     say("finding repeated blocks")
     with gc_paused():
-        step = partition(replace(traced, graph=graph))
+        step = replace(partition(replace(traced, graph=graph)), price=priced)
     if family is None:
         return step
     step_of_sizes = sized(step, family, trace_sample_costs(family, graph, cost, priced))
@@ -299,6 +288,10 @@ def plan_step(
         from .paging import plan_paged
 
         return plan_paged(step, settings, cost, name=name, note=note, progress=progress)
+    if settings.split:
+        from .splitting import plan_split
+
+        return plan_split(step, settings, cost, name=name, note=note, progress=progress)
     instance = StepInstance(step.captured.graph, step.parts)
     limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
     request = Request(limit, settings.gap, effort_named(settings.effort))
@@ -306,91 +299,7 @@ def plan_step(
     try:
         solution = solve(instance, request, chosen, time_limit=settings.time_limit, progress=progress)
     except InfeasibleError as error:
-        raise error.at(step.planned, is_estimated(cost)) from None
+        from .splitting import floor_if_split
+
+        raise error.at(step.planned, is_estimated(cost), floor_if_split(step, cost)) from None
     return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)
-
-
-def _required(model: Model, paged: bool) -> tuple[str, ...]:
-    """Features that a reader of the file must have."""
-    return (*((PAGE_FEATURE,) if paged else ()), *((RANKS_FEATURE,) if model.ranks else ()))
-
-
-def schedule_of(
-    step: Hierarchy,
-    solution: Solution,
-    budget: int,
-    cost: str,
-    *,
-    settings: Settings | None = None,
-    compiled: Compiled | None = None,
-    name: str,
-    note: str = "",
-) -> Schedule:
-    """Convert a solution to a schedule, expand that again, and compare its peak and time with the solution.
-
-    Args:
-        step: The prepared step.
-        solution: The solution.
-        budget: The budget in bytes.
-        cost: The cost model.
-        settings: Settings to record.
-        compiled: Figures of compiled execution.
-        name: Name of the schedule.
-        note: Note for the file.
-
-    Raises:
-        RemateError: The schedule does not have the peak and time of the solution.
-    """
-    measured = operator_costs(cost) == MEASURED
-    if settings is not None and measured and step.captured.graph.device == "cpu":
-        settings = replace(settings, threads=torch.get_num_threads())
-    written_step = step.captured if step.sized is None else step.sized.generic
-    with gc_paused():
-        folded = fold(written_step, solution.recomputes, step, solution.menu, solution.pages)
-    schedule = Schedule(
-        schema=SCHEMA_URL,
-        format=FORMAT,
-        version=VERSION,
-        revision=REVISION,
-        requires=_required(folded.model, bool(solution.pages)),
-        namespaces=needed(step.captured.graph),
-        name=name,
-        note=note,
-        model=folded.model,
-        solve=Solve(
-            strategy=solution.strategy,
-            solver=solution.solver,
-            stopped_by=solution.stopped_by,
-            cost=cost,
-            profile=costs_digest(step.captured.graph) if measured else "",
-            gradients=step.captured.graph.delivered,
-            budget=budget,
-            peak=solution.peak,
-            time=solution.time,
-            baseline_peak=solution.baseline_peak,
-            baseline_time=solution.baseline_time,
-            lower_bound=None if solution.pages else solution.lower_bound,
-            gap=None if solution.pages else solution.gap,
-            compiled=compiled,
-            settings=settings,
-            parts=solution.parts,
-        ),
-        blocks=folded.blocks,
-        program=folded.program,
-        statements=folded.statements,
-        digest=step.captured.digest,
-        costs=folded.costs,
-        lanes={page.to: step.captured.graph.lanes[page.to] for page in solution.pages},
-    )
-    schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
-    with gc_paused():
-        if step.sized is not None:
-            prove(schedule, step)
-        written = expand(schedule)
-    timeline = simulate(link(written.graph, written.recomputes, written.pages))
-    if (timeline.peak, timeline.time) != (solution.peak, solution.time):
-        raise RemateError(
-            f"the schedule written has peak {timeline.peak} and time {timeline.time}, the solution {solution.peak} and "
-            f"{solution.time}\n  hint: this is a defect of remate; please report it with the model"
-        )
-    return schedule

@@ -27,7 +27,8 @@ from ..partition.hierarchy import Hierarchy
 from ..profile.costing import COMPILED
 from ..strategy import Request, StepInstance, effort_named, policy, solve
 from ..strategy.pool import CandidatePool
-from .plan import Progress, schedule_of
+from .plan import Progress
+from .writing import schedule_of
 
 ATTEMPTS = {"quick": 2, "normal": 4, "thorough": 8}  # number of plans to compile, by effort
 _CLOSE = 0.01  # share of the budget: stop if the prediction is this close

@@ -13,9 +13,9 @@ from ..profile.costing import COMPILED
 from ..schedule_tools.analysis import analyse
 from ..schedule_tools.carry import Carried, carry
 from ..schedule_tools.figures import gap, refreshed
-from .plan import schedule_of
 from .replan import requested_of
 from .unsolved import without_recomputes
+from .writing import schedule_of
 
 
 def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carried:

@@ -8,6 +8,7 @@ from remate_runtime.format import GRADIENTS, Gradients, Settings
 
 from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import CaptureError, DimsError, UnknownNameError
+from ..splits.windows import HEAD
 from ..strategy import effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES
 from .options import PlanOptions
@@ -43,9 +44,23 @@ def settings_of(options: PlanOptions, budget: str = "") -> Settings:
             differentiate=tuple(options.differentiate or ()),
             live=options.live_paths,
             **paging,
+            split=_permitted(options),
             device=options.device or "",
         )
     )
+
+
+def _permitted(options: PlanOptions) -> str:
+    """Return what may be split. Raise UnknownNameError for another word, BudgetError where nothing is split."""
+    if options.split is None:
+        return ""
+    if options.split != HEAD:
+        raise UnknownNameError(
+            f"split={str(options.split)[:80]!r} is unknown\n  hint: write split={HEAD!r}, or remove it"
+        )
+    if options.disk_budget or options.host_budget:
+        raise BudgetError("split does not support paging\n  hint: remove split, or disk_budget and host_budget")
+    return HEAD
 
 
 def _text(number: str | int | None) -> str:
@@ -62,6 +77,8 @@ def checked(settings: Settings) -> Settings:
             parse_speed(settings.bandwidth)
         if settings.device:
             refuse_paging(settings, f"device={settings.device!r} does not support paging")
+    if settings.split not in ("", HEAD):
+        raise UnknownNameError(f"split={settings.split[:80]!r} is unknown\n  hint: write split={HEAD!r}, or remove it")
     if settings.strategy not in PAGED_STRATEGIES:
         policy(settings.strategy)
     elif not pages(settings):
@@ -75,6 +92,13 @@ def checked(settings: Settings) -> Settings:
 def pages(settings: Settings) -> bool:
     """Whether values may be paged."""
     return bool(settings.disk_budget or settings.host_budget)
+
+
+def refuse_pages_and_splits(settings: Settings, what: str) -> None:
+    """Raise BudgetError if settings have a budget of pages, or permit splits. what: names of options."""
+    refuse_paging(settings, f"{what} do not support paging")
+    if settings.split:
+        raise BudgetError(f"{what} do not support splits\n  hint: remove split, or give budget='60%'")
 
 
 def refuse_paging(settings: Settings, what: str) -> None:

@@ -281,7 +281,7 @@ class _Model:
         with self._built.call.in_effect():
             causes = [
                 *digest_differences(opened.schedule, self._built.model),
-                *differences(here.schedule.model, live.model, here.graph, live.graph),
+                *differences(here.schedule.model, live.model, here.expanded.unsplit, live.graph),
             ]
             return causes or (self._beside(opened) if self.step and sound else [])
 

@@ -140,7 +140,7 @@ def _solve(
     from msgspec.structs import replace
 
     from ..api.frontier import requested_of
-    from ..api.plan import schedule_of
+    from ..api.writing import schedule_of
 
     requested = requested_of(budgets, sweep.baseline_peak)
     written: dict[int, Solution] = {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
-from remate_runtime.format import Page, named, range_text, ranged
+from remate_runtime.format import Page, Split, named, range_text, ranged
 from remate_runtime.support.plain_text import plain
 
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
@@ -52,6 +52,10 @@ DIMS = (
 FILL = (
     "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and the numbers to pad with: "
     "input_ids=0 attention_mask=0 labels=-100"
+)
+SPLIT = (
+    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster: the floor falls, and "
+    "the file lists gradients with another order of sums; the default budget is 60%% then"
 )
 _SIZE_ONE = "; size 1 needs a file of its own, because PyTorch runs another step for it"
 
@@ -109,6 +113,7 @@ def configure(commands: Any) -> None:
         default="measured",
         help="bandwidth of paging: 2GB/s, or measured (default); plans assume 85%% of it",
     )
+    parser.add_argument("--split", choices=["head"], help=SPLIT)
     add_search(parser, "limit of the search in seconds; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)
@@ -142,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     from .progress import Reporter
 
     gpu = split_device(args)
-    fixed = args.at or args.cost == COMPILED or args.disk_budget or args.host_budget
+    fixed = args.at or args.cost == COMPILED or args.disk_budget or args.host_budget or args.split
     default = args.budget is None and args.slowdown is None and bool(fixed)
     if default and not args.device_memory:
         args.budget = DEFAULT_SHARE
@@ -154,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     tell_doubts(args, gpu, target)
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
-    from ..api.settings import refuse_paging, settings_of
+    from ..api.settings import refuse_pages_and_splits, settings_of
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
@@ -164,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
     options = options_from(args)
     settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
-        refuse_paging(settings, "--at, --cost compiled, --budget min and --slowdown do not support paging")
+        refuse_pages_and_splits(settings, "--at, --cost compiled, --budget min and --slowdown")
     if args.at:
         plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE
@@ -223,12 +228,12 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(compiled.budget)}"))
     if paged := sum(len(named(one)) for one in schedule.statements if isinstance(one, Page)):
         rows.append(("paged", f"{paged:,}", "values leave the device, `remate show` lists them"))
+    rows += [("split", f"{split.into}x", f"{len(split.split)} operations run in tiles") for split in _splits(schedule)]
     if solve.lower_bound is not None:
         over = overhead(solve.lower_bound, solve.baseline_time, "no cost")
         costs = " of estimated costs" * is_estimated(solve.cost)
-        rows.append(
-            ("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no schedule of this step is faster")
-        )
+        step = "the step with these splits" if _splits(schedule) else "this step"
+        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no schedule of {step} is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
@@ -240,6 +245,10 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])
+
+
+def _splits(schedule: Schedule) -> list[Split]:
+    return [statement for statement in schedule.statements if isinstance(statement, Split)]
 
 
 def _baseline(schedule: Schedule) -> str:

@@ -40,6 +40,7 @@ _SAME = (
     "disk_budget",
     "host_budget",
     "bandwidth",
+    "split",
 )
 
 

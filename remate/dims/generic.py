@@ -215,7 +215,7 @@ def prove(schedule: Schedule, step: Hierarchy) -> None:
     """Prove that the schedule at each captured size is the step captured there. Raises RemateError for a defect."""
     assert step.sized is not None
     for sizes, captured in step.sized.trace_samples:
-        where = _other(expand(at_size(schedule, sizes)).graph, captured) if _within(schedule, sizes) else ""
+        where = _other(expand(at_size(schedule, sizes)).unsplit, captured) if _within(schedule, sizes) else ""
         if where:
             raise RemateError(
                 f"the schedule written for {spelled(sizes)} is not the step captured there: {where}\n"

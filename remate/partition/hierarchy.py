@@ -3,7 +3,7 @@ backward."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -62,12 +62,14 @@ class Hierarchy(msgspec.Struct, frozen=True):
         parts: The top level, in forward order.
         order: For each operation of `captured`, its index in the step that was partitioned.
         sized: The same for other sizes.
+        price: Adds costs to the operations of a graph, as those of the step got theirs.
     """
 
     captured: Captured
     parts: tuple[BlockSpan, ...]
     order: tuple[int, ...]
     sized: SizedStep | None = None
+    price: Callable[[Graph], Graph] | None = None
 
     @property
     def planned(self) -> str:

@@ -37,6 +37,7 @@ class Device(msgspec.Struct, frozen=True):
         kind: "cpu" or "cuda".
         link: To the other ranks.
         gpu: None for a CPU.
+        processors: Units that work on blocks of a matrix product at the same time.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Device(msgspec.Struct, frozen=True):
     launch_ns: int
     link: Link
     gpu: Gpu | None = None
+    processors: int = 1
 
 
 # Launch: a Python loop over resolved overloads issues an operation every 3 to 5 µs to a GPU.
@@ -127,29 +129,36 @@ _CPU_VECTOR = {"f64": 24e9, "f32": 48e9, "f16": 12e9, "bf16": 12e9}
 
 
 def _gpu(
-    name: str, title: str, sm: tuple[int, int], gigabytes: int, rates: _Rates, bandwidth: float, link: float
+    name: str,
+    title: str,
+    sm: tuple[int, int],
+    gigabytes: int,
+    rates: _Rates,
+    bandwidth: float,
+    link: float,
+    processors: int,
 ) -> Device:
-    gpu = Gpu(title, sm, gigabytes * 10**9)
-    return Device(name, "cuda", *rates, bandwidth, _EFFICIENCY_CUDA, _LAUNCH_CUDA, Link(_NCCL_NS, link * _NCCL), gpu)
+    gpu, between = Gpu(title, sm, gigabytes * 10**9), Link(_NCCL_NS, link * _NCCL)
+    return Device(name, "cuda", *rates, bandwidth, _EFFICIENCY_CUDA, _LAUNCH_CUDA, between, gpu, processors)
 
 
 DEVICES: dict[str, Device] = {
     device.name: device
-    for device in (
+    for device in (  # processors: streaming multiprocessors, by the data sheets and whitepapers of the architectures
         # bandwidth: 8 TB/s of HBM3e; link: NVLink 5, 900 GB/s each way
-        _gpu("b200", "NVIDIA B200", (10, 0), 180, (_BLACKWELL_MATRIX, _BLACKWELL_VECTOR), 8e12, 900e9),
+        _gpu("b200", "NVIDIA B200", (10, 0), 180, (_BLACKWELL_MATRIX, _BLACKWELL_VECTOR), 8e12, 900e9, 148),
         # bandwidth: 4.8 TB/s of HBM3e; link: NVLink 4, 450 GB/s each way
-        _gpu("h200", "NVIDIA H200", (9, 0), 141, (_HOPPER_MATRIX, _HOPPER_VECTOR), 4.8e12, 450e9),
+        _gpu("h200", "NVIDIA H200", (9, 0), 141, (_HOPPER_MATRIX, _HOPPER_VECTOR), 4.8e12, 450e9, 132),
         # bandwidth: 3.35 TB/s of HBM3 (SXM); link: NVLink 4
-        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 80, (_HOPPER_MATRIX, _HOPPER_VECTOR), 3.35e12, 450e9),
+        _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 80, (_HOPPER_MATRIX, _HOPPER_VECTOR), 3.35e12, 450e9, 132),
         # bandwidth: 2.039 TB/s of HBM2e (80 GB SXM); link: NVLink 3, 300 GB/s each way
-        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 80, (_AMPERE_MATRIX, _AMPERE_VECTOR), 2.039e12, 300e9),
+        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 80, (_AMPERE_MATRIX, _AMPERE_VECTOR), 2.039e12, 300e9, 108),
         # bandwidth: 1,008 GB/s of GDDR6X; link: PCIe 4.0 x16, 32 GB/s each way
-        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24, (_ADA_MATRIX, _ADA_VECTOR), 1.008e12, 32e9),
+        _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24, (_ADA_MATRIX, _ADA_VECTOR), 1.008e12, 32e9, 128),
         # bandwidth: 864 GB/s of GDDR6; link: PCIe 4.0 x16
-        _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9, 32e9),
+        _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9, 32e9, 142),
         # bandwidth: 320 GB/s of GDDR6; link: PCIe 3.0 x16, 16 GB/s each way
-        _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9, 16e9),
+        _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9, 16e9, 40),
         Device("cpu", "cpu", _CPU_MATRIX, _CPU_VECTOR, 12e9, (0.7, 0.5, 0.8), 2_000, _GLOO),
     )
 }

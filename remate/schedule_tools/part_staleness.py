@@ -49,7 +49,7 @@ def _of_kind(opened: Analysis, call: RecordedCall, kind: PartCalls, used: Sequen
     own = kind.call(call.model, kind.paths[0])
     with own.in_effect():
         live = capture(own.model, own.args, own.kwargs, differentiate=list(used))
-        causes = differences(planned, live.model, opened.graph, live.graph)
+        causes = differences(planned, live.model, opened.expanded.unsplit, live.graph)
     others = sorted(set(unfold_paths(planned.at)) - set(kind.paths))
     if others:
         causes.append(StalenessCause(f"calls of {', '.join(others)}", f"as of {kind.paths[0]}", "with other inputs"))

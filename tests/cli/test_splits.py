@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from .changes import change
+from .test_plan import without_numbers
 
 Remate = Callable[..., Any]
 Golden = Callable[[str, str], None]
@@ -67,3 +68,27 @@ def test_the_figures_of_the_guide(remate: Remate) -> None:
     effect = remate(*words[1:]).out.partition("effect")[2]
     assert "290 MiB  240 MiB" in effect
     assert "falls from 290 to 240 MiB" in page
+
+
+def test_planning_with_splits(remate: Remate, golden: Golden) -> None:
+    command = ("plan", "models.py:language", "--cost", "cpu", "--budget", "30%", "-o", "s.json")
+    refused = remate(*command)
+    assert refused.status == 1
+    assert "split='head' (--split head)" in refused.err
+    planned = remate(*command, "--split", "head")
+    golden("splits-plan.txt", without_numbers(str(planned)))
+    assert remate("check", "s.json", "--model", "models.py:language").status == 0
+    assert remate("run", "s.json", "--model", "models.py:language", "--steps", "2").status == 0
+    before = Path("s.json").read_bytes()
+    assert remate("replan", "s.json", "--model", "models.py:language").status == 0
+    assert Path("s.json").read_bytes() == before
+    assert remate("rebind", "s.json", "--model", "models.py:language", "-o", "bound.json").status == 0
+    assert '"into"' in Path("bound.json").read_text()
+
+
+def test_splits_need_a_budget(remate: Remate) -> None:
+    refused = remate(
+        "plan", "models.py:language", "--cost", "cpu", "--budget", "min", "--split", "head", "-o", "s.json"
+    )
+    assert refused.status == 1
+    assert "hint: remove split, or give budget" in refused.err

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 import remate_runtime
-from remate.api.plan import prepare, schedule_of
+from remate.api.plan import prepare
+from remate.api.writing import schedule_of
 from remate.partition.hierarchy import Hierarchy
 from remate.strategy import CandidatePool, Request, Solution, StepInstance, alone, policy, solve
 from remate_runtime.format import STOPPED_BY

@@ -27,7 +27,8 @@ import torch
 from torch import nn
 
 import remate
-from remate.api.plan import prepare, schedule_of
+from remate.api.plan import prepare
+from remate.api.writing import schedule_of
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy

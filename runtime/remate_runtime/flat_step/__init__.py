@@ -22,7 +22,7 @@ from .graph import (
 from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
 from .page_rules import held_outside, is_paged_gradient, is_parameter, stays
-from .splitting import FlatSplit, SplitStep, split_step
+from .splitting import FlatSplit, SplitStep, row_count, split_step
 from .statements import StatedSplit, tiles_by_id
 from .tile_writer import TILE
 
@@ -52,6 +52,7 @@ __all__ = [
     "numbers_in",
     "overwritable",
     "planned_number",
+    "row_count",
     "split_step",
     "stays",
     "tiles_by_id",

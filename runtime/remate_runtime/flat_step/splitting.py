@@ -72,6 +72,11 @@ def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: None)
         raise ScheduleError(NOT_SPLIT, message, hint="compare it with the operators of schema/rows-1.json") from error
 
 
+def row_count(graph: Graph, operations: Sequence[int]) -> int:
+    """Return the number of rows of operations that `split_step` accepts."""
+    return Rows(graph, operations).count
+
+
 def _split_step(graph: Graph, split: FlatSplit, costs: Costs) -> SplitStep:
     rows = Rows(graph, split.operations)
     if not 2 <= split.into <= rows.count:

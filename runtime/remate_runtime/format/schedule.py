@@ -217,6 +217,7 @@ class Settings(FileObject, frozen=True):
     disk_budget: str = ""  # what a step may page to the disk; "": nothing
     host_budget: str = ""  # the same of pinned memory
     bandwidth: str = ""  # of the lanes: measured, or 50GB/s
+    split: str = ""  # what may run in tiles of rows: head, the loss heads; "": nothing
 
 
 class Compiled(FileObject, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .collectives import COLLECTIVES, COMMUNICATION, WAIT
+from .rows import ROWS
 from .tables import (
     COPIED,
     DEVICES,
@@ -37,6 +38,7 @@ __all__ = [
     "PERMISSION",
     "RANDOM",
     "REFUSED",
+    "ROWS",
     "TABLES",
     "VIEWS",
     "WAIT",

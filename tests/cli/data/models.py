@@ -114,3 +114,19 @@ def wide_or_narrow():
             return (self.layer(x).relu() if x.shape[0] > 100 else self.layer(x)).pow(2).mean()
 
     return WideOrNarrow(), (torch.randn(512, 64),)
+
+
+class Language(nn.Module):
+    """A layer and a head of many words, with the loss inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(512, 32), nn.Linear(32, 32), nn.Linear(32, 512)
+
+    def forward(self, words: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(torch.tanh(self.layer(self.embedding(words)))), target)
+
+
+def language() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    torch.manual_seed(0)
+    return Language(), (torch.arange(256), torch.arange(256))

@@ -1,0 +1,180 @@
+"""Planning with splits: which windows, in how many tiles, and the fastest schedule with them or without.
+
+The number of tiles is searched: each number is expanded and costed, and a quick search plans it. The best one is then
+planned as requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.errors import ScheduleError
+from remate_runtime.format import Schedule, Settings
+from remate_runtime.support.quantities import overhead, size
+
+from ..budget import parse_budget
+from ..errors import InfeasibleError
+from ..partition.hierarchy import Hierarchy
+from ..profile.devices import is_estimated
+from ..splits.tiled_step import TiledStep, tiled_step
+from ..splits.windows import Window, head_windows
+from ..strategy import QUICK, Request, Solution, StepInstance, effort_named, policy, solve
+from .progress import Progress
+from .unsolved import without_recomputes
+
+TILES = (2, 4, 8, 16, 32, 64, 128)  # numbers of tiles that are tried
+FEWEST_ROWS = 8  # of a tile
+_AGAIN = 2  # numbers of tiles that are searched again if a quick search finds nothing that fits
+_WORSE = 2  # numbers of tiles in a row that bring nothing end the search
+
+
+class _Tried(msgspec.Struct, frozen=True):
+    """A step with so many tiles per window; without any, the step as it is.
+
+    Attributes:
+        peak: The least peak that was reached; the floor if that is over the budget.
+        time: The least time within the budget; None if nothing fits.
+    """
+
+    instance: StepInstance
+    tiled: TiledStep | None
+    into: int
+    peak: int
+    time: int | None
+
+
+def plan_split(
+    step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
+) -> Schedule:
+    """Plan a step as `plan_step` does, with splits where they help.
+
+    Args:
+        step: The result of `prepare`.
+        settings: With `split`.
+        cost: Name of the costs.
+        name: Name of the schedule.
+        note: Remark to keep in the file.
+        progress: Function that gets a line of text now and then.
+
+    Raises:
+        InfeasibleError: No schedule within the budget was found, with splits or without.
+    """
+    from .writing import schedule_of
+
+    search = _SplitSearch(step, settings, cost, progress or (lambda text: None))
+    chosen, solution = search.solution()
+    about: dict[str, Any] = {"settings": settings, "name": name, "note": note, "tiled": chosen.tiled}
+    return schedule_of(step, solution, search.limit, cost, **about)
+
+
+def floor_if_split(step: Hierarchy, cost: str) -> int | None:
+    """Return the proven floor with split loss heads, in bytes; None if no head can be split, or none is lower."""
+    windows = head_windows(step)
+    if not windows:
+        return None
+    whole = StepInstance(step.captured.graph, step.parts)
+    bare, floors = _bare(step, whole, cost), [whole.floor]
+    for into in TILES:
+        try:
+            tiled = tiled_step(bare, _numbers(windows, into), cost)
+        except ScheduleError:
+            break
+        floors.append(StepInstance(tiled.expanded.graph, tiled.blocks).floor)
+    least = min(floors)
+    return least if least < whole.floor else None
+
+
+class _SplitSearch:
+    """The search for the number of tiles."""
+
+    def __init__(self, step: Hierarchy, settings: Settings, cost: str, say: Progress) -> None:
+        self._step, self._settings, self._cost, self._say = step, settings, cost, say
+        self._whole = StepInstance(step.captured.graph, step.parts)
+        self.limit = parse_budget(settings.budget).resolve(self._whole.baseline.peak)
+        self._policy = policy(settings.strategy)
+
+    def solution(self) -> tuple[_Tried, Solution]:
+        """Return the best step and its solution.
+
+        Raises:
+            InfeasibleError: Nothing fits.
+        """
+        tried = list(self._tried())
+        fitting = [candidate for candidate in tried if candidate.time is not None]
+        # A quick search may miss what fits: the smallest peaks are searched again as requested.
+        able = sorted((c for c in tried if c.instance.floor <= self.limit), key=lambda c: (c.peak, c.into))
+        for best in [min(fitting, key=lambda c: (c.time, c.into))] if fitting else able[:_AGAIN]:
+            self._say("no split is faster" if best.tiled is None else f"chosen: {_words(best.into)}")
+            try:
+                return best, self._solved(best.instance)
+            except InfeasibleError:
+                continue
+        raise self._infeasible(tried)
+
+    def _solved(self, instance: StepInstance) -> Solution:
+        request = Request(self.limit, self._settings.gap, effort_named(self._settings.effort))
+        limits: dict[str, Any] = {"time_limit": self._settings.time_limit, "progress": self._say}
+        solution = solve(instance, request, self._policy, **limits)
+        base = self._whole.baseline
+        gap = max(0.0, (solution.time - solution.lower_bound) / max(1, base.time))
+        return replace(solution, baseline_peak=base.peak, baseline_time=base.time, gap=gap)
+
+    def _tried(self) -> Iterator[_Tried]:
+        yield self._quick(self._whole, None, 1)
+        windows, worse, best = head_windows(self._step), 0, None
+        if not windows:
+            self._say("no loss head can be split along rows")
+            return
+        bare = _bare(self._step, self._whole, self._cost)
+        for into in TILES:
+            if worse == _WORSE or all(window.rows < into * FEWEST_ROWS for window in windows):
+                return
+            tiled = tiled_step(bare, _numbers(windows, into), self._cost, self._step.price)
+            tried = self._quick(StepInstance(tiled.expanded.graph, tiled.blocks), tiled, into)
+            figure = (tried.time is None, tried.peak if tried.time is None else tried.time)
+            worse = 0 if best is None or figure < best else worse + 1
+            best = figure if best is None else min(best, figure)
+            yield tried
+
+    def _quick(self, instance: StepInstance, tiled: TiledStep | None, into: int) -> _Tried:
+        request = Request(self.limit, self._settings.gap, QUICK)
+        if instance.floor > self.limit:
+            self._say(f"{_words(into)}: proven floor {size(instance.floor)}")
+            return _Tried(instance, tiled, into, instance.floor, None)
+        try:
+            found = solve(instance, request, self._policy, time_limit=self._settings.time_limit)
+        except InfeasibleError as error:
+            self._say(f"{_words(into)}: at least {size(error.smallest)}")
+            return _Tried(instance, tiled, into, error.smallest, None)
+        more = overhead(found.time, self._whole.baseline.time, "no cost")
+        self._say(f"{_words(into)}: {more}, peak {size(found.peak)}")
+        return _Tried(instance, tiled, into, found.peak, found.time)
+
+    def _infeasible(self, tried: Sequence[_Tried]) -> InfeasibleError:
+        least = min(tried, key=lambda candidate: (candidate.peak, candidate.into))
+        floor, smallest = min(candidate.instance.floor for candidate in tried), self._whole.baseline.peak
+        try:
+            self._solved(least.instance)
+        except InfeasibleError as error:
+            smallest = error.smallest
+        figures = smallest, floor, self._settings.strategy, None, self._whole.baseline.peak
+        return InfeasibleError(self.limit, *figures).at(self._step.planned, is_estimated(self._cost))
+
+
+def _bare(step: Hierarchy, whole: StepInstance, cost: str) -> Schedule:
+    """Return the schedule of a step without a plan."""
+    from .writing import schedule_of
+
+    return schedule_of(step, without_recomputes(step.captured.graph, step.parts), whole.baseline.peak, cost, name="")
+
+
+def _numbers(windows: Sequence[Window], into: int) -> Mapping[Window, int]:
+    return {window: min(into, window.rows) for window in windows}
+
+
+def _words(into: int) -> str:
+    return "without a split" if into == 1 else f"the loss head in {into} tiles"

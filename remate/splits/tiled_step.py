@@ -1,0 +1,59 @@
+"""A step whose windows are split, with the costs of its tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from remate_runtime.flat_step import Expanded, FlatRecompute, expand
+from remate_runtime.format import SPLIT_FEATURE, Recompute, Schedule, Split
+
+from ..partition.hierarchy import BlockSpan
+from .statements import divided
+from .tile_blocks import tile_blocks
+from .tile_costs import Price, merged, tile_costs
+from .windows import Window
+
+
+class TiledStep(msgspec.Struct, frozen=True):
+    """A step whose windows are split.
+
+    Attributes:
+        expanded: The step.
+        splits: The statements of the file.
+        costs: ns of what the splits add, by block.
+        blocks: The hierarchy of the split step.
+    """
+
+    expanded: Expanded
+    splits: tuple[Split, ...]
+    costs: Mapping[str, Mapping[str, int]]
+    blocks: tuple[BlockSpan, ...]
+
+    def divided(self, recomputes: Sequence[FlatRecompute]) -> tuple[tuple[FlatRecompute, ...], tuple[Recompute, ...]]:
+        """Divide recomputations of the split step into those of the step before, and statements of the top level."""
+        return divided(self.expanded, recomputes)
+
+
+def tiled_step(bare: Schedule, windows: Mapping[Window, int], cost: str, price: Price | None = None) -> TiledStep:
+    """Return a step with split windows.
+
+    Args:
+        bare: The schedule of the step, without a plan.
+        windows: The number of tiles of each window.
+        cost: Name of the costs.
+        price: Adds costs to a graph. None: a tile costs its share of the whole operation.
+
+    Raises:
+        ScheduleError: R09x, a window cannot be split.
+    """
+    ids = [op.id for op in expand(bare).unsplit.operations]
+    splits = tuple(Split(tuple(ids[i] for i in window.operations), into) for window, into in windows.items())
+    schedule = replace(bare, statements=splits, requires=(*bare.requires, SPLIT_FEATURE))
+    expanded, costs = expand(schedule), dict[str, dict[str, int]]()
+    if price is not None:
+        costs = tile_costs(expanded, price, cost)
+        expanded = expand(replace(schedule, costs=merged(schedule.costs, costs)))
+    return TiledStep(expanded, splits, costs, tile_blocks(expanded))

@@ -1,0 +1,273 @@
+"""Plans with splits: loss heads run in tiles of rows where that is permitted, and only there."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import remate
+from remate.api.plan import prepare
+from remate.errors import InfeasibleError, UnknownNameError
+from remate.splits.tiled_step import tiled_step
+from remate.splits.windows import head_windows
+from remate.step_measurement.allocator import peak_bytes
+from remate_runtime import apply
+from remate_runtime.flat_step import TILE, expand
+from remate_runtime.format import Recompute, Schedule, Split, decode, encode
+from remate_runtime.link import link, simulate
+from tests.models import decoders
+
+pytestmark = pytest.mark.eager
+WIDTH, WORDS, ROWS = 64, 1024, 256
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    """A language model without attention, that returns its loss alone."""
+
+    def __init__(self, **loss: Any) -> None:
+        super().__init__()
+        self.embedding, self.layers = nn.Embedding(WORDS, WIDTH), nn.Sequential(*(Layer() for _ in range(3)))
+        self.head, self.loss = nn.Linear(WIDTH, WORDS, bias=False), loss
+
+    def forward(self, words: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(
+            self.head(self.layers(self.embedding(words))).view(-1, WORDS), target.view(-1), **self.loss
+        )
+
+
+class LossAlone(nn.Module):
+    """A model of `transformers` whose logits nobody wants."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        return self.model(**inputs).loss
+
+
+def words(batch: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(3)
+    shape = batch, ROWS // 4
+    return torch.randint(0, WORDS, shape), torch.randint(0, WORDS, shape)
+
+
+@cache
+def built(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, torch.Tensor]]:
+    torch.manual_seed(0)
+    if name == "plain":
+        return Model(), words(), {}
+    make = {"gpt2": decoders.gpt2, "llama": decoders.llama}[name]
+    model, args, kwargs = make(layers=2, batch=4, length=64, vocab=WORDS)
+    return LossAlone(model).eval(), args, kwargs
+
+
+@cache
+def baseline(name: str) -> Schedule:
+    model, args, kwargs = built(name)
+    return remate.plan(model, args, kwargs, budget="100%", cost="cpu", progress=None)
+
+
+def planned(name: str, budget: str | int, **options: Any) -> Schedule:
+    model, args, kwargs = built(name)
+    chosen: dict[str, Any] = {"cost": "cpu", "effort": "quick", "split": "head", "progress": None, **options}
+    schedule = remate.plan(model, args, kwargs, budget=budget, **chosen)
+    assert isinstance(schedule, Schedule)
+    return schedule
+
+
+@cache
+def refused(name: str, split: str | None) -> InfeasibleError:
+    """The refusal of a budget that nothing meets."""
+    with pytest.raises(InfeasibleError) as error:
+        planned(name, 1000, split=split)
+    return error.value
+
+
+@cache
+def smallest() -> Schedule:
+    return planned("plain", refused("plain", "head").smallest)
+
+
+def splits(schedule: Schedule) -> list[Split]:
+    return [statement for statement in schedule.statements if isinstance(statement, Split)]
+
+
+def gradients(run: nn.Module, model: nn.Module, args: Any, kwargs: Any) -> tuple[torch.Tensor, dict[str, Any]]:
+    torch.manual_seed(7)
+    loss = run(*args, **kwargs)
+    loss.backward()
+    return loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.filterwarnings("ignore:.*evaluation mode")
+@pytest.mark.parametrize("name", ["plain", "gpt2", "llama"])
+def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:
+    model, args, kwargs = built(name)
+    budget = refused(name, None).floor * 9 // 10
+    schedule = planned(name, budget)
+    assert decode(encode(schedule)) == schedule
+    assert schedule.requires == ("split",)
+    assert schedule.solve.settings is not None
+    assert schedule.solve.settings.split == "head"
+    (split,) = splits(schedule)
+    assert split.into > 1
+    assert schedule.baseline_peak_bytes == baseline(name).baseline_peak_bytes
+    assert schedule.solve.baseline_time == baseline(name).solve.baseline_time
+    expanded = expand(schedule)
+    predicted = simulate(link(expanded.graph, expanded.recomputes)).peak
+    assert predicted == schedule.peak_bytes <= budget
+    eager, ours = copy.deepcopy(model), copy.deepcopy(model)
+    applied = apply(ours, schedule, verify="never")
+    expected, computed = gradients(eager, eager, args, kwargs), gradients(applied, ours, args, kwargs)
+    names = [value.name for value in expanded.graph.values]
+    listed = {names[v] for v in (*expanded.reordered, *expanded.rounded)}
+    torch.testing.assert_close(computed[0], expected[0])
+    for parameter, gradient in expected[1].items():
+        torch.testing.assert_close(computed[1][parameter], gradient, rtol=1e-4, atol=1e-6)
+        assert parameter in listed or torch.equal(computed[1][parameter], gradient)
+    applied.zero_grad(set_to_none=True)
+
+    def step() -> None:
+        applied(*args, **kwargs).backward()
+
+    assert peak_bytes(step) <= predicted
+
+
+def test_the_measured_peak_is_the_predicted_one() -> None:
+    model, args, _ = built("plain")
+    schedule = planned("plain", "40%", cost="measured", cache=False)
+    assert splits(schedule)
+    applied = apply(copy.deepcopy(model), schedule, verify="never")
+    applied(*args).backward()
+    applied.zero_grad(set_to_none=True)
+    assert peak_bytes(lambda: applied(*args).backward()) == schedule.peak_bytes
+
+
+def test_nothing_is_split_without_permission() -> None:
+    error = refused("plain", None)
+    assert error.split is not None
+    assert error.split < error.floor
+    assert "split='head'" in str(error)
+    assert error.split == refused("plain", "head").floor
+    assert smallest().peak_bytes < error.floor  # the hint works
+
+
+def test_a_refusal_names_splits_only_if_they_help() -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
+    with pytest.raises(InfeasibleError) as error:
+        remate.plan(model, (torch.randn(64, WIDTH),), budget=1, cost="cpu", progress=None)
+    assert error.value.split is None
+    assert "split" not in str(error.value)
+
+
+def test_a_split_that_is_not_faster_is_not_taken() -> None:
+    schedule = planned("plain", "100%")
+    assert not schedule.statements
+    assert not schedule.requires
+    assert schedule.time_ns == baseline("plain").time_ns
+
+
+def test_nothing_fits_where_no_number_of_tiles_helps() -> None:
+    error = refused("plain", "head")
+    assert error.floor < refused("plain", None).floor
+    assert error.split is None
+    assert smallest().peak_bytes <= error.smallest
+
+
+def test_tiles_run_again_by_statements_of_the_top_level() -> None:
+    again = [statement for statement in smallest().statements if isinstance(statement, Recompute)]
+    assert any(TILE in name for statement in again for name in statement.recompute)
+
+
+def test_the_default_budget_is_a_share() -> None:
+    model, args, _ = built("plain")
+    schedule = remate.plan(model, args, cost="cpu", effort="quick", split="head", progress=None)
+    assert schedule.solve.settings is not None
+    assert schedule.solve.settings.budget == "60%"
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"split": "tail"}, UnknownNameError),
+        ({"budget": "min"}, remate.BudgetError),
+        ({"slowdown": "10%"}, remate.BudgetError),
+        ({"disk_budget": "1GiB"}, remate.BudgetError),
+        ({"at": "layers.*"}, remate.BudgetError),
+    ],
+)
+def test_what_does_not_go_with_splits_is_refused(options: dict[str, Any], error: type[Exception]) -> None:
+    model, args, _ = built("plain")
+    given: dict[str, Any] = {"cost": "cpu", "split": "head", "progress": None, **options}
+    with pytest.raises(error, match="split"):
+        remate.plan(model, args, **given)
+
+
+@pytest.mark.parametrize("loss", [{}, {"reduction": "sum"}, {"ignore_index": 5}, {"label_smoothing": 0.1}])
+def test_windows_of_heads(loss: dict[str, Any]) -> None:
+    step = prepare(Model(**loss), words(), cost="cpu")
+    (window,) = head_windows(step)
+    operations = [step.captured.graph.operations[i] for i in window.operations]
+    assert window.rows == ROWS
+    kinds = [op.op for op in operations]
+    assert kinds.count("aten.mm") == 3  # logits, and the gradients of both factors
+    assert {"aten._log_softmax", "aten.nll_loss_forward", "aten.nll_loss_backward"} <= set(kinds)
+
+
+def test_a_loss_with_weights_of_classes_is_not_split() -> None:
+    assert not head_windows(prepare(Model(weight=torch.rand(WORDS)), words(), cost="cpu"))
+
+
+def test_sizes_stay_open() -> None:
+    model = built("plain")[0]
+    schedule = planned("plain", "35%", dims={"words": {0: "b=1..8"}, "target": {0: "b"}})
+    assert splits(schedule)
+    applied = apply(copy.deepcopy(model), schedule, verify="never")
+    for batch in (1, 3, 8):
+        inputs = words(batch)
+        torch.testing.assert_close(applied(*inputs), model(*inputs))
+
+
+def test_tiles_are_leaves() -> None:
+    """The forward and the backward of a tile are one leaf, so that strategies plan tiles like blocks."""
+    step = prepare(Model(), words(), cost="cpu")
+    (window,) = head_windows(step)
+    tiled = tiled_step(baseline("plain"), {window: 4}, "cpu")
+    (block,) = tiled.blocks
+    leaves = list(block.leaves())
+    operations = tiled.expanded.graph.operations
+    covered = [i for leaf in leaves for i in range(*leaf.forward)]
+    covered += [i for leaf in reversed(leaves) for i in range(*leaf.backward)]
+    assert covered == list(range(len(operations)))
+    names = [{operations[i].id for span in (leaf.forward, leaf.backward) for i in range(*span)} for leaf in leaves]
+    for tile in range(4):
+        (own,) = [ids for ids in names if f"embedding~head._log_softmax{TILE}{tile}" in ids]
+        assert f"embedding~head.head.grad.mm{TILE}{tile}" in own
+        assert not any(f"{TILE}{other}." in f"{name}." for name in own for other in range(4) if other != tile)
+
+
+def test_tiles_cost_more_than_their_share() -> None:
+    step = prepare(Model(), words(), cost="cpu")
+    (window,) = head_windows(step)
+    times = []
+    for into in (2, 8, 32):
+        priced = tiled_step(baseline("plain"), {window: into}, "cpu", step.price)
+        assert all(f"{TILE}{into}" in name or f"{TILE}all" in name for costs in priced.costs.values() for name in costs)
+        times.append(sum(op.ns for op in priced.expanded.graph.operations))
+    assert baseline("plain").time_ns < times[0] < times[1] < times[2]
