@@ -178,6 +178,8 @@ def hiremate(instance: StepInstance, request: Request, context: Context) -> Prop
     planned = levels(instance, request.effort, context.deadline, request.solvers)
     instance.kept[PARTS, "hiremate", request.effort, request.solvers] = planned.solved
     root, leaves, deadline = planned.root, planned.leaves, context.deadline
+    if context.best is not None and root.least_time(deadline, request.budget) > context.bound:
+        return  # the parts cost more than the bound, and another strategy has a schedule already
 
     def ask(budget: float) -> Answer[None] | None:
         result = root.solve(deadline, budget, request.effort, gap=TIGHT, stage="root")
