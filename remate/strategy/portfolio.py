@@ -22,6 +22,7 @@ from .solver_choice import DEFAULT, Solvers, named_solvers
 TINY = 24  # forward operations up to which a search can often visit all states of a step
 MODELLED = 60  # forward operations up to which models of many stages take a few seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
+LEVELLED = 128  # forward operations up to which a tree of parts takes about half a second
 LARGE = 1000  # forward operations from which walks over states take tens of seconds
 CHAINED = 0.12  # share of the step's time: walks over states have not improved chains with a smaller gap
 PORTFOLIO = "portfolio"  # the policy of all strategies
@@ -88,10 +89,10 @@ def blocks_repeat(instance: StepInstance, request: Request, context: Context) ->
 def worth_levels(instance: StepInstance, request: Request, context: Context) -> bool:
     """Return whether a tree of parts may improve on the best schedule.
 
-    It takes half a second on a small step. Where blocks repeat, `hierarchical` has chosen among their plans already.
+    If blocks repeat, `hierarchical` has chosen among their plans already.
     """
-    fits = context.best is not None
-    return fits and small(instance, request, context) and not blocks_repeat(instance, request, context)
+    fits = context.best is not None and len(instance.problem.forward) <= LEVELLED
+    return fits and not blocks_repeat(instance, request, context)
 
 
 def no_model_fits(instance: StepInstance, request: Request, context: Context) -> bool:

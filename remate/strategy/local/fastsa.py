@@ -1,14 +1,6 @@
-"""Simulated annealing over sequences of executions (`annealing`), in any order that the reads allow, or in the given
-one.
+"""Simulated annealing over sequences of executions (`annealing`), in any order or in the given one.
 
-FastSA, a simulated annealing for tensor rematerialization (NeurIPS 2023): an execution moves, is added, or is removed;
-live bytes are updated over the slots that the change touches; a sequence is judged by its time and by its bytes over
-the budget. Differences: the first half of the changes only reorders, since the gain of an order alone costs no time; an
-array of slots replaces the segment tree, since the excess is summed over all slots instead of taking the maximum; the
-weight of the excess follows the search; some recomputations are added where the sequence is fullest; and the result is
-improved by ruin and recreate (`recreate`) at the end, which knows in-place execution.
-
-`anneal` is the same with first executions where they are: the problem of Checkmate and of Moccasin.
+`fastsa` changes the order of first executions, `anneal` keeps it: the problem of Checkmate and of Moccasin.
 """
 
 from __future__ import annotations
@@ -32,11 +24,24 @@ VISITS = 150  # visits of the effort for each change
 SMALL = 100  # operations from which a step gets all changes of the effort
 ORDERING, STARTS = 0.5, 6  # share of the changes without recomputation, and number of starts that share them
 RECOMPUTES = 3  # starts in which only recomputations change
-PAPER = "FastSA: simulated annealing for tensor rematerialization, NeurIPS 2023"
+PAPER = "A. Imanishi et al., A fast heuristic to optimize time-space tradeoff for large models (FastSA), NeurIPS 2023"
 
 
 def fastsa(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Anneal, then improve the result. If it does not fit, squeeze it."""
+    """Anneal, then improve the result. If it does not fit, squeeze it.
+
+    Source:
+        A. Imanishi, Z. Xu, M. Takagi, S. Wang, E. Castillo, "A fast heuristic to optimize time-space tradeoff for large
+        models" (FastSA), NeurIPS 2023.
+    From the paper:
+        Simulated annealing over sequences of executions in any order. An execution is added, removed or moved; bytes
+        change only in the slots that a change affects; a sequence costs its time and its bytes over the budget.
+    Differences:
+        The excess is summed over slots instead of its maximum, because the sum shows progress before the peak falls; so
+        an array of slots replaces the segment tree. The weight of the excess adapts during the search. The first half
+        of the changes only reorders, because an order costs no time. Some recomputations are added where the sequence
+        is fullest. Ruin and recreate improves the result, because it knows in-place execution.
+    """
     order, recomputes = annealed(instance, request.budget, _changes(instance, request), context.deadline.stopped)
     ordered = instance.ordered(order)
     first = yield Proposal(recomputes, order=order)
@@ -51,7 +56,16 @@ def fastsa(instance: StepInstance, request: Request, context: Context) -> Propos
 
 
 def anneal(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Anneal from several starts. Squeeze results that do not fit, and polish those that do."""
+    """Anneal from several starts. Squeeze results that do not fit, and polish those that do.
+
+    Source:
+        A. Imanishi, Z. Xu, M. Takagi, S. Wang, E. Castillo, "A fast heuristic to optimize time-space tradeoff for large
+        models" (FastSA), NeurIPS 2023.
+    From the paper:
+        As `fastsa`.
+    Differences:
+        As `fastsa`, but first executions keep the given order, because that is the problem of Checkmate and Moccasin.
+    """
     problem, rng = instance.problem, random.Random(SEED)
     for _ in range(RECOMPUTES):
         if context.deadline.stopped():

@@ -84,7 +84,15 @@ def _fewer(
 
 
 def polish_best(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Polish the best known schedule."""
+    """Polish the best known schedule.
+
+    Source:
+        No paper.
+    From the paper:
+        Nothing.
+    Differences:
+        None.
+    """
     if context.best is not None:
         order = context.best.order
         problem = instance.problem if order is None else instance.ordered(order).problem

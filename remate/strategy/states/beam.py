@@ -56,7 +56,18 @@ class _Node(NamedTuple):
 
 def beam(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Run greedy passes, then wider and wider layers, and polish what fits. If nothing fits, search under larger
-    budgets."""
+    budgets.
+
+    Source:
+        M. Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021, for the rule of evictions; L. Belady, "A
+        study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5, 1966, for known next
+        uses.
+    From the paper:
+        The order of evictions: cost of recomputation over bytes and distance.
+    Differences:
+        The distance is that of the next use, because a captured step knows its future. A beam keeps several states,
+        because one greedy pass guesses wrong.
+    """
 
     def search(budget: int) -> Proposals[int | None]:
         peaks: list[int] = []

@@ -31,6 +31,15 @@ def exact(instance: StepInstance, request: Request, context: Context) -> Proposa
 
     If nothing fits, or the search is too long, search under larger budgets. All these searches together visit as many
     states as the first search may.
+
+    Source:
+        P. E. Hart, N. J. Nilsson, B. Raphael, "A formal basis for the heuristic determination of minimum cost paths",
+        IEEE Transactions on Systems Science and Cybernetics 4, 1968.
+    From the paper:
+        A* with a consistent estimate, so the first walk that arrives is optimal.
+    Differences:
+        Items are freed only if something else would not fit, and items without a later use are freed at once, because
+        neither rule loses an optimum.
     """
     left = 2 * request.effort.states
 
