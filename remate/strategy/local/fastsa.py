@@ -6,21 +6,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..deadline import Deadline
 from ..instance import StepInstance
 from ..pool import better
-from .annealing import Annealing, Result
+from .annealing import VISITS, Annealing, Result
 from .polish import polish
 from .recreate import improved
 from .sequence import Sequence
 from .squeeze import MoveRanking, squeeze
 
 SEED = 20260101
-VISITS = 150  # visits of the effort for each change
 SMALL = 100  # operations from which a step gets all changes of the effort
 ORDERING, STARTS = 0.5, 6  # share of the changes without recomputation, and number of starts that share them
 RECOMPUTES = 3  # starts in which only recomputations change
@@ -42,7 +41,7 @@ def fastsa(instance: StepInstance, request: Request, context: Context) -> Propos
         of the changes only reorders, because an order costs no time. Some recomputations are added where the sequence
         is fullest. Ruin and recreate improves the result, because it knows in-place execution.
     """
-    order, recomputes = annealed(instance, request.budget, _changes(instance, request), context.deadline.stopped)
+    order, recomputes = annealed(instance, request.budget, _changes(instance, request), context.deadline)
     ordered = instance.ordered(order)
     first = yield Proposal(recomputes, order=order)
     best = first if first.peak <= request.budget else None
@@ -71,7 +70,7 @@ def anneal(instance: StepInstance, request: Request, context: Context) -> Propos
         if context.deadline.stopped():
             return
         tried = Annealing(problem, request.budget, rng, Sequence(problem), reorders=False)
-        tried.run(_changes(instance, request) // RECOMPUTES, context.deadline.stopped, recomputes=True)
+        tried.run(_changes(instance, request) // RECOMPUTES, context.deadline, recomputes=True)
         candidate = yield Proposal(tried.result[1])
         if candidate.peak > request.budget:
             start = tried.result[1]
@@ -85,20 +84,20 @@ def _changes(instance: StepInstance, request: Request) -> int:
     return int(request.effort.visits / VISITS * share)
 
 
-def annealed(instance: StepInstance, budget: int, changes: int, stopped: Callable[[], bool]) -> Result:
+def annealed(instance: StepInstance, budget: int, changes: int, deadline: Deadline) -> Result:
     """Return the best sequence that annealing reaches."""
     problem, rng = instance.problem, random.Random(SEED)
     each = int(ORDERING * changes / STARTS)
     best: Annealing | None = None
     for _ in range(STARTS):
         tried = Annealing(problem, budget, rng, Sequence(problem), reorders=True)
-        tried.run(each, stopped, recomputes=False)
+        tried.run(each, deadline, recomputes=False)
         best = tried if best is None or tried.best < best.best else best
-        if best.best[0] == 0 or stopped():
+        if best.best[0] == 0 or deadline.stopped():
             return best.result
     assert best is not None
     last = Annealing(problem, budget, rng, Sequence(problem, best.result[0]), reorders=True)
-    last.run(changes - STARTS * each, stopped, recomputes=True)
+    last.run(changes - STARTS * each, deadline, recomputes=True)
     return min(best, last, key=lambda annealing: annealing.best).result
 
 

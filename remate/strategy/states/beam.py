@@ -30,6 +30,7 @@ FIRST = 4  # width after the greedy passes; it grows by this factor
 OF_A_STEP = 100  # operations up to which a step gets all states of the effort; a state's time grows with the step
 FAR = 1 << 60  # ns: items that cannot be recomputed are freed last
 GREEDY = 2  # executions that a greedy pass may take, per operation of the step
+RANKED, SOURCE = 8, 12  # visits of a ranked item, and of an operation that recomputes one
 GROWS = 2.5  # least ratio of states that wider layers visit; with fewer states left they would not end
 
 
@@ -127,7 +128,7 @@ class _Beam:
         serial, depth = len(layer), 0
         heapq.heapify(queue)
         while queue and len(best_of_state) < 2 * width:
-            if self.left <= 0:
+            if self.left <= 0 or self.deadline.stopped():
                 return []
             self.left -= 1
             _, depth, _, node = heapq.heappop(queue)
@@ -229,6 +230,7 @@ class _Beam:
                 weight = space.size[k] * self._distance(k, p) ** reach
                 rough.append((bool(pending >> k & 1), (space.problem.time[f] + 1 if f >= 0 else FAR) / weight, k))
         rough.sort()
+        self.deadline.spend(RANKED * len(rough))
         exact = [(late, score * self._dearer(state, k), k) for late, score, k in rough[:SHORT]]
         return [k for _, _, k in (*sorted(exact), *rough[SHORT:])]
 
@@ -250,6 +252,7 @@ class _Beam:
         if available & requested != was:
             produced, requested = self._makers(state.point, 1 << k, available)
             time = sum(space.problem.time[g] for g in produced)
+            self.deadline.spend(SOURCE * len(produced))
             ratio = (time + 1) / (space.problem.time[f] + 1)
             self.dearer[key] = requested, available & requested, ratio
         return ratio

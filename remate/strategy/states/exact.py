@@ -23,6 +23,7 @@ from .downward import downward
 from .space import Space, State, StateMove, bits, space_of
 
 REFERENCE = "Hart, Nilsson, Raphael 1968, A formal basis for the heuristic determination of minimum cost paths"
+STATE = 400  # visits of a state
 _Step = tuple[State, int]  # the state before a move, and the operation that ran again in it, or -1
 
 
@@ -110,6 +111,7 @@ class _StateSearch:
             if state in done:
                 continue
             done.add(state)
+            deadline.spend(STATE)
             if state.point == len(self.space.points):
                 return ExactResult(self._walk(state), time, True, len(done))
             self._expand(state, held, time)
