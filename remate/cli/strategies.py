@@ -1,9 +1,12 @@
-"""`remate strategies`: list the names for `--strategy`, with a summary, the solver, requirements and the paper."""
+"""`remate strategies`: list the names for `--strategy` with solver, requirements and paper, or describe one of them."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from typing import Any
+
+import msgspec
 
 from remate_runtime.extras import require
 
@@ -20,7 +23,10 @@ _NEEDS = {
 
 
 def configure(commands: Any) -> None:
-    parser = commands.add_parser("strategies", help="list the strategies and bounds", description=__doc__)
+    parser = commands.add_parser(
+        "strategies", help="list the strategies and bounds, or describe one", description=__doc__
+    )
+    parser.add_argument("name", metavar="NAME", nargs="?", help="a strategy to describe; default: list all")
     parser.set_defaults(run=run)
 
 
@@ -29,6 +35,9 @@ def run(args: argparse.Namespace) -> int:
     from ..strategy import registry
     from ..strategy.portfolio import AUTO
 
+    if args.name is not None:
+        print(_described(registry.strategy(args.name)))
+        return exit_codes.FINE
     head = ("name", "what it does", "solver", "needs", "paper")
     tried = dict.fromkeys(step.name for step in (*AUTO.steps, *AUTO.smallest) if step.name in registry.strategy_names())
     print(table([head, *(_row(registry.strategy(name)) for name in registry.strategy_names())]))
@@ -38,6 +47,20 @@ def run(args: argparse.Namespace) -> int:
     print(f"\nauto tries {', '.join(tried)}, as far as they are needed\n")
     print(table([("bound", *head[1:]), *(_row(registry.bound(name)) for name in registry.bound_names())]))
     return exit_codes.FINE
+
+
+def _described(strategy: Any) -> str:
+    """Return what a strategy does, needs and takes from its source."""
+    from ..strategy.descriptions import SECTIONS, describe
+
+    values = msgspec.structs.astuple(describe(strategy))
+    lines = [f"{strategy.name}: {strategy.summary}"]
+    needs = ", ".join(_NEEDS[need] for need in sorted(strategy.needs))
+    facts = (("solver", strategy.solver), ("needs", needs), ("options", ", ".join(sorted(strategy.options))))
+    lines += [f"{label}: {value}" for label, value in facts if value and value != "none"]
+    for label, value in zip(SECTIONS, values, strict=True):
+        lines += ["", *textwrap.wrap(f"{label}: {value or 'not stated'}", 100)]
+    return "\n".join(lines)
 
 
 def _row(listed: Any) -> tuple[str, ...]:

@@ -7,7 +7,15 @@ from .instance import StepInstance
 
 
 def baseline(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Propose the schedule without recomputation."""
+    """Propose the schedule without recomputation.
+
+    Source:
+        No paper.
+    From the paper:
+        Nothing.
+    Differences:
+        None.
+    """
     yield Proposal(())
 
 

@@ -1,13 +1,14 @@
-"""The time limit and Ctrl-C of one call of the planner.
+"""The limits of one call of the planner: work of each strategy, seconds, Ctrl-C.
 
-By default no clock decides anything: effort is counted (`effort`), so results do not depend on the load of the machine.
-A limit in seconds is a safety net.
+By default no clock decides anything: work is counted in visits (`effort`), so results do not depend on the load of the
+machine. A limit in seconds is a safety net.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from ..interrupts import Finishing
@@ -31,6 +32,7 @@ class Deadline:
     def __init__(self, time_limit: float | None = None, progress: Callable[[str], None] | None = None) -> None:
         self.progress = progress
         self.struck = False
+        self._left = float("inf")  # visits of the current strategy or bound
         self._at = None if time_limit is None else time.monotonic() + time_limit
         self._keys = Finishing()
 
@@ -54,8 +56,26 @@ class Deadline:
         """Return the seconds left; infinite without a limit."""
         return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
 
+    @contextmanager
+    def limited(self, visits: float) -> Iterator[None]:
+        """Limit the work of one strategy or bound. It shares the limit of the strategy that runs it, if any."""
+        before = self._left
+        allowed = self._left = min(before, visits)
+        try:
+            yield
+        finally:
+            self._left = before - (allowed - self._left)
+
+    def spend(self, visits: float) -> None:
+        """Count work of the current strategy or bound."""
+        self._left -= visits
+
     def stopped(self) -> bool:
-        """Return whether to end with the best result so far."""
+        """Return whether a strategy or bound must end with its best result so far."""
+        return self.ended() or self._left <= 0
+
+    def ended(self) -> bool:
+        """Return whether the whole call must end with its best result so far."""
         if self.remaining() <= 0:
             self.struck = True
         return self.interrupted or self.struck

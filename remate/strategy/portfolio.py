@@ -22,6 +22,7 @@ from .solver_choice import DEFAULT, Solvers, named_solvers
 TINY = 24  # forward operations up to which a search can often visit all states of a step
 MODELLED = 60  # forward operations up to which models of many stages take a few seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
+LEVELLED = 128  # forward operations up to which a tree of parts takes about half a second
 LARGE = 1000  # forward operations from which walks over states take tens of seconds
 CHAINED = 0.12  # share of the step's time: walks over states have not improved chains with a smaller gap
 PORTFOLIO = "portfolio"  # the policy of all strategies
@@ -85,6 +86,15 @@ def blocks_repeat(instance: StepInstance, request: Request, context: Context) ->
     return max(shapes.values(), default=0) >= REPEATED
 
 
+def worth_levels(instance: StepInstance, request: Request, context: Context) -> bool:
+    """Return whether a tree of parts may improve on the best schedule.
+
+    If blocks repeat, `hierarchical` has chosen among their plans already.
+    """
+    fits = context.best is not None and len(instance.problem.forward) <= LEVELLED
+    return fits and not blocks_repeat(instance, request, context)
+
+
 def no_model_fits(instance: StepInstance, request: Request, context: Context) -> bool:
     return not context.fitted & {"flat", "flat-far", "staged"}
 
@@ -139,6 +149,7 @@ AUTO = Policy(
         Step("greedy", small),
         Step("recreate", small, 0.25),
         Step("flat"),
+        Step("hiremate", worth_levels),
         Step("cuts"),
         Step("passes", far_from_proof),
         Step("flat-far", far_from_proof),

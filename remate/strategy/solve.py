@@ -26,6 +26,7 @@ from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
+WORK = 2.0  # work of one strategy or bound, as a multiple of the effort's visits
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations, and this step has none",
@@ -174,7 +175,7 @@ class _Search:
     def _each(self) -> None:
         """Run strategies one by one. None sees the results of the others."""
         for name in self.policy.each:
-            if self.deadline.stopped():
+            if self.deadline.ended():
                 return
             limit = self.deadline.remaining()
             limit = None if limit == float("inf") else limit
@@ -212,7 +213,7 @@ class _Search:
 
     def _done(self) -> bool:
         best = self.context.best
-        return self.deadline.stopped() or (best is not None and best.time <= self.context.enough)
+        return self.deadline.ended() or (best is not None and best.time <= self.context.enough)
 
     def _steps(self, steps: Iterable[Step]) -> None:
         for step in steps:
@@ -224,13 +225,17 @@ class _Search:
             if lacking(self.instance, tried.needs) is not None:
                 continue
             request = _shared(self.request, step)
-            if isinstance(tried, Strategy):
-                for candidate in self._tried(tried, request, self.context):
-                    self._offer(candidate)
-                    if self._done():
-                        return
-            else:
-                self._prove(tried.prove(self.instance, request, self.context))
+            with self.deadline.limited(WORK * self.request.effort.visits):
+                if isinstance(tried, Strategy):
+                    self._run(tried, request)
+                else:
+                    self._prove(tried.prove(self.instance, request, self.context))
+
+    def _run(self, strategy: Strategy, request: Request) -> None:
+        for candidate in self._tried(strategy, request, self.context):
+            self._offer(candidate)
+            if self._done():
+                return
 
     def _tried(self, strategy: Strategy, request: Request, context: Context) -> Iterator[Candidate]:
         """Yield candidates of a strategy.
@@ -306,14 +311,15 @@ class _Search:
             if step.when is not None and not step.when(instance, request, context):
                 continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
-                for candidate in self._tried(strategy, _shared(request, step), context):
-                    offers.append(candidate)
-                    self.pool.keep(candidate)
-                    if candidate.peak <= enough or self.deadline.stopped():
-                        break
-            if offers[-1].peak <= enough or self.deadline.stopped():
+                with self.deadline.limited(WORK * request.effort.visits):
+                    for candidate in self._tried(strategy, _shared(request, step), context):
+                        offers.append(candidate)
+                        self.pool.keep(candidate)
+                        if candidate.peak <= enough or self.deadline.ended():
+                            break
+            if offers[-1].peak <= enough or self.deadline.ended():
                 break
-        if not self.deadline.stopped():  # otherwise it depends on the clock
+        if not self.deadline.ended():  # otherwise it depends on the clock
             cache[key] = offers
         return offers
 

@@ -18,3 +18,16 @@ def test_lists_everything_that_can_be_named(remate: Remate) -> None:
     assert "Rockmate, ICML 2023" in outcome.out
     tried = next(line for line in outcome.out.splitlines() if line.startswith("auto tries"))
     assert "hierarchical" in tried
+
+
+def test_the_command_describes_a_strategy(remate: Remate) -> None:
+    outcome = remate("strategies", "moccasin")
+    assert outcome.status == 0
+    assert "Source: B. Bartan" in outcome.out
+    assert "Differences: " in outcome.out
+
+
+def test_the_command_refuses_an_unknown_name(remate: Remate) -> None:
+    outcome = remate("strategies", "nothing")
+    assert outcome.status == 2
+    assert "no strategy 'nothing'" in outcome.err

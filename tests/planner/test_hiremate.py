@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from remate.api.plan import prepare
 from remate.partition.hierarchy import BlockSpan
 from remate.partition.leaf_graph import leaf_graph
 from remate.partition.partitioning import partition
-from remate.strategy import QUICK, Deadline, Request, Solvers, StepInstance, policy, solve, with_solvers
+from remate.strategy import AUTO, QUICK, Context, Deadline, Request, Solvers, StepInstance, policy, solve, with_solvers
 from remate.strategy.blocks.block_plan import simulated_plan
 from remate.strategy.chain.chain import segment_blocks
 from remate.strategy.levels import h_partition as h_partitions
 from remate.strategy.levels import hiremate as module
 from remate.strategy.levels import tree as trees
 from remate.strategy.levels.h_partition import h_partition
-from remate.strategy.levels.hiremate import Levels
+from remate.strategy.levels.hiremate import Levels, hiremate
 from remate.strategy.levels.level_model import LevelModel
 from remate.strategy.levels.node_solvers import smaller
 from remate.strategy.levels.tree import Node, tree
@@ -22,6 +24,7 @@ from remate.strategy.problem import Problem
 from remate_runtime.flat_step import Graph
 from remate_runtime.link import link, simulate
 
+from ..models import ZOO
 from .strategy_graphs import random_graph, transformer
 from .synthetic import layers
 from .test_online import chain
@@ -195,3 +198,26 @@ def test_nodes_offer_what_has_the_least_peak() -> None:
     least = list(smaller(LevelModel(Problem(leaf.graph), parts), Deadline(), QUICK))[-1]
     peak = simulated_plan(leaf, least)
     assert min(plan.backward_peak for plan in about.offer(inner).plans) <= peak.backward_peak
+
+
+def test_auto_uses_the_tree_of_parts_where_blocks_do_not_repeat() -> None:
+    """A U-Net: `auto` without the tree of parts ends at a slower schedule."""
+    model, args, kwargs = ZOO["unet"].build()
+    step = prepare(model, args, kwargs, "h200")
+    instances = [StepInstance(step.captured.graph, step.parts) for _ in range(2)]
+    request = Request(int(0.7 * instances[0].baseline.peak))
+    without = replace(AUTO, steps=tuple(step for step in AUTO.steps if step.name != "hiremate"))
+    levelled, flat = (solve(known, request, chosen) for known, chosen in zip(instances, (AUTO, without), strict=True))
+    assert levelled.strategy.startswith("hiremate")
+    assert levelled.time < flat.time
+
+
+def test_no_proposals_where_the_parts_are_proven_to_cost_too_much() -> None:
+    instance = StepInstance(random_graph(6, 60))
+    request = Request(int(0.7 * instance.baseline.peak), effort=QUICK)
+    known = solve(instance, request, policy("greedy"))
+    best = instance.judged(known.recomputes, "greedy")
+    least = Levels(instance, Deadline(), QUICK).root.least_time(Deadline(), request.budget)
+    for bound, proposes in ((int(least) - 1, False), (int(least) + 1, True)):
+        proposals = hiremate(instance, request, Context(Deadline(), bound, best=best))
+        assert (next(proposals, None) is not None) == proposes

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from remate.strategy.descriptions import describe
+from remate.strategy.registry import STRATEGIES, strategy
 from remate_runtime.format import load
 from remate_runtime.support.quantities import size
 
@@ -226,6 +228,15 @@ def _percent(value: float) -> str:
     return f"{value:.3g}" if value >= 1e-9 else "0"
 
 
+def strategies() -> Table:
+    """Each strategy of remate: its source, what follows it, and what differs."""
+    rows = [["strategy", "source", "from the paper", "differences, and why"]]
+    for name in STRATEGIES:
+        about = describe(strategy(name))
+        rows.append([f"`{name}`", about.source, about.from_paper, about.differences])
+    return rows
+
+
 def _text(name: str, at: int = 0, head: list[str] | None = None) -> Callable[[], Table]:
     """A table of a text file unchanged, or with another head."""
 
@@ -243,6 +254,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "peers": peers,
     "suite": suite,
     "instances": instances,
+    "strategies": strategies,
     "integrations": _text("integrations.txt", 0, ["loop", "bitwise", "peak of a step", "budget", "baseline"]),
     "integrations-ranks": _text("integrations.txt", 1),
     "gradients": _text("gradients.txt"),

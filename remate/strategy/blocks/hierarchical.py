@@ -15,7 +15,18 @@ OFFERED = 4  # plans of a repeated block that a file offers beside those in use
 
 
 def hierarchical(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Choose among plans of the blocks."""
+    """Choose among plans of the blocks.
+
+    Source:
+        J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML
+        2025.
+    From the paper:
+        Plans of a block are computed once for all equal blocks, and an integer program chooses one plan per instance.
+    Differences:
+        One level of blocks, because most models repeat one block. Prices of retained bytes replace the paper's grid of
+        budgets, because they reach every useful plan with fewer solves. The program counts bytes beside the blocks as
+        the simulator does, and orders equal instances, which removes symmetry.
+    """
     selection = block_selection(instance, request.effort, context.deadline)
     outcome = yield from feedback(
         request, context, lambda budget: selection.ask(context.deadline, budget, request.effort, gap=TIGHT)

@@ -23,7 +23,15 @@ Segment = tuple[tuple[int, int], tuple[int, int]]  # ranges of forward and backw
 
 
 def checkpoint_blocks(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Checkpoint the fewest first blocks that fit the budget, or all of them if none fits."""
+    """Checkpoint the fewest first blocks that fit the budget, or all of them if none fits.
+
+    Source:
+        `torch.utils.checkpoint`, as it is mostly used.
+    From the paper:
+        Each repeated block of the model is a segment that runs again as a whole.
+    Differences:
+        The number of segments is the least that fits the budget, because users would search for it by hand.
+    """
     problem, segments = instance.problem, _blocks(instance.blocks)
     low, high = 0, len(segments)  # invariant: `high` blocks are the answer unless fewer fit
     while low < high and not context.deadline.stopped():
@@ -37,8 +45,18 @@ def checkpoint_blocks(instance: StepInstance, request: Request, context: Context
 
 
 def chen(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Divide the step into segments that retain about equal bytes, in several numbers of segments; the last segment
-    is kept."""
+    """Divide the step into segments that retain about equal bytes, in several numbers of segments; the last segment is
+    kept.
+
+    Source:
+        T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training deep nets with sublinear memory cost", arXiv:1604.06174, 2016.
+    From the paper:
+        Algorithm 3: segments of about equal bytes; the square root of the number of layers is among the numbers of
+            segments.
+    Differences:
+        Several numbers of segments are tried, because the budget is given and not the number. Values that other
+        segments read are kept.
+    """
     for chain in chains_of(instance):
         yield from _of_equal_bytes(chain, context)
 

@@ -18,8 +18,17 @@ NEAR = 2  # number of schedules slightly over the budget that are squeezed into 
 
 
 def rockmate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Run Rotor over blocks with plans of their own, squeeze schedules slightly over the budget, and polish the
-    best."""
+    """Run Rotor over blocks with plans of their own, squeeze schedules slightly over the budget, and polish the best.
+
+    Source:
+        X. Zhao, T. Le Hellard, L. Eyraud-Dubois, J. Gusak, O. Beaumont, "Rockmate: an efficient, fast, automatic and
+        generic tool for re-materialization in PyTorch", ICML 2023.
+    From the paper:
+        Rotor's dynamic program in which each block may run by one of several plans that recompute inside its backward.
+    Differences:
+        The retention model plans blocks, not Checkmate, because it takes less time. Lean plans by greedy search are
+        added for the smallest budgets. The last stage may be cut in two at the loss. Results are squeezed and polished.
+    """
     problem, budget, deadline = instance.problem, request.budget, context.deadline
     plans, chain = _plans(instance, request, context), chain_of(instance)
     best: list[Candidate] = []

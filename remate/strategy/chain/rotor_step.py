@@ -60,7 +60,18 @@ class Programme:
 
 
 def rotor(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Propose optimal persistent schedules of the chains, corrected by the simulator's figures."""
+    """Propose optimal persistent schedules of the chains, corrected by the simulator's figures.
+
+    Source:
+        O. Beaumont, L. Eyraud-Dubois, J. Herrmann, A. Joly, A. Shilova, "Optimal checkpointing for heterogeneous
+        chains: how to train deep neural networks with limited memory", Inria RR-9302, 2019 (ACM TOMS 2024).
+    From the paper:
+        The dynamic program of Theorem 1, which is optimal among persistent schedules of a chain.
+    Differences:
+        Bytes beside the chain depend on the stage, and the first run of a stage costs nothing, because every schedule
+        has it. Values that reach far are kept or computed again from the inputs, because real steps are not chains. The
+        simulator corrects the budget.
+    """
     yield from programmed(instance, request, context, [(chain, None) for chain in chains_of(instance)])
 
 

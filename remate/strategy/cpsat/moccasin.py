@@ -74,7 +74,22 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 def moccasin(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Minimise the excess first, then the time within the budget. Raises MissingExtraError without OR-Tools."""
+    """Minimise the excess first, then the time within the budget.
+
+    Source:
+        B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, "Moccasin: Efficient tensor rematerialization for neural
+        networks", ICML 2023.
+    From the paper:
+        The constraint program of retention intervals with a given order, at most two intervals per operation, and two
+        phases, solved by CP-SAT.
+    Differences:
+        Effort is CP-SAT's deterministic time with one worker and a fixed seed, because results must not depend on the
+        machine; the paper allows 30 minutes on the clock. Workspace, pinned results and tangents are added, because
+        real steps have them. Larger steps than the effort can solve are refused.
+
+    Raises:
+        MissingExtraError: OR-Tools is not installed.
+    """
     require("the strategy moccasin", "cpsat")
     if len(instance.graph.operations) > LARGEST:
         raise NotApplicableError(

@@ -23,7 +23,7 @@ from ...errors import NotApplicableError
 from ...partition.canonical import exports, form, readers_of, storages
 from ...partition.hierarchy import BlockSpan
 from ...partition.leaf_graph import leaf_graph
-from ..base import PARTS, Candidate, Context, Proposal, Proposals, Request, Strategy
+from ..base import BASELINE, PARTS, Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..blocks.block_plan import simulated_plan
 from ..blocks.block_selection import BlockSelection
 from ..deadline import Deadline
@@ -170,14 +170,30 @@ def hiremate(instance: StepInstance, request: Request, context: Context) -> Prop
     """Solve the root's program under the budget, corrected by the simulator, and polish the best result.
 
     A step that is no larger than a leaf is also solved whole by Checkmate's program, as in the paper, if it is small
-    enough.
+    enough. If another strategy already has a schedule, Checkmate's program is skipped, and nothing is proposed if the
+    relaxed root program proves that the parts cost more than the bound.
+
+    Source:
+        J. Gusak et al., "HiRemate: Hierarchical approach for efficient re-materialization of neural networks", ICML
+        2025.
+    From the paper:
+        A tree of small parts; plans of the leaves; an integer program per node (H-ILP) up to the root; a choice of
+        solver per level; the H-Partition (`tree=graph`); equal parts are solved once.
+    Differences:
+        The retention model solves leaves unless another solver is named, because Checkmate's program takes longer.
+        Prices of retained bytes replace a grid of budgets in these two models. The tree has the modules of the model by
+        default, because these repeat. The simulator corrects the root. In a tree of more than two levels, one plan per
+        leaf is also chosen directly, because an inner node offers only a few combinations.
     """
+    rival = context.best is not None and context.best.strategy.split("+")[0] not in (HIREMATE.name, BASELINE)
     leaf = request.solvers.leaf in (DEFAULT.leaf, "checkmate") and len(instance.problem.forward) <= LARGEST
-    if leaf and checkmate_fits(instance, request):
+    if leaf and not rival and checkmate_fits(instance, request):
         yield from checkmate(instance, request, context)
     planned = levels(instance, request.effort, context.deadline, request.solvers)
     instance.kept[PARTS, "hiremate", request.effort, request.solvers] = planned.solved
     root, leaves, deadline = planned.root, planned.leaves, context.deadline
+    if rival and root.least_time(deadline, request.budget) > context.bound:
+        return
 
     def ask(budget: float) -> Answer[None] | None:
         result = root.solve(deadline, budget, request.effort, gap=TIGHT, stage="root")

@@ -285,6 +285,13 @@ class LevelModel:
         shared = sum(size[s] / self.unit * m.hold[c, s] for c, s in m.hold if c == first)
         return self._inner(m, [(first, j) for j in range(first + 1)]) + shared
 
+    def least_time(self, deadline: Deadline, limit: float) -> float:
+        """Return a lower limit in ns of the step's time in any solution under `limit` bytes, by the relaxation."""
+        self.engine.set_cost(self._time)
+        self.engine.set_bounds(self._limit, np.array([0.0]), np.array([limit / self.unit]))
+        result = self.engine.solve(deadline, stage="relaxation", relax=True)
+        return self.problem.baseline_time + result.objective * self.percent
+
     def solve(
         self, deadline: Deadline, limit: float, effort: Effort, *, price: float = 0.0, gap: float = 0.0, stage: str = ""
     ) -> Result:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from remate_runtime.flat_step import FlatRecompute
 
+from ..deadline import Deadline
 from ..problem import Problem
 from .sequence import GAP, Sequence
 
@@ -24,6 +25,8 @@ MOVES = 0.7  # share of the changes that move an execution, if the order may cha
 ADD, TAKE, SHIFT = 0.4, 0.65, 0.8  # cumulated shares of changes of recomputations; the rest replaces one
 # Shares of added recomputations: that free memory at some slot; of these, at the fullest slot; before the next reader.
 AIMED, PEAK, NEXT = 0.7, 0.5, 0.7
+VISITS = 150  # work of a change
+CHECK = 1000  # changes between checks of the deadline
 TRIES = 8  # random slots or operations that are tried
 Undo = Callable[[], None]
 # Order of first executions, and recomputations by positions in it.
@@ -48,13 +51,17 @@ class Annealing:
         self.extra: list[int] = []  # operations that execute more than once, one entry for each further execution
         self.best, self.result = (sequence.over(budget), sequence.time), sequence.result()
 
-    def run(self, changes: int, stopped: Callable[[], bool], *, recomputes: bool) -> None:
+    def run(self, changes: int, deadline: Deadline, *, recomputes: bool) -> None:
         """Try a number of changes while the temperature falls. recomputes: whether operations may run again."""
         sequence, rng, (over, time) = self.sequence, self.rng, self.best
         hot, cold = HOT[recomputes], COLD[recomputes]
         weight = WEIGHT / (max(1, self.budget) * GAP)
         for n in range(changes):
-            if self.best == (0, self.problem.baseline_time) or (not n % 1000 and stopped()):
+            if not n % CHECK:
+                if n and deadline.stopped():
+                    break
+                deadline.spend(VISITS * min(CHECK, changes - n))
+            if self.best == (0, self.problem.baseline_time):
                 break
             if recomputes and not n % STRETCH:
                 weight *= FACTOR if over else 1 / FACTOR

@@ -9,7 +9,15 @@ from .squeeze import LOCALITIES, MoveRanking, squeeze
 
 
 def greedy(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Propose one schedule for each ranking. Polish those that fit; the others show how small a peak can be."""
+    """Propose one schedule for each ranking. Polish those that fit; the others show how small a peak can be.
+
+    Source:
+        No paper.
+    From the paper:
+        Nothing.
+    Differences:
+        None.
+    """
     for locality in LOCALITIES:
         ranking = MoveRanking(locality)
         candidate = yield Proposal(

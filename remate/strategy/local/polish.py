@@ -17,6 +17,7 @@ from ..problem import Problem
 from .ledger import Ledger
 
 ROUNDS = 8
+ROUND = 40  # visits of an execution in a round
 
 # By recomputation: lives of storages before it, and the lives that it begins.
 Lives = Mapping[int, Sequence[tuple[int, int]]]
@@ -66,6 +67,7 @@ def _fewer(
     for _ in range(ROUNDS):
         if deadline.stopped():
             break
+        deadline.spend(ROUND * (len(problem.real) + len(best.recomputes)))
         dropped = _drop(problem, best, budget, worth, most)
         if not dropped:
             break
@@ -84,7 +86,15 @@ def _fewer(
 
 
 def polish_best(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Polish the best known schedule."""
+    """Polish the best known schedule.
+
+    Source:
+        No paper.
+    From the paper:
+        Nothing.
+    Differences:
+        None.
+    """
     if context.best is not None:
         order = context.best.order
         problem = instance.problem if order is None else instance.ordered(order).problem

@@ -24,7 +24,17 @@ FEWEST = 2
 
 
 def recreate(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Improve the best known schedule, or a greedy one if there is none."""
+    """Improve the best known schedule, or a greedy one if there is none.
+
+    Source:
+        G. Schrimpf, J. Schneider, H. Stamm-Wilbrandt, G. Dueck, "Record breaking optimization results using the ruin
+        and recreate principle", Journal of Computational Physics 159, 2000.
+    From the paper:
+        A part of a solution is removed, a greedy method completes it again, and improvements are kept.
+    Differences:
+        Only improvements are accepted, without the paper's threshold, because the number of rounds is small. Removed
+        parts are stretches of the forward or backward, or random recomputations.
+    """
     if context.best is None:
         yield from greedy(instance, request, context)
     if context.best is not None:

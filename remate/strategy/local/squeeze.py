@@ -22,6 +22,7 @@ from .ledger import Ledger
 from .polish import as_late_as_possible, pruned
 
 LOCALITIES = (0.0, 0.5, 1.0)  # localities of useful rankings
+TRIAL, SOURCE = 4, 8  # visits of an execution in a trial, and of an operation that a move would run again
 DEEP = 200  # most operations that run again for one storage, unless no smaller move helps
 
 
@@ -82,12 +83,14 @@ def squeeze(
         if ledger.peak <= budget or visits <= 0 or deadline.stopped():
             break
         moves = sorted(_moves(problem, ledger, worst, budget, ranking, deepest), key=lambda m: (m.score, m.storage))
+        deadline.spend(SOURCE * sum(len(m.operations) for m in moves))
         moves = [m for m in moves if (m.storage, m.step) not in refused]
         accepted = False
         for move in moves[:12]:
             trial = _insert(problem, ledger, current, move)
             after = Ledger(problem, trial)
             visits -= len(after.order)
+            deadline.spend(TRIAL * len(after.order))
             if _worst(after) < _worst(ledger):
                 current, ledger, accepted = trial, after, True
                 break

@@ -25,7 +25,16 @@ WHOLE = 1 << 20
 
 
 def flat(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Solve models with segments of several lengths."""
+    """Solve models with segments of several lengths.
+
+    Source:
+        No paper; the formulation is remate's.
+    From the paper:
+        Nothing.
+    Differences:
+        Compared with Checkmate, an operation runs again at most once per stage of a whole segment, and values that
+        cross segments are kept. So the model is linear in the size of the step.
+    """
     for length in lengths(instance):
         if not context.deadline.stopped():
             model = instance.view(flat_model, length, request.solvers.milp)

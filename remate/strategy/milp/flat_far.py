@@ -56,6 +56,14 @@ def flat_far(instance: StepInstance, request: Request, context: Context) -> Prop
 
     Neighbourhoods of solutions are skipped. They take longest and gain least here, because cells have the same form and
     the relaxation is nearly integral.
+
+    Source:
+        No paper; the formulation is remate's.
+    From the paper:
+        Nothing.
+    Differences:
+        As `flat`, but values that many segments read may be computed again in any stage, and a value that gathers many
+        others may be kept in their place.
     """
     for gather in (False, True):
         for length, model in _models(instance, context, gather):

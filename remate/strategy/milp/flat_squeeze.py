@@ -11,7 +11,15 @@ from .retention import smallest
 
 
 def flat_squeeze(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Squeeze the smallest schedule of each flat model into the budget."""
+    """Squeeze the smallest schedule of each flat model into the budget.
+
+    Source:
+        No paper.
+    From the paper:
+        Nothing.
+    Differences:
+        None.
+    """
     for length in lengths(instance):
         candidate = yield from smallest(
             instance, request, context, instance.view(flat_model, length, request.solvers.milp)

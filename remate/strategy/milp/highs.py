@@ -20,6 +20,7 @@ from ..deadline import Deadline
 
 SEED = 20260101
 CHECK = 300  # simplex iterations that one check of a search counts as; whole relaxations are solved between checks
+VISITS = 0.08  # visits of a unit of work
 EVERY = 0.5  # seconds between progress messages of one solve
 SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
@@ -169,7 +170,9 @@ class HighsModel:
         if start is not None and not relax:
             self._start(start)
         highs.run()
-        return self._result(most, relax)
+        result = self._result(most, relax)
+        deadline.spend(VISITS * result.work)
+        return result
 
     def _start(self, start: np.ndarray) -> None:
         known = np.flatnonzero(~np.isnan(start))

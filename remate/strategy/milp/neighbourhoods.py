@@ -45,6 +45,15 @@ def neighbourhoods(instance: StepInstance, request: Request, context: Context) -
     """Improve the best known schedule, or a greedy one, neighbourhood by neighbourhood.
 
     A schedule that recomputes in the forward is skipped, because the program has no variables for that.
+
+    Source:
+        P. Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998.
+    From the paper:
+        Large-neighbourhood search: a part of a solution is free, the rest is fixed, and the part is solved again.
+        Neighbourhoods grow and shrink.
+    Differences:
+        An integer program solves the part, not constraint programming, because its relaxation is strong here. Parts are
+        runs of neighbouring operations, because memory is traded between neighbours.
     """
     if context.best is None:
         yield from greedy(instance, request, context)

@@ -32,6 +32,15 @@ def staged_windows(problem: Problem, length: int, above: int) -> RecomputeWindow
 def staged(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Solve models with short segments first, as long as they are small enough.
 
+    Source:
+        P. Jain, A. Jain, A. Nrusimha, A. Gholami, P. Abbeel, K. Keutzer, I. Stoica, J. E. Gonzalez, "Checkmate:
+        Breaking the memory wall with optimal tensor rematerialization", MLSys 2020.
+    From the paper:
+        Stages, an operation that runs again in several of them, and results that are held between stages.
+    Differences:
+        A stage is a segment of the backward with several operations, and runs are limited to a few stages, because the
+        paper's model grows with the square of the step. Steps whose smallest model has over 900 variables are refused.
+
     Raises:
         NotApplicableError: All models of the step are too large.
     """

@@ -115,7 +115,18 @@ class Arena:
 
 
 def coop(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Propose the schedules of replays in an arena."""
+    """Propose the schedules of replays in an arena.
+
+    Source:
+        J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 2023.
+    From the paper:
+        All three ideas: a sliding window over addresses finds the cheapest contiguous stretch to evict, cheap and
+            expensive storages are placed from opposite ends, and results overwrite arguments in place.
+    Differences:
+        The linker chooses in-place results, for every strategy alike. The policy needs contiguous memory while it
+        decides, but the simulator judges the result by live bytes, because all strategies are compared by them. The
+        policy replays a captured step, as `dtr` does.
+    """
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Arena(instance.problem, around, budget))
 

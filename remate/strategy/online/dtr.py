@@ -86,7 +86,18 @@ class Heap:
 
 
 def dtr(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Propose the schedules of replays under h-DTR."""
+    """Propose the schedules of replays under h-DTR.
+
+    Source:
+        M. Kirisame, S. Lyubomirsky, A. Haan, J. Brennan, M. He, J. Roesch, T. Chen, Z. Tatlock, "Dynamic tensor
+        rematerialization", ICLR 2021.
+    From the paper:
+        The heuristic h-DTR with the exact evicted neighbourhood: time over bytes and staleness.
+    Differences:
+        The policy replays a captured step instead of intercepting operators, because plans are made before training. So
+        its run-time overhead is not part of the time, and storages are freed after their last read. A replay that
+        thrashes ends.
+    """
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Heap(around))
 

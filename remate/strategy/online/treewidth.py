@@ -74,7 +74,18 @@ class Path:
 
 
 def treewidth(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
-    """Propose the schedules of replays by the recursion."""
+    """Propose the schedules of replays by the recursion.
+
+    Source:
+        R. Kumar, M. Purohit, Z. Svitkina, E. Vee, J. Wang, "Efficient rematerialization for deep networks", NeurIPS
+        2019.
+    From the paper:
+        The recursion over balanced separators of a tree decomposition, with one separator held per level.
+    Differences:
+        A training step keeps its order, so the recursion computes each operation in turn. Values stay in memory until
+        the budget needs their space, because the paper has no budget. The decomposition is by minimum degree, because
+        the optimal one is hard to compute.
+    """
     separators = instance.view(separators_of)
     yield from replayed(instance, request, context, lambda _: Path(separators), lambda _: Path(separators, holds=False))
 

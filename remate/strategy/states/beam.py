@@ -30,6 +30,7 @@ FIRST = 4  # width after the greedy passes; it grows by this factor
 OF_A_STEP = 100  # operations up to which a step gets all states of the effort; a state's time grows with the step
 FAR = 1 << 60  # ns: items that cannot be recomputed are freed last
 GREEDY = 2  # executions that a greedy pass may take, per operation of the step
+RANKED, SOURCE = 8, 12  # visits of a ranked item, and of an operation that recomputes one
 GROWS = 2.5  # least ratio of states that wider layers visit; with fewer states left they would not end
 
 
@@ -56,7 +57,18 @@ class _Node(NamedTuple):
 
 def beam(instance: StepInstance, request: Request, context: Context) -> Proposals[None]:
     """Run greedy passes, then wider and wider layers, and polish what fits. If nothing fits, search under larger
-    budgets."""
+    budgets.
+
+    Source:
+        M. Kirisame et al., "Dynamic tensor rematerialization", ICLR 2021, for the rule of evictions; L. Belady, "A
+        study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 5, 1966, for known next
+        uses.
+    From the paper:
+        The order of evictions: cost of recomputation over bytes and distance.
+    Differences:
+        The distance is that of the next use, because a captured step knows its future. A beam keeps several states,
+        because one greedy pass guesses wrong.
+    """
 
     def search(budget: int) -> Proposals[int | None]:
         peaks: list[int] = []
@@ -116,7 +128,7 @@ class _Beam:
         serial, depth = len(layer), 0
         heapq.heapify(queue)
         while queue and len(best_of_state) < 2 * width:
-            if self.left <= 0:
+            if self.left <= 0 or self.deadline.stopped():
                 return []
             self.left -= 1
             _, depth, _, node = heapq.heappop(queue)
@@ -218,6 +230,7 @@ class _Beam:
                 weight = space.size[k] * self._distance(k, p) ** reach
                 rough.append((bool(pending >> k & 1), (space.problem.time[f] + 1 if f >= 0 else FAR) / weight, k))
         rough.sort()
+        self.deadline.spend(RANKED * len(rough))
         exact = [(late, score * self._dearer(state, k), k) for late, score, k in rough[:SHORT]]
         return [k for _, _, k in (*sorted(exact), *rough[SHORT:])]
 
@@ -239,6 +252,7 @@ class _Beam:
         if available & requested != was:
             produced, requested = self._makers(state.point, 1 << k, available)
             time = sum(space.problem.time[g] for g in produced)
+            self.deadline.spend(SOURCE * len(produced))
             ratio = (time + 1) / (space.problem.time[f] + 1)
             self.dearer[key] = requested, available & requested, ratio
         return ratio

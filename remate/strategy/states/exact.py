@@ -23,6 +23,7 @@ from .downward import downward
 from .space import Space, State, StateMove, bits, space_of
 
 REFERENCE = "Hart, Nilsson, Raphael 1968, A formal basis for the heuristic determination of minimum cost paths"
+STATE = 400  # visits of a state
 _Step = tuple[State, int]  # the state before a move, and the operation that ran again in it, or -1
 
 
@@ -31,6 +32,15 @@ def exact(instance: StepInstance, request: Request, context: Context) -> Proposa
 
     If nothing fits, or the search is too long, search under larger budgets. All these searches together visit as many
     states as the first search may.
+
+    Source:
+        P. E. Hart, N. J. Nilsson, B. Raphael, "A formal basis for the heuristic determination of minimum cost paths",
+        IEEE Transactions on Systems Science and Cybernetics 4, 1968.
+    From the paper:
+        A* with a consistent estimate, so the first walk that arrives is optimal.
+    Differences:
+        Items are freed only if something else would not fit, and items without a later use are freed at once, because
+        neither rule loses an optimum.
     """
     left = 2 * request.effort.states
 
@@ -101,6 +111,7 @@ class _StateSearch:
             if state in done:
                 continue
             done.add(state)
+            deadline.spend(STATE)
             if state.point == len(self.space.points):
                 return ExactResult(self._walk(state), time, True, len(done))
             self._expand(state, held, time)

@@ -1,0 +1,72 @@
+"""Limits of work: counted, nested, and kept by every strategy and bound of `auto`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+
+import pytest
+
+from remate.standalone_graphs.graph import bare_step
+from remate.strategy import AUTO, QUICK, Context, Deadline, Request, StepInstance, candidates, solve
+from remate.strategy.registry import strategy
+
+from ..standalone_graphs.dags import random_dag
+from .strategy_graphs import random_graph
+
+solving = import_module("remate.strategy.solve")  # the package has a function of this name
+ONE_SOLVE = 4e6  # visits that a solve may exceed its limit by: HiGHS cannot end at the root of a search
+
+
+def test_a_limit_ends_a_strategy_and_not_the_call() -> None:
+    deadline = Deadline()
+    with deadline.limited(100):
+        with deadline.limited(10):
+            deadline.spend(11)
+            assert deadline.stopped()
+            assert not deadline.ended()
+        assert not deadline.stopped()
+        with deadline.limited(1000):
+            deadline.spend(80)
+            assert not deadline.stopped()
+            deadline.spend(10)
+            assert deadline.stopped(), "work within a strategy counts for that strategy"
+        assert deadline.stopped()
+    assert not deadline.stopped()
+    deadline.spend(1e18)
+    assert not deadline.stopped(), "without a limit"
+
+
+def test_a_limit_in_seconds_ends_everything() -> None:
+    with Deadline(time_limit=0.0) as deadline, deadline.limited(1e9):
+        assert deadline.stopped()
+        assert deadline.ended()
+
+
+@pytest.mark.parametrize("name", ["anneal", "beam", "greedy", "recreate"])
+def test_a_strategy_ends_at_its_limit(name: str) -> None:
+    instance = bare_step(random_dag(3, 150)).whole
+    request = Request(int(0.8 * instance.baseline.peak), effort=QUICK)
+    deadline = Deadline()
+    with deadline.limited(1e3):
+        list(candidates(strategy(name), instance, request, Context(deadline, instance.baseline.time)))
+        assert deadline.stopped()
+
+
+def test_no_strategy_or_bound_of_auto_exceeds_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    over: list[float] = []
+    limited = Deadline.limited
+
+    @contextmanager
+    def recorded(self: Deadline, visits: float) -> Iterator[None]:
+        with limited(self, visits):
+            yield
+            over.append(-self._left)
+
+    monkeypatch.setattr(Deadline, "limited", recorded)
+    monkeypatch.setattr(solving, "WORK", 0.01)
+    instance = StepInstance(random_graph(5, 120))
+    solution = solve(instance, Request(int(0.7 * instance.baseline.peak), effort=QUICK), AUTO)
+    assert solution.peak <= 0.7 * instance.baseline.peak
+    assert 0 < max(over) < ONE_SOLVE, "some limit is reached, and none is exceeded by much"
