@@ -14,6 +14,15 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _Tensor: Any = torch.Tensor
 UNSEEN = frozenset({_Tensor.device.__get__, _Tensor.layout.__get__})
 """Functions that some kinds of fake tensors answer without a call of torch."""
+_METADATA = frozenset(
+    {
+        *(getattr(_Tensor, name).__get__ for name in ("shape", "dtype", "ndim", "requires_grad", "is_leaf")),
+        *(getattr(_Tensor, name) for name in ("size", "dim", "ndimension", "stride", "numel", "nelement", "__len__")),
+        *(_Tensor.is_floating_point, _Tensor.is_complex, _Tensor.is_contiguous, _Tensor.element_size),
+        *(torch.numel, torch.is_floating_point, torch.is_complex, _Tensor.storage_offset),
+    }
+)
+"""Functions that compute nothing. A cache that forward fills at its first call reads a shape once more there."""
 _CONVERSIONS: dict[Any, dict[str, Any]] = {
     _Tensor.char: {"dtype": torch.int8},
     _Tensor.cpu: {"device": torch.device("cpu")},
@@ -38,7 +47,7 @@ class SeenCalls:
     """The calls of functions of tensors in runs of forward."""
 
     def __init__(self) -> None:
-        self._first: list[tuple[Any, ...]] = []
+        self._first: list[tuple[Any, ...] | None] = []  # None: a call that computes nothing
         self._known = False  # whether a run has ended
         self._at = 0
 
@@ -49,10 +58,16 @@ class SeenCalls:
             self._first.clear()
 
     def end(self) -> bool:
-        """End a run of forward. Returns whether it made all calls of the first run."""
-        whole = not self._known or self._at == len(self._first)
+        """End a run of forward. Returns whether it made all calls of the first run that compute."""
+        whole = not self._known or self._next() == len(self._first)
         self._known = True
         return whole
+
+    def _next(self) -> int:
+        """Return the position of the next call of the first run that computes."""
+        while self._at < len(self._first) and self._first[self._at] is None:
+            self._at += 1
+        return self._at
 
     def without(self, parts: list[tuple[int, int]]) -> SeenCalls:
         """Return the calls of the first run without some ranges, in order."""
@@ -65,6 +80,10 @@ class SeenCalls:
 
     def differs(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Compare a call with the first run. Returns a description of the difference, or ""."""
+        if function in _METADATA:
+            if not self._known:
+                self._first.append(None)
+            return ""
         call = (
             getattr(function, "__qualname__", None) or str(function),
             *(word for part in (*args, kwargs) for word in _words(part, 0)),
@@ -72,7 +91,8 @@ class SeenCalls:
         if not self._known:
             self._first.append(call)
             return ""
-        at, self._at = self._at, self._at + 1
+        at = self._next()
+        self._at += 1
         before = self._first[at] if at < len(self._first) else None
         return "" if before == call else f"{_shown(before)} in one call, {_shown(call)} in the next"
 

@@ -156,3 +156,30 @@ def test_what_a_call_leaves_for_the_next_is_refused_and_the_advice_works() -> No
     applied = remate_runtime.apply(model, planned(model))
     for _ in range(3):
         assert torch.equal(applied(X), eager(X))
+
+
+SCALES: dict[torch.Size, float] = {}
+
+
+class ScaledByShape(nn.Module):
+    """Reads the shape once more at the first call, to fill a cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape not in SCALES:
+            SCALES[x.shape] = 1.0 / x.shape[0]
+        return (self.inner(x).tanh() * SCALES[x.shape]).sum()
+
+
+def test_a_cache_by_shape() -> None:
+    """Reading a shape computes nothing, so that a call without it is the same step."""
+    SCALES.clear()
+    torch.manual_seed(0)
+    model, x = ScaledByShape(), torch.rand(3, 4)
+    live = copy.deepcopy(model)
+    applied = remate_runtime.apply(model, remate.plan(model, (x,), budget="100%", cost="cpu", progress=None))
+    for _ in range(2):
+        assert torch.equal(applied(x), live(x))
