@@ -63,7 +63,8 @@ def _convnext() -> Built:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        config = ConvNextConfig(num_stages=2, hidden_sizes=[48, 96], depths=[3, 3], drop_path_rate=0.0, num_labels=100)
+        config: Any = ConvNextConfig(num_stages=2, hidden_sizes=[48, 96], depths=[3, 3], drop_path_rate=0.0)
+        config.num_labels = 100
         inputs = {"pixel_values": torch.randn(8, 3, 128, 128), "labels": torch.randint(0, 100, (8,))}
         return ConvNextForImageClassification(config).train(), (), inputs
 
