@@ -117,11 +117,13 @@ class Times(msgspec.Struct, frozen=True):
         ratio: Median over rounds of the ratio to the first function within a round.
         quartiles: Of those ratios.
         spread: Half the distance between them.
+        rounds: ns of each call, in the order of rounds.
     """
 
     median: dict[str, int]
     ratio: dict[str, float]
     quartiles: dict[str, tuple[float, float]]
+    rounds: dict[str, tuple[int, ...]]
 
     @property
     def spread(self) -> dict[str, float]:
@@ -159,6 +161,7 @@ def compare_times(
         {name: round(statistics.median(taken)) for name, taken in rounds.items()},
         {name: statistics.median(values) for name, values in ratios.items()},
         {name: _quartiles(values) for name, values in ratios.items()},
+        {name: tuple(taken) for name, taken in rounds.items()},
     )
 
 

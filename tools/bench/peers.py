@@ -6,13 +6,13 @@
 
 Peak: most bytes of a step beside parameters, buffers, inputs and optimizer state; outputs, gradients and workspace
 count. Time: CPU time of forward and backward over that of eager in the same round, so that other load affects both;
-median and interquartile range. "remate compiled at a peak" is planned with
-cost="compiled" and that peak as its budget. Not dominated: torch.compile itself on the U-Net, a close call (of nine
-rounds before these, .824 against .843 at 109 MiB and .801 at 94). torch.compile keeps the weights of convolutions as
-forward laid them out. A schedule keeps no copies of parameters and lays them out again in backward. These kernels take
-.3% of a step; the cause of the rest is unknown. torch's own automatic
-selective checkpointing (torch.distributed._tools.sac_ilp, 2.13) is not among the rows: its estimators ask for CUDA
-events ("Tried to instantiate dummy base class Event" on the CPU).
+median and interquartile range. "remate compiled at a peak" is planned with cost="compiled" and that peak as its
+budget. Ways that took turns are compared round by round: × is our time over theirs, median and quartiles; a tie
+includes 1. Not dominated: torch.compile itself on the U-Net, a close call (of nine rounds before these, .824 against
+.843 at 109 MiB and .801 at 94). torch.compile keeps the weights of convolutions as forward laid them out. A schedule
+keeps no copies of parameters and lays them out again in backward. These kernels take .3% of a step; the cause of the
+rest is unknown. torch's own automatic selective checkpointing (torch.distributed._tools.sac_ilp, 2.13) is not among
+the rows: its estimators ask for CUDA events ("Tried to instantiate dummy base class Event" on the CPU).
 """
 
 from __future__ import annotations
@@ -68,7 +68,14 @@ def measure(name: str, only: list[str], rounds: int) -> Model:
     for key, prepared in ready.items():
         low, high = times.quartiles[key]
         figures: dict[str, Any] = {"peak": prepared.peak, "predicted": prepared.predicted}
-        figures |= {"ns": times.median[key], "time": times.ratio[key], "low": low, "high": high, "rounds": rounds}
+        figures |= {
+            "ns": times.median[key],
+            "time": times.ratio[key],
+            "low": low,
+            "high": high,
+            "rounds": rounds,
+            "each": times.rounds[key],
+        }
         rows[key] = Measured(tree=tree, **figures)
     return Model(name, SUBJECTS[name].describe, where, rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import quantiles
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ _COLORS = {  # colour and dash pattern by family
     "selective": ("#bf8700", "2 2"),
     "torch.compile": (RED, ""),
     "compile over checkpoint": ("#8250df", ""),
+    "compile over selective": ("#bf3989", "2 2"),
     "remate": (GREY, "4 2"),
     "remate compiled": (BLUE, ""),
 }
@@ -31,7 +33,8 @@ _WIDTH, _HEIGHT, _COLUMNS = 900, 460, 2  # size of a panel
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     """A way to train one model. tree: the commit that was measured, with a + where files were changed. failed: why
-    there are no figures. peak, predicted: bytes. ns: of a step. time, low, high: over eager, its quartiles."""
+    there are no figures. peak, predicted: bytes. ns: of a step. time, low, high: over eager, its quartiles. each: ns of
+    the step in each round."""
 
     tree: str
     failed: str = ""
@@ -42,6 +45,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     low: float = 0.0
     high: float = 0.0
     rounds: int = 0
+    each: tuple[int, ...] = ()
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -83,15 +87,35 @@ def _table(model: Model, ways: Mapping[str, Way]) -> str:
 
 
 def _dominated(model: Model, ways: Mapping[str, Way]) -> dict[str, str]:
-    """Return for each other way whether a schedule, on any engine, needs neither more memory nor more time. Times of
-    different measurements (commits) are equal if they differ by less than 5%. The time of eager is always 1."""
+    """Return for each other way whether a schedule, on any engine, needs neither more memory nor more time.
+
+    Of two ways that took turns, the ratios of their rounds decide: it is a tie if their quartiles include 1. Times of
+    different measurements (commits) are equal if they differ by less than 5%. The time of eager is always 1.
+    """
     ours = [row for key, row in model.rows.items() if ways[key].family.startswith("remate") and not row.failed]
     dominated: dict[str, str] = {}
     for key, row in model.rows.items():
         if not ways[key].family.startswith("remate") and not row.failed:
-            beaten = any(mine.peak <= row.peak and mine.time <= row.time * _sure(key, mine, row) for mine in ours)
-            dominated[key] = "dominated" if beaten else "not dominated"
+            within = [mine for mine in ours if mine.peak <= row.peak]
+            paired = [ratios for mine in within if (ratios := paired_ratios(mine, row))]
+            beaten = any(mine.time <= row.time * _sure(key, mine, row) for mine in within)
+            dominated[key] = _verdict(min(paired, key=lambda r: r[1])) if paired else ("not ", "")[beaten] + "dominated"
     return dominated
+
+
+def paired_ratios(mine: Measured, other: Measured) -> tuple[float, float, float] | None:
+    """Return lower quartile, median and upper quartile of the ratios within rounds; None if the two did not take
+    turns."""
+    if mine.tree != other.tree or len(mine.each) < 2 or len(mine.each) != len(other.each):
+        return None
+    low, median, high = quantiles([a / b for a, b in zip(mine.each, other.each, strict=True)], method="inclusive")
+    return low, median, high
+
+
+def _verdict(ratios: tuple[float, float, float]) -> str:
+    low, median, high = ratios
+    word = "dominated" if high < 1 else "not dominated" if low > 1 else "tie"
+    return f"{word} (×{median:.3f}, {low:.3f}–{high:.3f})"
 
 
 def _sure(key: str, mine: Measured, other: Measured) -> float:

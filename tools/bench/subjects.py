@@ -49,6 +49,37 @@ def _unet() -> Built:
     return ZOO["unet"].build(width=24, depth=3, batch=4, image=128)
 
 
+def _vit() -> Built:
+    return ZOO["vit"].build(layers=6, width=256, heads=4, batch=16, image=64, patch=8)
+
+
+def _bert() -> Built:
+    return ZOO["bert"].build(layers=6, width=256, heads=4, batch=4, length=256, vocab=2048)
+
+
+def _convnext() -> Built:
+    """ConvNeXt with two of its four stages: depthwise convolutions of 7×7, norms over channels."""
+    from transformers import ConvNextConfig, ConvNextForImageClassification
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config: Any = ConvNextConfig(num_stages=2, hidden_sizes=[48, 96], depths=[3, 3], drop_path_rate=0.0)
+        config.num_labels = 100
+        inputs = {"pixel_values": torch.randn(8, 3, 128, 128), "labels": torch.randint(0, 100, (8,))}
+        return ConvNextForImageClassification(config).train(), (), inputs
+
+
+def _mamba() -> Built:
+    """Mamba with the recurrence that transformers runs on the CPU."""
+    from transformers import MambaConfig, MambaForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        config = MambaConfig(num_hidden_layers=2, hidden_size=192, state_size=8, use_cache=False, vocab_size=1024)
+        ids = torch.randint(0, 1024, (8, 64))
+        return MambaForCausalLM(config).train(), (), {"input_ids": ids, "labels": ids}
+
+
 def _resnet18() -> Built:
     """ResNet-18 as for ImageNet: widths 64 to 512, two blocks each, batch norm, in-place ReLU."""
     with torch.random.fork_rng(devices=[]):
@@ -66,6 +97,10 @@ def _resnet18() -> Built:
 
 def _of_type(kind: type[nn.Module]) -> Callable[[nn.Module], list[nn.Module]]:
     return lambda model: [m for m in model.modules() if isinstance(m, kind)]
+
+
+def _named(kind: str) -> Callable[[nn.Module], list[nn.Module]]:
+    return lambda model: [module for module in model.modules() if type(module).__name__ == kind]
 
 
 def _lists(*paths: str) -> Callable[[nn.Module], list[nn.Module]]:
@@ -89,6 +124,14 @@ SUBJECTS: dict[str, Subject] = {
         Subject("llama", "Llama, 6 layers of 256, 4×256 tokens", _llama, _lists("model.layers")),
         Subject("resnet18", "ResNet-18, 16 images of 64×64", _resnet18, _of_type(BasicBlock)),
         Subject("unet", "U-Net, 4 images of 128×128", _unet, _of_type(DoubleConv)),
+        Subject("vit", "ViT, 6 layers of 256, 16 images of 64×64", _vit, _lists("layers")),
+        Subject(
+            "bert", "BERT, 6 layers of 256, 4×256 tokens, padding mask, dropout", _bert, _lists("bert.encoder.layer")
+        ),
+        Subject(
+            "convnext", "ConvNeXt, 3+3 layers of 48 and 96, 8 images of 128×128", _convnext, _named("ConvNextLayer")
+        ),
+        Subject("mamba", "Mamba, 2 layers of 192, 8×64 tokens", _mamba, _named("MambaBlock")),
         Subject(
             "encoder_decoder",
             "T5, 4+4 layers of 256, 4×192 tokens, dropout",

@@ -63,8 +63,8 @@ def checkpointed_blocks(model: nn.Module, blocks: Sequence[nn.Module], **options
     return model
 
 
-def compiled(budget: float | None, blocks: bool = False) -> Prepare:
-    """Compile the model. `budget` is activation_memory_budget; `blocks` are checkpointed first."""
+def compiled(budget: float | None, over: Prepare = eager) -> Prepare:
+    """Compile the model. `budget` is activation_memory_budget; `over` prepares the model, for example checkpoints."""
 
     def prepare(model: nn.Module, subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
         import torch._functorch.config as functorch
@@ -75,7 +75,7 @@ def compiled(budget: float | None, blocks: bool = False) -> Prepare:
                 return compile_fx(graph, inputs)
 
         # Each model needs its own backend; otherwise models of one class would share compiled code.
-        compiled: Any = torch.compile(checkpointed(model, subject, args, kwargs) if blocks else model, backend=inductor)
+        compiled: Any = torch.compile(over(model, subject, args, kwargs), backend=inductor)
         return compiled
 
     return prepare
@@ -102,7 +102,8 @@ WAYS: dict[str, Way] = {
         f"compile-{share}": Way(f"compile, memory budget .{share // 10}", "torch.compile", compiled(share / 100))
         for share in (50, 10)
     },
-    "compile-checkpoint": Way("compile over checkpoint", "compile over checkpoint", compiled(None, blocks=True)),
+    "compile-checkpoint": Way("compile over checkpoint", "compile over checkpoint", compiled(None, checkpointed)),
+    "compile-selective": Way("compile over selective", "compile over selective", compiled(None, selective)),
     **{
         f"remate-{share}": Way(
             f"remate, {share}%", "remate", planned(share=share)
@@ -119,6 +120,7 @@ WAYS: dict[str, Way] = {
             ("compile-50", "budget .5"),
             ("compile-10", "budget .1"),
             ("compile-checkpoint", "compile over checkpoint"),
+            ("compile-selective", "compile over selective"),
             ("checkpoint", "checkpoint"),
         )
     },
