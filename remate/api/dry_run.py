@@ -19,9 +19,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from remate_runtime import apply
+from remate_runtime import apply, predicted_peak
+from remate_runtime.errors import EngineError
 from remate_runtime.flat_step import Graph, expand
-from remate_runtime.format import Schedule, output_leaves
+from remate_runtime.format import Block, Schedule, output_leaves
 from remate_runtime.link import link, simulate
 from remate_runtime.operator_calls import TORCH_DTYPES
 from remate_runtime.operators import DEVICES
@@ -30,6 +31,8 @@ from remate_runtime.staleness import tensors_of
 from ..capture.layouts import real_layouts
 from ..capture.recorded import RecordedCall
 
+ENGINES = ("eager", "arena")
+
 
 class DryRun(msgspec.Struct, frozen=True):
     """Result of a dry run.
@@ -37,7 +40,7 @@ class DryRun(msgspec.Struct, frozen=True):
     Attributes:
         operations: Number of operations that ran, with recomputations.
         peak: Peak of storages, in bytes.
-        predicted: Predicted peak without workspaces, in bytes.
+        predicted: Peak that the engine predicts without workspaces, in bytes.
         workspaces: Difference of the predicted peaks with and without workspaces, in bytes.
         gradients: Number of delivered gradients.
         state: Size of the state of a random generator on the device, in bytes.
@@ -62,28 +65,34 @@ class DryRun(msgspec.Struct, frozen=True):
         return None if difference % self.state else difference // self.state
 
 
-def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = ()) -> DryRun:
-    """Run forward and backward of a call on fake tensors, once.
+def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = (), engine: str = "eager") -> DryRun:
+    """Run forward and backward of a call whose tensors are all fake.
 
     Args:
-        call: The call. All its tensors are fake.
-        schedule: The schedule to run.
-        namespaces: Namespaces of operators that may run.
+        call: The call, on the schedule's device.
+        schedule: The schedule, of one size.
+        namespaces: Permitted operators, as in `apply`.
+        engine: One of ENGINES. Their code runs, except for kernels.
 
     Raises:
-        ExecutionError: A result differs from the file.
-        BindError: The call does not fit the schedule.
-        StaleModelError: The model has changed.
+        ExecutionError, BindError, StaleModelError: As in a real step.
+        EngineError: The engine cannot run dry, or cannot execute this schedule.
     """
-    expanded = expand(schedule)
-    bare = replace(expanded.graph, operations=tuple(replace(op, workspace=0) for op in expanded.graph.operations))
-    predicted, peak = (simulate(link(graph, expanded.recomputes)).peak for graph in (bare, expanded.graph))
+    if engine not in ENGINES:
+        raise EngineError(
+            f"engine {engine!r} cannot run dry: what it compiles or records needs the device\n"
+            f"  use engine={' or engine='.join(map(repr, ENGINES))}"
+        )
+    expanded, bare = expand(schedule), _without_workspaces(schedule)
+    peaks = (simulate(link(step.graph, step.recomputes)).peak for step in (expanded, expand(bare)))
+    workspaces = next(peaks) - next(peaks)
     resident = [*call.model.parameters(), *call.model.buffers(), *tensors_of((call.args, call.kwargs))]
     storages, cast = _Storages(expanded.graph, resident), schedule.model.autocast
     autocast = torch.autocast(schedule.model.device, TORCH_DTYPES[cast] if cast else None, enabled=bool(cast))
     mode: Any = detect_fake_mode(resident)
+    with _quiet():
+        applied = apply(call.model, bare, verify=False, namespaces=tuple(namespaces), engine=engine)
     with _quiet(), mode, real_layouts(mode):
-        applied = apply(call.model, schedule, verify=False, namespaces=tuple(namespaces))
         leaves = list(output_leaves(schedule.model.outputs))
         trained = [tensor for tensor in resident if tensor.requires_grad]
         for counted in (contextlib.nullcontext(), storages):  # the first call may also run the model's own forward
@@ -99,7 +108,17 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
     delivered = sum(gradient is not None for gradient in gradients)
     count = len(expanded.graph.operations) + len(expanded.recomputes)
     state = DEVICES["cpu"].generator_state if schedule.model.device == "cpu" else 0
-    return DryRun(count, storages.peak, predicted, peak - predicted, delivered, state)
+    return DryRun(count, storages.peak, predicted_peak(applied), workspaces, delivered, state)
+
+
+def _without_workspaces(schedule: Schedule) -> Schedule:
+    """Return the schedule with kernels that need no workspace, because none runs."""
+
+    def bare(block: Block) -> Block:
+        forward, backward = (tuple(replace(op, workspace=0) for op in part) for part in (block.forward, block.backward))
+        return replace(block, forward=forward, backward=backward)
+
+    return replace(schedule, blocks={name: bare(block) for name, block in schedule.blocks.items()})
 
 
 @contextlib.contextmanager

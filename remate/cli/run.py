@@ -28,7 +28,7 @@ _SHOWN = 8  # gradients that differ
 _BUCKETS = 2000  # of a written curve: at most four points each
 DRY = (
     "run one step without kernels, on tensors without memory: checks types, layouts, storages and the peak for the "
-    "schedule's device, which this machine need not have"
+    "schedule's device, which this machine need not have; engines eager and arena"
 )
 
 
@@ -100,10 +100,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
-    if args.device or args.engine != "eager" or args.memory_trace:
+    from ..api.dry_run import ENGINES
+
+    if args.device or args.memory_trace:
+        raise UsageError("--dry uses the device of the schedule\n  hint: remove --device and --memory-trace")
+    if args.engine not in ENGINES:
         raise UsageError(
-            "--dry uses the engine eager and the device of the schedule\n"
-            "  hint: remove --device, --engine and --memory-trace"
+            f"--dry runs the engines {' and '.join(ENGINES)}, and {args.engine} needs the device\n"
+            "  hint: remove --engine"
         )
     if schedule.model.at:
         raise UsageError(
@@ -122,13 +126,13 @@ def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
         on_device_of(schedule, RecordedCall.of(target.model, *call, target.state)) as dry_call,
         dry_call.in_effect(cast=False),
     ):
-        result = dry_run(dry_call, plain, args.allow)
+        result = dry_run(dry_call, plain, args.allow, args.engine)
     verdict = f"predicted {size(result.predicted)} ({result.peak - result.predicted:+,} bytes)"
     if result.states is not None:
         verdict = "as predicted" + (f", but for {count(result.states, 'state')} of generators" if result.states else "")
     device = plain.model.device + (f" ({plain.model.architecture})" if plain.model.architecture else "")
     say(
-        f"{args.schedule}: {result.operations:,} operations ran dry for {device}: "
+        f"{args.schedule}: {result.operations:,} operations ran dry for {device} by engine {args.engine}: "
         f"{count(result.gradients, 'gradient')}\n"
         f"peak of storages {size(result.peak)}, {verdict}; without workspaces of kernels "
         f"({size(result.workspaces)} of the predicted peak)"

@@ -19,6 +19,7 @@ from remate.capture.recorded import RecordedCall
 from remate.cli import main
 from remate.errors import CaptureError, ProfileError
 from remate.profile.devices import DEVICES, named_gpu
+from remate_runtime.engine.experimental.arena.blocks import ArenaBlock
 from remate_runtime.errors import BindError, ExecutionError
 
 pytestmark = pytest.mark.skipif(
@@ -284,15 +285,33 @@ def test_costs_of_a_gpu_for_the_step_of_a_cpu_are_reported():
     assert "costs are for a CPU" in priced_as_another("cpu", "cuda")
 
 
+@pytest.mark.parametrize("engine", ["eager", "arena"])
 @pytest.mark.parametrize("device", ["cuda:h100", None])
-def test_a_dry_run_holds_the_predicted_peak(device):
+def test_a_dry_run_holds_the_predicted_peak(device, engine):
     model, args = example()
     schedule = remate.plan(model, args, budget="100%", device=device, cost=None if device else "cpu", progress=None)
     with on_device_of(schedule, RecordedCall.of(model, args, {})) as call:
-        ran = dry_run(call, schedule)
+        ran = dry_run(call, schedule, engine=engine)
     assert ran.states == 0 if device else ran.states is not None
     assert ran.gradients == len(list(model.parameters()))
     assert all(p.grad is None and p.device.type == "cpu" for p in model.parameters())
+
+
+def test_an_arena_of_another_size_is_noticed(monkeypatch):
+    model, args = example()
+    schedule = remate.plan(model, args, budget="100%", device="cuda:h100", progress=None)
+    usual, sizes = ArenaBlock.__init__, []
+
+    def larger(self: ArenaBlock, nbytes: int, device: torch.device) -> None:
+        sizes.append(nbytes)
+        usual(self, nbytes + 1024, device)
+
+    monkeypatch.setattr(ArenaBlock, "__init__", larger)
+    with on_device_of(schedule, RecordedCall.of(model, args, {})) as call:
+        ran = dry_run(call, schedule, engine="arena")
+    assert sizes
+    assert all(sizes)
+    assert ran.peak - ran.predicted == 1024
 
 
 BUILD = """
@@ -313,7 +332,11 @@ def test_the_command_plans_checks_plans_again_and_runs_dry(tmp_path: Path, capsy
     assert main(["replan", file, "--model", target, "-o", again, "--quiet"]) == 0
     assert Path(file).read_bytes() == Path(again).read_bytes()
     assert main(["run", file, "--model", target, "--dry"]) == 0
-    assert "ran dry for cuda (sm_75)" in capsys.readouterr().out
+    assert "ran dry for cuda (sm_75) by engine eager" in capsys.readouterr().out
+    assert main(["run", file, "--model", target, "--dry", "--engine", "arena"]) == 0
+    assert "by engine arena: 8 gradients\npeak of storages 560 KiB, as predicted" in capsys.readouterr().out
+    assert main(["run", file, "--model", target, "--dry", "--engine", "compiled"]) == 2
+    assert "--dry runs the engines eager and arena" in capsys.readouterr().err
     assert main(["show", file]) == 0
     assert "cuda (sm_75, captured by rules)" in capsys.readouterr().out
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import remate
-from remate.api.dry_run import dry_run
+from remate.api.dry_run import ENGINES, dry_run
 from remate.api.elsewhere import on_device_of
 from remate.capture.recorded import RecordedCall
 from remate.errors import CaptureError
@@ -23,9 +23,10 @@ def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
     model, args, kwargs = ZOO[name].build("cpu")
     schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
     with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
-        ran = dry_run(call, schedule)
-    assert ran.peak == ran.predicted
-    assert ran.gradients == sum(p.requires_grad for p in model.parameters())
+        runs = [dry_run(call, schedule, engine=engine) for engine in ENGINES]
+    for ran in runs:
+        assert ran.peak == ran.predicted
+        assert ran.gradients == sum(p.requires_grad for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", RECURRENT)

@@ -15,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -105,6 +106,7 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         "get_device_properties": lambda device=None: _properties(capability, name, memory),
         "get_rng_state": lambda device="cuda": state.clone(),
         "set_rng_state": lambda new_state, device="cuda": None,
+        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
         "synchronize": lambda device=None: None,
         "default_generators": (torch.Generator(),),
     }
@@ -128,7 +130,5 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
 
 
 def _properties(capability: Capability, name: str, memory: int) -> Any:
-    from types import SimpleNamespace
-
     major, minor = capability
     return SimpleNamespace(name=name, major=major, minor=minor, total_memory=memory)
