@@ -41,6 +41,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     host_budget: str | int | None = None
     bandwidth: str = "measured"
     split: str | None = None
+    objective: str = "time"
+    power: str = ""
+    limit: float | None = None
     device: str | None = None
 
     @property
@@ -77,6 +80,9 @@ class PlanKeywords(SearchKeywords, total=False):
     host_budget: str | int | None
     bandwidth: str
     split: str | None
+    objective: str
+    power: str
+    limit: float | None
     device: str | None
 
 

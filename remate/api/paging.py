@@ -12,8 +12,10 @@ from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.bandwidth import measured_lane
+from ..profile.power import named_power
 from ..strategy import Request, StepInstance, effort_named, policy
-from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, offloaded, paged_solution
+from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, offloaded, paged_solution, poet
+from ..strategy.paging.goal import POET, EnergyGoal
 from .progress import Progress
 
 COUNTED_ON = 0.85  # share of the bandwidth that plans use, because slower lanes than planned cost much time
@@ -29,7 +31,8 @@ def plan_paged(
     say = progress or (lambda text: None)
     graph = step.captured.graph
     limits = _limits(settings, graph.device)
-    lanes = {memory: _lane(memory, settings.bandwidth) for memory in limits}
+    power = named_power(settings.power) if settings.power else None
+    lanes = {memory: power.storage.lane if power else _lane(memory, settings.bandwidth) for memory in limits}
     for memory, lane in lanes.items():
         say(f"pages to the {memory}: assuming {lane.out / 1e9:.2f} GB/s out and {lane.back / 1e9:.2f} GB/s back")
     if graph.device != "cpu":
@@ -49,6 +52,10 @@ def plan_paged(
             say(f"the peak includes parameters, {size(counted)}: the baseline is {base}")
             to, limit = max(limits.items(), key=lambda item: (graph.lanes[item[0]].back, item[0]))
             solution = offloaded(instance, request, to, limit, time_limit=settings.time_limit, progress=say)
+        elif settings.strategy == POET:
+            to, limit = max(limits.items(), key=lambda memory: (graph.lanes[memory[0]].back, memory[0]))
+            goal = EnergyGoal.checked(settings.objective or "time", settings.power, settings.limit, to, limit)
+            solution = poet(instance, request, goal, time_limit=settings.time_limit, progress=say)
         else:
             solution = paged_solution(instance, request, paging, chosen, time_limit=settings.time_limit, progress=say)
     except InfeasibleError as error:

@@ -132,6 +132,10 @@ def plan(
         split: `"head"` permits that loss heads run in tiles of rows, forward and backward, if that is faster. It lowers
             the floor, and changes the order of some sums of gradients, which the schedule lists. The default budget is
             60% then. Default: no splits.
+        objective: With strategy `"poet"`: `"time"`, or `"energy"` of the device `power`.
+        power: With strategy `"poet"`: a device of POET, `"a72"`, `"m4"` or `"m0"`. Its watts count, and the speed of
+            its storage instead of `bandwidth`.
+        limit: With strategy `"poet"`: most of the other figure (time or energy), as a multiple of the baseline's.
         device: A GPU that this machine need not have, `"cuda:h100"`. The step is the one that CUDA runs there, for a
             model on the CPU or the meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
 

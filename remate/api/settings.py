@@ -11,6 +11,7 @@ from ..errors import CaptureError, DimsError, UnknownNameError
 from ..splits.windows import HEAD
 from ..strategy import effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES
+from ..strategy.paging.goal import POET, EnergyGoal
 from .options import PlanOptions
 
 
@@ -33,6 +34,17 @@ def settings_of(options: PlanOptions, budget: str = "") -> Settings:
             "disk_budget": _text(options.disk_budget),
             "host_budget": _text(options.host_budget),
             "bandwidth": options.bandwidth,
+        }
+    if options.objective != "time" or options.power or options.limit is not None:
+        if options.strategy != POET:
+            raise UnknownNameError(
+                "objective, power and limit belong to the strategy poet\n  hint: strategy='poet' (--strategy poet)"
+            )
+        EnergyGoal.checked(options.objective, options.power, options.limit)
+        paging |= {
+            "objective": "" if options.objective == "time" else options.objective,
+            "power": options.power,
+            "limit": None if options.limit is None else float(options.limit),
         }
     return checked(
         Settings(

@@ -29,7 +29,7 @@ from .device_memory import (
     sum_text,
 )
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, say_aside, write_output, written
-from .plan_options import add_costs, add_search, add_target, options_from
+from .plan_options import add_costs, add_energy, add_search, add_target, options_from
 from .plan_parts import plan_parts
 from .sizes import over_budget
 from .usage import UsageError
@@ -101,8 +101,8 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--disk-budget",
         metavar="SIZE",
-        help="64GiB: bytes that a step may page to files; enables the strategies mixed (auto), offload-only, and "
-        "weight-offloading, whose peak includes parameters",
+        help="64GiB: bytes that a step may page to files; enables the strategies mixed (auto), offload-only, poet, "
+        "and weight-offloading, whose peak includes parameters",
     )
     parser.add_argument(
         "--host-budget", metavar="SIZE", help="bytes that a step may page to pinned memory, for a model on CUDA"
@@ -114,6 +114,7 @@ def configure(commands: Any) -> None:
         help="bandwidth of paging: 2GB/s, or measured (default); plans assume 85%% of it",
     )
     parser.add_argument("--split", choices=["head"], help=SPLIT)
+    add_energy(parser)
     add_search(parser, "limit of the search in seconds; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)

@@ -41,6 +41,9 @@ _SAME = (
     "host_budget",
     "bandwidth",
     "split",
+    "objective",
+    "power",
+    "limit",
 )
 
 
@@ -74,6 +77,22 @@ def add_search(parser: argparse.ArgumentParser, time_limit: str | None = None) -
     parser.add_argument("--differentiate", metavar="NAME", nargs="+", help=DIFFERENTIATE)
     parser.add_argument("--gradients", choices=GRADIENTS, default="retained", help=DELIVERED)
     parser.add_argument("--live", metavar="NAME", nargs="+", default=[], help=LIVE)
+
+
+def add_energy(parser: argparse.ArgumentParser) -> None:
+    """Options of strategy `poet`."""
+    parser.add_argument(
+        "--objective", default="time", help="with --strategy poet: time (default) or energy, of the device --power"
+    )
+    parser.add_argument(
+        "--power", metavar="DEVICE", default="", help="with poet: a72, m4 or m0, its watts and its storage"
+    )
+    parser.add_argument(
+        "--limit",
+        metavar="FACTOR",
+        type=positive,
+        help="with poet: most of the other figure, time or energy, as a multiple of the baseline's: 1.2",
+    )
 
 
 def add_target(parser: argparse.ArgumentParser, device: str, name: str) -> None:

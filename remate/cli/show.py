@@ -12,6 +12,7 @@ from ..present.assumptions import assumption_lines, split_lines
 from ..present.outputs import gradients_of_outputs
 from ..present.text import PARAMETERS_NOTE, PEAK_NOTE, count, duration, overhead, percent, plain, size, table
 from ..profile.devices import is_estimated
+from ..profile.power import POWER, step_energy
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer, held, verdict
 from .output import PLOT, STDOUT, add_force, check_output, say, write_output
@@ -125,6 +126,7 @@ def figures(opened: Analysis) -> str:
         ),
         ("time", duration(timeline.time), duration(base.time), overhead(timeline.time, base.time)),
         *_waiting(opened),
+        *_energy(opened),
     ]
     return _with_solve(opened, rows)
 
@@ -147,6 +149,23 @@ def _waiting(opened: Analysis) -> list[tuple[str, str, str, str]]:
             f"the lane moves {size(lane.nbytes)} in {count(lane.copies, 'copy', 'copies')}, {duration(lane.busy)}",
         )
         for lane in opened.timeline.lanes
+    ]
+
+
+def _energy(opened: Analysis) -> list[tuple[str, str, str, str]]:
+    """The energy of a step, if it was planned for a device with figures of power."""
+    settings = opened.schedule.solve.settings
+    if settings is None or settings.power not in POWER:
+        return []
+    power = POWER[settings.power]
+    ours, base = (step_energy(timeline, power) for timeline in (opened.timeline, opened.baseline))
+    return [
+        (
+            "energy on " + settings.power,
+            f"{ours:.4g} J",
+            f"{base:.4g} J",
+            f"{(ours / base - 1) * 100:+.2f}%" if base else "",
+        )
     ]
 
 

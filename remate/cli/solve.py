@@ -16,7 +16,7 @@ from ..present.text import percent, size, table
 from . import exit_codes
 from .output import RESULT, add_force, check_output, say, write_output, written
 from .plan import budget_text
-from .plan_options import positive
+from .plan_options import add_energy, positive
 from .strategy_option import add_strategy, strategy_text
 from .usage import UsageError
 
@@ -50,6 +50,10 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--gap", type=positive, help="stop when proven this close to the fastest; default: proven fastest"
     )
+    add_energy(parser)
+    parser.add_argument(
+        "--disk-budget", metavar="SIZE", help="with poet, 64GiB: most bytes in storage; default: no limit"
+    )
     parser.add_argument("--quiet", action="store_true", help="print errors only")
     add_force(parser)
     parser.set_defaults(run=run)
@@ -76,6 +80,10 @@ def run(args: argparse.Namespace) -> int:
             gap=args.gap or 0.0,
             time_limit=args.time_limit,
             progress=report,
+            objective=args.objective,
+            power=args.power,
+            limit=args.limit,
+            disk_budget=args.disk_budget,
         )
         data = result.encode()
         if args.output is not None:
@@ -114,6 +122,13 @@ def summary(result: BareResult) -> str:
         ),
         ("bound", f"{result.lower_bound:,}", f"{result.bound * 100:+.4f}%: proven, no sequence is faster"),
     ]
+    if result.energy is not None:
+        moved = len(result.pages)
+        rows.append(("energy", f"{result.energy:.6g} J", f"on {result.power}; {moved} page{'' if moved == 1 else 's'}"))
+    elif result.pages:
+        rows.append(("pages", f"{len(result.pages):,}", "time does not count waits for copies"))
+    if result.pages or result.energy is not None:
+        del rows[2]  # the bound is of sequences without pages
     order = ", in another order" if result.reordered else ""
     how = f"solved by {result.strategy} ({result.solver}){order}, stopped by {result.stopped_by}; checked independently"
     return "\n".join([table(rows, right=(1,)), how])

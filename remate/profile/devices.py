@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..errors import ProfileError
+from .power import POWER
 
 _Rates = tuple[dict[str, float], dict[str, float]]  # of matrix products, of elementwise arithmetic
 
@@ -128,6 +129,10 @@ _CPU_MATRIX = {"f64": 48e9, "f32": 96e9, "f16": 24e9, "bf16": 48e9}
 _CPU_VECTOR = {"f64": 24e9, "f32": 48e9, "f16": 12e9, "bf16": 12e9}
 
 
+def _flat(flops: float) -> dict[str, float]:
+    return dict.fromkeys(_CPU_MATRIX, flops)
+
+
 def _gpu(
     name: str,
     title: str,
@@ -159,6 +164,11 @@ DEVICES: dict[str, Device] = {
         _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9, 32e9, 142),
         # bandwidth: 320 GB/s of GDDR6; link: PCIe 3.0 x16, 16 GB/s each way
         _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9, 16e9, 40),
+        # POET's times are FLOP over FLOP/s, without memory traffic
+        *(
+            Device(name, "cpu", _flat(POWER[name].flops), _flat(POWER[name].flops), 1e18, (1.0, 1.0, 1.0), 0, _GLOO)
+            for name in POWER
+        ),
         Device("cpu", "cpu", _CPU_MATRIX, _CPU_VECTOR, 12e9, (0.7, 0.5, 0.8), 2_000, _GLOO),
     )
 }

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import BASELINE, Schedule, Statement, escape
-from remate_runtime.link import PageBack, PageOut
+from remate_runtime.link import Computation, PageBack, PageOut, PageReady
 
 from .analysis import Analysis
 from .check import promises
@@ -32,6 +32,7 @@ CODES = {
     "L008": "an operation that is recomputed twice before one point",
     "L009": "a page without effect",
     "L010": "a page that the budget does not need",
+    "L011": "a page that cannot be hidden",
 }
 
 
@@ -45,7 +46,8 @@ def lint(opened: Analysis, path: str) -> list[ScheduleError]:
     ]
     for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
         findings.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
-    findings += [*_without_effect(opened), *_needless_pages(opened, path), *_slack(opened, path)]
+    findings += [*_without_effect(opened), *_needless_pages(opened, path)]
+    findings += [*_unhidden(opened), *_slack(opened, path)]
     findings += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
     return findings
 
@@ -112,6 +114,38 @@ def _needless_pages(opened: Analysis, path: str) -> Iterator[ScheduleError]:
             message = f"keeping {name} saves {saved:,} ns, and the peak is then {outcome.peak:,} bytes"
             yield ScheduleError("L010", message, "/solve/budget", f"remate edit {path} --keep {name}")
             return
+
+
+def _unhidden(opened: Analysis) -> Iterator[ScheduleError]:
+    """Pages whose copies take longer than the operations between the two reads. One finding for each line of the file.
+
+    A plan for least energy accepts waits.
+    """
+    settings, graph = opened.schedule.solve.settings, opened.graph
+    if settings is not None and settings.objective == "energy":
+        return
+    where: dict[int, str] = {}
+    for page, line in zip(opened.expanded.pages, opened.expanded.paged, strict=True):
+        where.setdefault(page.value, line)
+    now, left, worst = 0, dict[int, int](), dict[str, tuple[int, int, int]]()
+    for event in opened.linked.events:
+        if isinstance(event, Computation):
+            now += graph.operations[event.op].ns
+        elif isinstance(event, PageOut):
+            left[event.trip] = now
+        elif isinstance(event, PageReady) and event.trip in left:
+            lane, nbytes, meanwhile = graph.lanes[event.to], graph.nbytes(event.value), now - left[event.trip]
+            copies = 2 * lane.latency + nbytes * 1_000_000_000 // lane.out + nbytes * 1_000_000_000 // lane.back
+            line = where[event.value]
+            if copies > meanwhile and copies - meanwhile > worst.get(line, (0, 0, 0))[0]:
+                worst[line] = copies - meanwhile, event.value, meanwhile
+    for line, (wait, value, meanwhile) in worst.items():
+        name = graph.values[value].name.partition(":")[0]
+        message = (
+            f"copies of {name} take {wait + meanwhile:,} ns, and operations meanwhile {meanwhile:,} ns: the step waits"
+        )
+        hint = "delete it, recompute the value instead, or page a value with a longer time between its reads"
+        yield ScheduleError("L011", message, line, hint)
 
 
 def _names(opened: Analysis) -> dict[str, str]:

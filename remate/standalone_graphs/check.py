@@ -5,7 +5,8 @@ ICML 2023): every execution of a node produces its outputs anew. An output is in
 it to the last execution that reads it before it is produced again; an output that nothing reads is in memory while it
 is produced. Memory at an execution is the sum of these outputs and the workspace of what runs. Time is the sum over all
 executions. Two rules are added: pinned outputs, once produced for the last time, stay to the end; and an output that
-takes the bytes of an input at the input's last read counts only from the next execution on.
+takes the bytes of an input at the input's last read counts only from the next execution on. An output that a page names
+is not in memory from the page's `gone` to its `back`, and nothing may read or produce it there.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import NamedTuple
 
 from ..errors import InstanceError
 from .form import BareInstance, BareNode, inputs
+from .result import BarePage
 
 
 class Taken(NamedTuple):
@@ -40,16 +42,17 @@ class _Life:
         self.output, self.nbytes, self.birth, self.last, self.held = output, nbytes, birth, birth, False
 
 
-def check_sequence(bare: BareInstance, sequence: Sequence[str]) -> Taken:
-    """Simulate a sequence of node ids.
+def check_sequence(bare: BareInstance, sequence: Sequence[str], pages: Sequence[BarePage] = ()) -> Taken:
+    """Simulate a sequence of node ids, with outputs in storage.
 
     Args:
         bare: The instance.
         sequence: Ids of nodes in order of execution.
+        pages: Outputs in storage.
 
     Raises:
-        InstanceError: A node is unknown, never runs, or runs again although it is not recomputable; or an output is
-            read before it is produced.
+        InstanceError: A node is unknown, never runs, or runs again although it is not recomputable; an output is read
+            before it is produced; or an output is in storage when it is needed.
     """
     nodes = {node.id: node for node in bare.nodes}
     reads, current = inputs(bare), dict[str, _Life]()
@@ -75,16 +78,46 @@ def check_sequence(bare: BareInstance, sequence: Sequence[str]) -> Taken:
         raise InstanceError(f"{never!r} never runs")
     for output in bare.pins:
         current[_full(output)].held = True
-    return Taken(_peak(sequence, nodes, lives), time, tuple(ran), len(sequence) - len(ran))
+    away = _away(bare, sequence, lives, pages)
+    return Taken(_peak(sequence, nodes, lives, away), time, tuple(ran), len(sequence) - len(ran))
+
+
+def _away(
+    bare: BareInstance, sequence: Sequence[str], lives: Sequence[_Life], pages: Sequence[BarePage]
+) -> list[tuple[int, int, int]]:
+    """Return bytes and stretches of pages. Raise InstanceError for a page that is not allowed."""
+    reads, found = inputs(bare), list[tuple[int, int, int]]()
+    for number, page in enumerate(pages):
+        output, where = _full(page.output), f"pages[{number}]: {page.output[:80]!r}"
+        end = len(sequence)
+        life = next(
+            (x for x in lives if x.output == output and x.birth < page.gone <= (end if x.held else x.last)), None
+        )
+        if life is None or not page.gone < page.back <= (end if life.held else life.last):
+            raise InstanceError(f"{where} is not in memory before {page.gone}, or not read after {page.back}")
+        for at in range(page.gone, page.back):
+            if sequence[at] == output.partition(":")[0] or output in map(_full, reads[sequence[at]]):
+                raise InstanceError(f"{where} is in storage, and sequence[{at}] needs it")
+        if any(
+            other.gone < page.back and page.gone < other.back for other in pages[:number] if other.output == page.output
+        ):
+            raise InstanceError(f"{where} is in storage twice")
+        found.append((life.nbytes, page.gone, page.back))
+    return found
 
 
 def _full(output: str) -> str:
     return output if ":" in output else f"{output}:0"
 
 
-def _peak(sequence: Sequence[str], nodes: dict[str, BareNode], lives: list[_Life]) -> int:
+def _peak(
+    sequence: Sequence[str], nodes: dict[str, BareNode], lives: list[_Life], away: list[tuple[int, int, int]]
+) -> int:
     born = [0] * (len(sequence) + 1)
     died = [0] * (len(sequence) + 1)
+    for nbytes, gone, back in away:
+        died[gone] += nbytes
+        born[back] += nbytes
     dying: dict[tuple[int, str], _Life] = {}
     for life in lives:
         born[life.birth] += life.nbytes

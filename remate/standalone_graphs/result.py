@@ -14,6 +14,20 @@ from .form import BareInstance, encode, tree_check, typed
 FORMAT, VERSION = "remate.result", 1
 
 
+class BarePage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A time of an output in storage.
+
+    Attributes:
+        output: The output.
+        gone: Position in the sequence of the first execution without it in memory.
+        back: Position of the execution before which it is back.
+    """
+
+    output: str
+    gone: int
+    back: int
+
+
 class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A result.
 
@@ -33,6 +47,9 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stopped_by: Why the search ended; "optimal" if time and bound are equal.
         reordered: Whether first executions may have a different order than the instance's.
         sequence: Ids of nodes in order of execution.
+        pages: Outputs in storage, by `gone`. Time does not count waits for copies.
+        power: The device of `energy`.
+        energy: Joules of all executions and copies.
     """
 
     format: str
@@ -50,6 +67,9 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stopped_by: StoppedBy
     reordered: bool
     sequence: tuple[str, ...]
+    pages: tuple[BarePage, ...] = ()
+    power: str = ""
+    energy: float | None = None
 
     @property
     def overhead(self) -> float:
@@ -64,7 +84,9 @@ class BareResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def encode(self) -> bytes:
         """Return the file's bytes, a line for each field."""
         fields = msgspec.structs.asdict(self)
-        lines = [f'"{key}":{msgspec.json.encode(value).decode()}' for key, value in fields.items()]
+        optional = {"pages": (), "power": "", "energy": None}
+        stated = {key: value for key, value in fields.items() if key not in optional or value != optional[key]}
+        lines = [f'"{key}":{msgspec.json.encode(value).decode()}' for key, value in stated.items()]
         return ("{\n" + ",\n".join(lines) + "\n}\n").encode()
 
 

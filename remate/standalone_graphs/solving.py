@@ -18,6 +18,7 @@ from ..strategy.registry import strategy as strategy_named
 from .check import check_sequence
 from .form import BareInstance, checked
 from .graph import BareStep, bare_step, sequence
+from .poet import PoetGoal, energy_of, solve_by_poet
 from .readers import from_tree, read
 from .result import FORMAT, VERSION, BareResult, digest
 
@@ -34,6 +35,10 @@ def solve(
     gap: float = 0.0,
     time_limit: float | None = None,
     progress: Progress | None = None,
+    objective: str = "time",
+    power: str = "",
+    limit: float | None = None,
+    disk_budget: str | int | None = None,
 ) -> BareResult:
     """Find a fast sequence that computes every node of a graph within a memory budget.
 
@@ -47,6 +52,11 @@ def solve(
         gap: Stop when the sequence is proven to be this close to the fastest one, as a share of the baseline's time.
         time_limit: Seconds after which the best sequence so far is returned.
         progress: Called with one line of text at a time.
+        objective: With strategy `"poet"`: `"time"`, or `"energy"` of the device `power`.
+        power: With strategy `"poet"`: device of POET's figures of power and storage, `"a72"`, `"m4"` or `"m0"`. The
+            graph's times are in ns then.
+        limit: With strategy `"poet"`: most of the other figure (time or energy), as a multiple of the baseline's.
+        disk_budget: With strategy `"poet"`: most bytes in storage. Default: no limit.
 
     Returns:
         The sequence with its peak, its time and a proven bound. It is checked against the definition of the problem.
@@ -68,6 +78,11 @@ def solve(
         >>> remate.solve(graph, "100%").time
         4
     """
+    goal = PoetGoal.of(strategy, objective, power, limit, disk_budget)
+    if goal is not None:
+        result = solve_by_poet(_instance(instance), budget, goal, effort_named(effort), gap, time_limit, progress)
+        verify(_instance(instance), result)
+        return result
     chosen, request = policy(strategy), effort_named(effort)
     bare = _instance(instance)
     step = bare_step(bare, orderable=not keep_order)
@@ -107,11 +122,13 @@ def verify(bare: BareInstance, result: BareResult) -> None:
     """
     if result.digest != digest(bare):
         raise InstanceError("the result is of another instance\n  hint: solve this instance again")
-    taken, base = check_sequence(bare, result.sequence), check_sequence(bare, bare.order)
+    taken, base = check_sequence(bare, result.sequence, result.pages), check_sequence(bare, bare.order)
     stated = result.peak, result.time, result.baseline_peak, result.baseline_time
     true = taken.peak, taken.time, base.peak, base.time
     if stated != true:
         raise InstanceError(f"peak, time, baseline_peak and baseline_time are {true}, but the result has {stated}")
+    if result.energy is not None and abs(result.energy - (energy := energy_of(bare, result))) > 1e-9 * energy:
+        raise InstanceError(f"energy is {energy!r} J, the result says {result.energy!r}")
     if result.peak > result.budget:
         raise InstanceError(f"the peak of {result.peak} bytes is over the budget of {result.budget}")
     if not base.time <= result.lower_bound <= result.time:

@@ -32,7 +32,14 @@ CASES: dict[str, list[tuple[str, str]]] = {
     ],
     "L008": [('"recompute": ["addmm"]', '"recompute": ["addmm", "addmm"]')],
     "L009": [('{"recompute": ["addmm"]', '{"page": ["addmm"]}, {"recompute": ["addmm"]')],
-    "L010": [('{"recompute": ["addmm"]', '{"page": ["gelu"]}, {"recompute": ["addmm"]')],
+    "L010": [
+        ('{"recompute": ["addmm"]', '{"page": ["gelu"]}, {"recompute": ["addmm"]'),
+        ('"costs": {', '"lanes": {"disk": {"out": 20000000000, "back": 20000000000}},\n  "costs": {'),
+    ],
+    "L011": [
+        ('{"recompute": ["addmm"]', '{"page": ["gelu"]}, {"recompute": ["addmm"]'),
+        ('"budget": 4720000', '"budget": 3000000'),
+    ],
 }
 
 

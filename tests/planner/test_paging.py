@@ -20,6 +20,7 @@ from remate.strategy import Request, StepInstance
 from remate.strategy.effort import QUICK
 from remate.strategy.paging import PagingLimits, page, paged_solution
 from remate.strategy.paging.greedy import ORDERS
+from remate.strategy.paging.paged_cut import best_choice
 from remate.strategy.solve import solve
 from remate_runtime import apply
 from remate_runtime.flat_step import Graph
@@ -94,6 +95,24 @@ def test_mixed_is_never_slower_than_recomputing_alone(seed: int) -> None:
     assert plain is None or mixed.time <= plain.time
     timeline = simulate(link(graph, mixed.recomputes, mixed.pages))
     assert (timeline.peak, timeline.time) == (mixed.peak, mixed.time)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_schedule_beats_the_bound_with_pages(seed: int) -> None:
+    """Lanes from useless to free of cost; every schedule that some method gives counts."""
+    graph = graph_of(seed)
+    for speed in (10**8, 10**10, 10**12):
+        instance = StepInstance(replace(graph, lanes={"disk": Lane(out=speed, back=speed)}))
+        for share in (0.85, 0.7):
+            request = Request(int(share * instance.baseline.peak), effort=QUICK)
+            choice = best_choice(instance, request.budget, {"disk": 1 << 30}, QUICK)
+            for only in (False, True):
+                try:
+                    found = paged_solution(instance, request, PagingLimits({"disk": 1 << 30}, only=only))
+                except InfeasibleError:
+                    continue
+                assert choice is not None
+                assert choice.bound <= found.time
 
 
 def test_a_slow_lane_leaves_the_recomputations() -> None:

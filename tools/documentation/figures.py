@@ -154,6 +154,12 @@ def suite() -> Table:
     return table
 
 
+def poet() -> Table:
+    """POET's instances by strategy `poet`."""
+    rows = [cells(line) for line in lines_of("poet.txt") if re.match(r"instance |[a-z0-9_]+\.(a72|m4) ", line)]
+    return [[*row[:8], row[8], row[10]] for row in rows]
+
+
 _GRAPHS = (  # beginning of a graph's name, its name on the page, budgets
     ("fcn_8_vgg", "FCN-8", (90, 80, 70, 65)),
     ("vgg_unet", "VGG-U-Net", (80, 50)),
@@ -253,6 +259,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "comparison": comparison,
     "peers": peers,
     "suite": suite,
+    "poet": poet,
     "instances": instances,
     "strategies": strategies,
     "integrations": _text("integrations.txt", 0, ["loop", "bitwise", "peak of a step", "budget", "baseline"]),

@@ -98,7 +98,7 @@ def _scored(problem: Problem, budgeted: _BudgetedModel) -> list[tuple[float, int
         return []
     most = budgeted.request.effort.cuts
     places = (
-        _records(problem, budgeted.forced, most)
+        records(problem, budgeted.forced, most)
         if problem.backward
         else _fullest(problem, budgeted.request.budget, most)
     )
@@ -131,19 +131,26 @@ def _fullest(problem: Problem, budget: int, count: int) -> list[int]:
     return [max(over[a:b])[1] for a, b in pairwise(ends) if a < b]
 
 
-def _records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
-    """Return backward operations where more must be live than at any earlier one. At other operations, an earlier
-    cut proves as much."""
-    records: list[int] = []
+def records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
+    """Return backward operations where more must be live than at any earlier one.
+
+    At other operations, an earlier cut proves as much.
+
+    Args:
+        problem: The step.
+        forced: Bytes that are live in any schedule, by operation.
+        most: Most operations to return.
+    """
+    rising: list[int] = []
     highest = -1
     for i in problem.backward:
         level = _level(problem, forced, i)
         if level > highest:
-            records.append(i)
+            rising.append(i)
             highest = level
-    if len(records) <= most:
-        return records
-    return [records[round(n * (len(records) - 1) / (most - 1))] for n in range(most)]
+    if len(rising) <= most:
+        return rising
+    return [rising[round(n * (len(rising) - 1) / (most - 1))] for n in range(most)]
 
 
 def cut_model(instance: StepInstance, count: int, overlapping: bool) -> CutModel:

@@ -5,5 +5,6 @@ from __future__ import annotations
 from .greedy import Paged, page
 from .mixed import PAGED_STRATEGIES, PagingLimits, paged_solution
 from .offloading import offloaded
+from .poet import poet
 
-__all__ = ["PAGED_STRATEGIES", "Paged", "PagingLimits", "offloaded", "page", "paged_solution"]
+__all__ = ["PAGED_STRATEGIES", "Paged", "PagingLimits", "offloaded", "page", "paged_solution", "poet"]

@@ -1,14 +1,15 @@
 """A greedy choice of pages.
 
 While a slot exceeds the budget, the method pages one of the values that can be away in that slot. It takes the value
-with the highest score: bytes times the span of its gap divided by the time of its copies, or the largest value. The
-value is away from the first slot that exceeds the budget to the last one. It therefore leaves as late and returns as
-early as the budget allows, which gives its copies the most time to overlap with operations.
+with the highest score: bytes times the span of its gap divided by the time of its copies, or the largest value. Values
+that the caller prefers come first, then values of at least 64 MiB. A value is away from the first slot that exceeds the
+budget to the last one. It therefore leaves as late and returns as early as the budget allows, which gives its copies
+the most time to overlap with operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from .gaps import Slots, flat_page, slots
 
 Order = Literal["span", "size"]
 ORDERS: tuple[Order, ...] = ("span", "size")
+_LARGE = 64 << 20  # bytes of values that are paged before smaller ones: few copies, at full bandwidth
 _CORRECTIONS = 4  # retries with a smaller target: the linker can hold slightly more than the slots predict
 
 
@@ -43,7 +45,12 @@ class _AwayStretch(NamedTuple):
 
 
 def page(
-    graph: Graph, recomputes: Sequence[FlatRecompute], budget: int, limits: Mapping[PageMemory, int], order: Order
+    graph: Graph,
+    recomputes: Sequence[FlatRecompute],
+    budget: int,
+    limits: Mapping[PageMemory, int],
+    order: Order,
+    preferred: Collection[int] = (),
 ) -> Paged | None:
     """Add pages to recomputations until the step fits.
 
@@ -53,6 +60,7 @@ def page(
         budget: Most bytes on the device.
         limits: Most bytes in each memory that values are paged to.
         order: The score that decides which value is paged next.
+        preferred: Values that are paged before others.
 
     Returns:
         The schedule, or None if the greedy choice does not reach the budget.
@@ -60,7 +68,7 @@ def page(
     linked = link(graph, recomputes)
     step, target = slots(linked, simulate(linked)), budget
     for _ in range(_CORRECTIONS):
-        pages = _Greedy(graph, step, limits, order).fit(target)
+        pages = _Greedy(graph, step, limits, order, preferred).fit(target)
         if pages is None:
             return None
         timeline = simulate(link(graph, recomputes, pages))
@@ -71,12 +79,21 @@ def page(
 
 
 class _Greedy:
-    def __init__(self, graph: Graph, step: Slots, limits: Mapping[PageMemory, int], order: Order) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        step: Slots,
+        limits: Mapping[PageMemory, int],
+        order: Order,
+        preferred: Collection[int],
+    ) -> None:
         self._graph, self._step, self._order = graph, step, order
         self._room: dict[PageMemory, int] = dict(
             sorted(limits.items(), key=lambda limit: -graph.lanes[limit[0]].out)
         )  # fastest lane first
         self._held = step.held.copy()
+        rank = np.isin(step.gaps.values, np.array(sorted(preferred), dtype=np.int64)) * 2
+        self._rank = rank + (step.gaps.nbytes >= _LARGE)
         self._free = np.ones(len(step.gaps.values), dtype=bool)
 
     def fit(self, target: int) -> tuple[FlatPage, ...] | None:
@@ -103,7 +120,7 @@ class _Greedy:
         if not len(able):
             return None
         nbytes = gaps.nbytes[able]
-        gap = int(able[int(np.lexsort((gaps.values[able], -self._score(able, nbytes)))[0])])
+        gap = int(able[int(np.lexsort((gaps.values[able], -self._score(able, nbytes), -self._rank[able]))[0])])
         to: PageMemory = next(memory for memory, room in self._room.items() if gaps.nbytes[gap] <= room)
         self._free[gap] = False
         self._room[to] -= int(gaps.nbytes[gap])

@@ -1,8 +1,9 @@
 """Recomputation and paging together.
 
-`mixed` solves for recomputations at the budget and at a few larger budgets. It adds pages to the larger schedules until
-they fit, and takes the fastest schedule by the simulator. The recomputation-only schedule is always a candidate.
-`offload-only` pages and recomputes nothing.
+`mixed` solves for recomputations at the budget and at a few larger budgets, and for the best choice among keeping,
+recomputing and paging at the fullest operation (`paged_cut`). It adds pages to these schedules until they fit, and
+takes the fastest schedule by the simulator. The recomputation-only schedule is always a candidate. `offload-only` pages
+and recomputes nothing.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from ...errors import InfeasibleError
 from ..base import Candidate, Request
 from ..effort import QUICK
 from ..instance import StepInstance
+from ..milp.highs import SOLVER
 from ..pool import CandidatePool
 from ..portfolio import AUTO, Policy
 from ..solve import Solution, solve
+from .goal import POET
 from .greedy import ORDERS, Paged, page
+from .paged_cut import CutChoice, best_choice
 
 WEIGHT_OFFLOADING = "weight-offloading"
-PAGED_STRATEGIES = ("mixed", "offload-only", WEIGHT_OFFLOADING)
-_LARGER = 3  # budgets between the requested budget and the baseline's peak
+PAGED_STRATEGIES = ("mixed", "offload-only", WEIGHT_OFFLOADING, POET)
+NOTHING: frozenset[int] = frozenset()
+_LARGER = (0.3, 0.6, 0.9)  # larger budgets: shares of the bytes that the lanes move during forward
 _STARTS = 8  # schedules that pages are added to
 _WORTH = 0.03  # share of the peak that must be able to leave during forward
 
@@ -75,11 +80,15 @@ def paged_solution(
             progress("no pages: the step fits without them, or too little can leave during forward")
             return plain
         return _solution(instance, Paged(base.recomputes, (), base.peak, base.time), base)
-    starts = [base] if paging.only else _starts(instance, request, policy, pool, progress)
+    starts = [(base, NOTHING)] if paging.only else _starts(instance, request, paging, policy, pool, progress)
+    choice = None if paging.only else _choice(instance, request, paging, time_limit, progress)
+    if choice is not None:
+        starts += [(start, choice.pages) for start, _ in starts]
+        starts.append((instance.judged(choice.recomputes, "cut", SOLVER), choice.pages))
     candidates: list[tuple[Paged, Candidate]] = []
-    for start in starts:
+    for start, preferred in starts:
         for order in ORDERS:
-            paged = page(instance.graph, start.recomputes, request.budget, paging.limits, order)
+            paged = page(instance.graph, start.recomputes, request.budget, paging.limits, order, preferred)
             if paged is not None:
                 candidates.append((paged, start))
     best = min(candidates, key=lambda candidate: (candidate[0].time, len(candidate[0].pages)), default=None)
@@ -88,7 +97,7 @@ def paged_solution(
             request.budget, base.peak, instance.floor, "offload-only", None, base.peak, struck=False, holder=""
         )
     if plain is not None:
-        _compare(instance, plain, None if best is None else best[0], progress)
+        _compare(instance, plain, None if best is None else best[0], choice, progress)
         if best is None or best[0].time >= plain.time:
             return plain
     assert best is not None
@@ -97,23 +106,29 @@ def paged_solution(
 
 def _worth(instance: StepInstance, paging: PagingLimits) -> bool:
     """Whether a relevant share of the peak can leave during forward."""
+    return _movable(instance, paging) >= _WORTH * instance.baseline.peak
+
+
+def _movable(instance: StepInstance, paging: PagingLimits) -> int:
+    """Return the bytes that the fastest lane moves out during forward."""
     graph = instance.graph
     forward = sum(op.ns for op in graph.operations[: graph.backward_start])
-    fastest = max(graph.lanes[memory].out for memory in paging.limits)
-    return fastest * forward / 1e9 >= _WORTH * instance.baseline.peak
+    return int(max(graph.lanes[memory].out for memory in paging.limits) * forward / 1e9)
 
 
 def _starts(
     instance: StepInstance,
     request: Request,
+    paging: PagingLimits,
     policy: Policy,
     pool: CandidatePool,
     progress: Callable[[str], None],
-) -> list[Candidate]:
+) -> list[tuple[Candidate, frozenset[int]]]:
     """Schedules that exceed the budget and recompute less than it needs. The baseline comes first."""
     base = instance.baseline
-    for part in range(1, _LARGER + 1):
-        larger = request.budget + (base.peak - request.budget) * part // (_LARGER + 1)
+    reach = min(base.peak - request.budget, _movable(instance, paging))
+    for share in _LARGER:
+        larger = request.budget + int(share * reach)
         progress(f"solving recomputation within {size(larger)}; pages cover the rest")
         try:
             solve(instance, replace(request, budget=larger, effort=QUICK), policy, pool=pool)
@@ -121,13 +136,36 @@ def _starts(
             continue
     over = [candidate for candidate in pool.candidates if candidate.order is None and candidate.peak > request.budget]
     stride = max(1, len(over) // _STARTS)
-    return [base, *(candidate for candidate in over[::stride] if candidate.recomputes)]
+    return [(base, NOTHING), *((candidate, NOTHING) for candidate in over[::stride] if candidate.recomputes)]
 
 
-def _compare(instance: StepInstance, plain: Solution, best: Paged | None, progress: Callable[[str], None]) -> None:
+def _choice(
+    instance: StepInstance,
+    request: Request,
+    paging: PagingLimits,
+    time_limit: float | None,
+    progress: Callable[[str], None],
+) -> CutChoice | None:
+    """Return what the integer program at one cut recomputes and pages."""
+    if not instance.has_backward:
+        return None
+    progress("choosing among keeping, recomputing and paging at the fullest operation")
+    return best_choice(
+        instance, request.budget, paging.limits, request.effort, time_limit=time_limit, progress=progress
+    )
+
+
+def _compare(
+    instance: StepInstance,
+    plain: Solution,
+    best: Paged | None,
+    choice: CutChoice | None,
+    progress: Callable[[str], None],
+) -> None:
     base = instance.baseline.time or 1
     paged = "no schedule fits" if best is None else f"{(best.time / base - 1) * 100:.2f}% more time"
-    progress(f"recomputation only: {(plain.time / base - 1) * 100:.2f}% more time; with pages: {paged}")
+    bound = "" if choice is None else f"; proven for both: {(choice.bound / base - 1) * 100:.2f}%"
+    progress(f"recomputation only: {(plain.time / base - 1) * 100:.2f}% more time; with pages: {paged}{bound}")
 
 
 def _solution(instance: StepInstance, paged: Paged, start: Candidate) -> Solution:

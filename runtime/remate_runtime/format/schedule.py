@@ -218,6 +218,9 @@ class Settings(FileObject, frozen=True):
     host_budget: str = ""  # the same of pinned memory
     bandwidth: str = ""  # of the lanes: measured, or 50GB/s
     split: str = ""  # what may run in tiles of rows: head, the loss heads; "": nothing
+    objective: str = ""  # of strategy poet: "" for time, or energy
+    power: str = ""  # device of the energy: a72
+    limit: float | None = None  # of the other figure, as a multiple of the baseline's
 
 
 class Compiled(FileObject, frozen=True):

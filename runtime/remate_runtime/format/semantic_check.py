@@ -243,7 +243,7 @@ class SemanticCheck:
             self.number(getattr(compiled, field) or 0, f"{where}/{field}")
 
     def _settings(self, settings: Settings, where: str) -> None:
-        for field in ("budget", "strategy", "effort", "disk_budget", "host_budget", "bandwidth"):
+        for field in ("budget", "strategy", "effort", "disk_budget", "host_budget", "bandwidth", "objective", "power"):
             self.text(getattr(settings, field), f"{where}/{field}")
         for field in ("differentiate", "live"):
             for index, name in enumerate(getattr(settings, field)):
