@@ -1,4 +1,4 @@
-"""Readable names for plans from what they recompute."""
+"""Readable names for plans, from the operations that they recompute."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fresh_name(
 
 
 def plan_name(operations: Sequence[str], recompute: Sequence[str]) -> str:
-    """Return a name that says what is recomputed.
+    """Return a name for the recomputed operations.
 
     Args:
         operations: Local ids of a block's forward operations without views.

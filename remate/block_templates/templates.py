@@ -51,7 +51,7 @@ class Templates:
         self._composites: dict[bytes, str] = {}
 
     def use(self, part: BlockSpan) -> Use:
-        """Return or create the template of a part, and what an instance of it must bind."""
+        """Return the template of a part and the bindings of an instance, and create the template if it is new."""
         return self._composite(part) if part.parts else self._leaf(part)
 
     def _leaf(self, part: BlockSpan) -> Use:

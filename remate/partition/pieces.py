@@ -159,7 +159,7 @@ class Divider:
         signs = Counter(self._costs.signs[piece.start : piece.stop] for piece in pieces)
         done: list[ModuleSpan] = []
         for piece in pieces:
-            loose = done[-1] if len(done) > 1 else None  # the first piece is not what a block left over
+            loose = done[-1] if len(done) > 1 else None  # the first piece is not the rest of a block
             alone = signs[self._costs.signs[piece.start : piece.stop]] == 1 and not piece.pieces
             if loose is not None and alone and self._independent(piece, uses) and not self._independent(loose, uses):
                 size = self._size(loose.start, piece.stop)

@@ -62,10 +62,10 @@ def _node(graph: Graph, problem: Problem, output: dict[int, str], i: int) -> Bar
 def _arrivals(
     graph: Graph, problem: Problem, output: dict[int, str]
 ) -> tuple[list[BareNode], list[tuple[str, str]], list[str]]:
-    """Return what exists at the forward/backward boundary without being computed.
+    """Return values that exist at the forward/backward boundary without being computed.
 
     Returns:
-        Nodes, edges to their readers, and those to be kept.
+        Nodes, edges to their readers, and nodes to be kept.
     """
     nodes: list[BareNode] = []
     edges: list[tuple[str, str]] = []

@@ -1,4 +1,4 @@
-"""Strategies propose plans for a costed step and a budget; bounds prove what no plan can beat.
+"""Strategies propose plans for a costed step and a budget; bounds prove lower limits of time and peak.
 
 `solve` takes a `StepInstance` (the step), a `Request` (budget, gap, effort) and a `Policy`: which strategies and bounds
 run, in which order (`portfolio.AUTO`, or a single strategy). All strategies have the same contract (`base`): they

@@ -26,7 +26,8 @@ from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
-WORK = 2.0  # work of one strategy or bound, as a multiple of the effort's visits
+# Work of one strategy or bound, as a multiple of the effort's visits: if a schedule fits already, and if none does.
+WORK, WORK_UNTIL_FIT = 2.0, 8.0
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations, and this step has none",
@@ -225,11 +226,15 @@ class _Search:
             if lacking(self.instance, tried.needs) is not None:
                 continue
             request = _shared(self.request, step)
-            with self.deadline.limited(WORK * self.request.effort.visits):
+            with self.deadline.limited(self._work()):
                 if isinstance(tried, Strategy):
                     self._run(tried, request)
                 else:
                     self._prove(tried.prove(self.instance, request, self.context))
+
+    def _work(self) -> float:
+        """Return the visits of one strategy or bound."""
+        return (WORK_UNTIL_FIT if self.context.best is None else WORK) * self.request.effort.visits
 
     def _run(self, strategy: Strategy, request: Request) -> None:
         for candidate in self._tried(strategy, request, self.context):
@@ -311,7 +316,7 @@ class _Search:
             if step.when is not None and not step.when(instance, request, context):
                 continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
-                with self.deadline.limited(WORK * request.effort.visits):
+                with self.deadline.limited(self._work()):
                     for candidate in self._tried(strategy, _shared(request, step), context):
                         offers.append(candidate)
                         self.pool.keep(candidate)

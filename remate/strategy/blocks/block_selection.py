@@ -121,7 +121,7 @@ class BlockSelection:
         others = self.problem.graph.calls - 1
         beside = [m.before[count]] if others else []
         retained = sum(next(plan for plan in self.plans(p) if not plan.recomputes).retained for p in range(count))
-        kept = self.problem.held.kept - retained if others else 0  # beside what the blocks retain
+        kept = self.problem.held.kept - retained if others else 0  # bytes beside those that the blocks retain
 
         def chain(m: Any, p: int) -> Any:
             variables, sizes = figures(p, "retained")

@@ -95,7 +95,7 @@ class CutModel:
         problem, cuts = self.problem, range(self.count)
         wanted = set(self.storages)
         m: Any = pyo.ConcreteModel()
-        m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes left beside what is live in any schedule
+        m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes that are free in any schedule
         m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
         bounds = {f: (0, int(f not in problem.once)) for f in self.operations}
         m.recompute = pyo.Var(

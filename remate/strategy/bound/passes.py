@@ -54,7 +54,7 @@ from .spine import SpineLink, spine
 
 KEPT = (1.2, 2.0)  # prices of memory at k: times the time of the forward over the bytes of the spine
 RESIDENT = tuple(0.01 * 1.6**n for n in range(11))  # prices at l
-BELOW = (0, 1, 2)  # l: where most is live in the backward of so many links below the topmost, or in its own
+BELOW = (0, 1, 2)  # l is the operation where most is live in the backward of the link this many below the topmost one
 PARTS = 48  # numbers that the bytes of K are rounded to
 SCARCE = 3  # bytes of the spine over the free bytes: below, most of the spine is kept, and other bounds are stronger
 INFINITE = float("inf")

@@ -22,7 +22,7 @@ from .ledger import Ledger
 from .polish import as_late_as_possible, pruned
 
 LOCALITIES = (0.0, 0.5, 1.0)  # localities of useful rankings
-TRIAL, SOURCE = 4, 8  # visits of an execution in a trial, and of an operation that a move would run again
+TRIAL, SOURCE = 2000, 8  # visits of a trial beside its executions, and of an operation that a move would run again
 DEEP = 200  # most operations that run again for one storage, unless no smaller move helps
 
 
@@ -90,7 +90,7 @@ def squeeze(
             trial = _insert(problem, ledger, current, move)
             after = Ledger(problem, trial)
             visits -= len(after.order)
-            deadline.spend(TRIAL * len(after.order))
+            deadline.spend(TRIAL + len(after.order))
             if _worst(after) < _worst(ledger):
                 current, ledger, accepted = trial, after, True
                 break

@@ -56,7 +56,7 @@ def checkmate(instance: StepInstance, request: Request, context: Context) -> Pro
     """
     model = _model(instance, request)
 
-    gap = max(GAP, 50.0 * request.gap)  # half of what is requested, in %
+    gap = max(GAP, 50.0 * request.gap)  # half of the requested gap, in %
 
     def ask(budget: float) -> Answer[None] | None:
         model.limit(budget)

@@ -111,7 +111,7 @@ def far_storages(problem: Problem, split: Segments, gather: bool) -> Far:
     of, backward_start = split.of, problem.backward_start
 
     def elsewhere(f: int) -> set[int]:
-        """Segments that make what f reads, its own apart."""
+        """Return other segments that compute arguments of f."""
         return {of[problem.producer[s]] for s in problem.reads[f]} - {of[f]}
 
     gathers = {f for f in problem.forward if gather and len(elsewhere(f)) >= MANY}
@@ -145,7 +145,7 @@ def divided(stage: tuple[int, ...], held: tuple[int, ...]) -> tuple[int, ...]:
         held: Bytes, in the same way.
     """
     least, stages_ = DROP * max(held, default=0), list[int]()
-    before, new, last = -1, -1, -1  # the stage and its new number, what was held
+    before, new, last = -1, -1, -1  # the stage, its new number, and the bytes held
     for k, nbytes in zip(stage, held, strict=True):
         if k != before or 0 <= nbytes < last - least:
             new += 1

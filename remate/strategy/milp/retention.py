@@ -79,7 +79,7 @@ def smallest(
         if result.x is None:
             return None
         recomputes = tuple(place(model.problem, model.windows, model.chosen(result)))
-        if context.deadline.stopped():  # what the clock has cut short is not kept
+        if context.deadline.stopped():  # a result that the deadline cut short is not cached
             return (yield Proposal(recomputes))
         instance.kept[key] = recomputes
     return (yield Proposal(instance.kept[key]))

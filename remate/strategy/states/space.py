@@ -120,7 +120,7 @@ class Space:
         self.writes = [self.mask(storages) for storages in problem.writes]
         # By operation: copies of buffers that a run after the forward/backward boundary reads.
         self.old = [sum(self.copies[buffer] for buffer in buffers) for buffers in problem.reads_of_buffers]
-        # By operation: what running it again needs, before the forward/backward boundary and after it.
+        # By operation: items that a recomputation needs, before the forward/backward boundary and after it.
         self.needs_early = [reads | self.states.get(f, 0) for f, reads in enumerate(self.reads)]
         self.needs_late = [early | old for early, old in zip(self.needs_early, self.old, strict=True)]
         self.returned = self.mask(problem.returned)
