@@ -36,7 +36,8 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
 
 def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
     """Return forward, and the operations of backward that lead to the gradients or draw from the generator."""
-    needed, kept = set(gradients), []
+    needed = set(gradients)
+    kept: list[int] = []
     for index in range(len(graph.operations) - 1, graph.backward_start - 1, -1):
         op = graph.operations[index]
         if op.random or not needed.isdisjoint(op.writes):
@@ -105,7 +106,10 @@ def _only(
             return Ref(new[item.value])
         if isinstance(item, Number):
             return item.of(new.__getitem__)
-        return tuple(map(argument, item)) if isinstance(item, tuple) else item
+        if not isinstance(item, tuple):
+            return item
+        items: tuple[Any, ...] = item
+        return tuple(map(argument, items))
 
     def operation(op: Op) -> Op:
         return replace(
