@@ -113,7 +113,7 @@ def _entries(value: Any, indent: int) -> list[str]:
 def _tree(value: Any, indent: int, column: int) -> list[str]:
     """Return a nested value on one line if it fits from `column` on, otherwise one entry per line, recursively."""
     line = _line(value)
-    if column + len(line) < WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+    if column + len(line) < WIDTH or not value or not (is_object(value) or is_array(value)):
         return [line]
     inner = indent + 2
     if is_object(value):
@@ -133,7 +133,7 @@ def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
     column: start of the first line. after: characters that must fit after the last line.
     """
     whole = _to_json(value)
-    if column + len(whole) + after <= WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+    if column + len(whole) + after <= WIDTH or not value or not (is_object(value) or is_array(value)):
         return [whole]
     items: list[tuple[str | None, Any]] = list(value.items()) if is_object(value) else [(None, item) for item in value]
     lines: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -108,8 +108,7 @@ def _only(
             return item.of(new.__getitem__)
         if not isinstance(item, tuple):
             return item
-        items: tuple[Any, ...] = item
-        return tuple(map(argument, items))
+        return tuple(map(argument, cast("tuple[Any, ...]", item)))
 
     def operation(op: Op) -> Op:
         return replace(
