@@ -195,7 +195,3 @@ class Problem:
         inside = [i for i in self.readers[s] if i < self.backward_start]
         last = inside[-1] if inside else self.producer[s]
         return max(last, self.backward_start - 1) if s in self.until_backward_start else last
-
-    def backward_reads(self, s: int) -> list[int]:
-        """Return backward operations that read s."""
-        return [i for i in self.readers[s] if i >= self.backward_start]

@@ -25,7 +25,7 @@ def other(): return seeded(Attention(0.2)), (data(5, 9, 6),)
 
 @pytest.fixture(scope="module")
 def planned() -> Schedule:
-    schedule = remate.plan(seeded(Attention()), (data(B, T, 6),), budget="70%", cost="cpu")
+    schedule = remate.plan(seeded(Attention()), (data(B, T, 6),), budget="70%", cost="cpu", effort="quick")
     return sized(schedule, b=Dimension(min=2, max=24, planned=B), t=Dimension(min=2, max=40, planned=T))
 
 

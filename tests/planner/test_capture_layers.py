@@ -306,7 +306,7 @@ def test_model(make: Callable[[], Built]) -> None:
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize(("both", "drop", "first"), itertools.product([False, True], [0.0, 0.2], [False, True]))
+@pytest.mark.parametrize(("both", "drop", "first"), list(itertools.product([False, True], [0.0, 0.2], [False, True])))
 def test_recurrent(kind: Any, both: bool, drop: float, first: bool) -> None:
     model = kind(4, 4, 2, bidirectional=both, dropout=drop, batch_first=first)
     compare(model, (torch.randn(3, 2, 4, requires_grad=True),), {}, 0.0 if kind is nn.LSTM else 2e-5)

@@ -12,6 +12,7 @@ import pytest
 from remate.errors import UnknownNameError
 from remate.strategy import NORMAL, Deadline, Request, Solvers, StepInstance, policy, solve, with_solvers
 from remate.strategy.milp.flat import flat_model
+from remate.strategy.milp.highs import SolveOptions
 from remate.strategy.milp.pyomo_model import PyomoModel
 from remate.strategy.milp.solver_model import solver_model
 from remate.strategy.solver_choice import named_solvers
@@ -65,7 +66,7 @@ def test_bounds_costs_and_relaxations_of_a_model(solver: str) -> None:
     model = solver_model(m, solver)
     columns = model.columns(m.x.values())
     assert model.solve(Deadline()).objective == pytest.approx(7.0)
-    assert model.solve(Deadline(), relax=True).objective == pytest.approx(21 - 10 - 3 * 7 / 4)
+    assert model.solve(Deadline(), SolveOptions(relax=True)).objective == pytest.approx(21 - 10 - 3 * 7 / 4)
     model.set_bounds(columns[:1], np.array([0.0]), np.array([0.0]))
     assert model.solve(Deadline()).objective == pytest.approx(10.0)
     model.set_bounds(columns[:1], np.array([0.0]), np.array([1.0]))

@@ -22,7 +22,7 @@ from remate.strategy.local.polish import as_late_as_possible, polish, pruned
 from remate.strategy.local.squeeze import squeeze
 from remate.strategy.milp.flat import flat_windows
 from remate.strategy.milp.formulation import Formulation, linear
-from remate.strategy.milp.highs import HighsModel
+from remate.strategy.milp.highs import HighsModel, SolveOptions
 from remate.strategy.milp.place import place
 from remate.strategy.milp.refinement import refined
 from remate.strategy.milp.staged import staged_windows
@@ -171,7 +171,7 @@ def test_bridge_solves_again_with_other_sides_bounds_and_costs() -> None:
         first = engine.solve(deadline)
         assert first.status == "optimal"
         assert first.bound == pytest.approx(first.objective)
-        relaxed = engine.solve(deadline, relax=True)
+        relaxed = engine.solve(deadline, SolveOptions(relax=True))
         assert relaxed.objective <= first.objective
         model.room.set_value(0.0)
         engine.update([model.fits])
@@ -186,16 +186,16 @@ def test_bridge_solves_again_with_other_sides_bounds_and_costs() -> None:
         engine.set_bounds(columns, np.zeros(12), np.ones(12))
         engine.set_cost(np.ones(12))
         assert engine.solve(deadline).objective == pytest.approx(0.0)
-        good = engine.solve(deadline, start=np.ones(12), target=12.0)
+        good = engine.solve(deadline, SolveOptions(start=np.ones(12), target=12.0))
         assert good.objective <= 12.0
 
 
 def test_bridge_reports_limits() -> None:
     engine = HighsModel(knapsack(60))
     with Deadline() as deadline:
-        assert engine.solve(deadline, nodes=1).status in ("iterations", "gap", "optimal")
-        assert HighsModel(knapsack(60)).solve(deadline, work=0).status == "iterations"
-        assert engine.solve(deadline, relative_gap=0.5).status in ("gap", "optimal")
+        assert engine.solve(deadline, SolveOptions(nodes=1)).status in ("iterations", "gap", "optimal")
+        assert HighsModel(knapsack(60)).solve(deadline, SolveOptions(work=0)).status == "iterations"
+        assert engine.solve(deadline, SolveOptions(relative_gap=0.5)).status in ("gap", "optimal")
     with Deadline(time_limit=0.0) as deadline:
         assert engine.solve(deadline).status == "time"
 
@@ -203,7 +203,7 @@ def test_bridge_reports_limits() -> None:
 def test_a_model_whose_work_was_spent_can_be_solved_again() -> None:
     engine = HighsModel(knapsack(60))
     with Deadline() as deadline:
-        assert engine.solve(deadline, work=0).x is None
+        assert engine.solve(deadline, SolveOptions(work=0)).x is None
         again, fresh = engine.solve(deadline), HighsModel(knapsack(60)).solve(deadline)
         assert (again.status, again.objective) == (fresh.status, fresh.objective)
         assert again.status == "optimal"

@@ -58,7 +58,7 @@ def ranged(schedule: Schedule, **changes: Dimension) -> Schedule:
 @pytest.fixture(scope="module")
 def attention() -> Schedule:
     """Planned at 70% of the peak at the planned size, with the costs of the roofline."""
-    return ranged(remate.plan(seeded(Attention()), call(B, T), budget="70%", cost="cpu"))
+    return ranged(remate.plan(seeded(Attention()), call(B, T), budget="70%", cost="cpu", effort="quick"))
 
 
 @pytest.fixture(scope="module")

@@ -201,6 +201,18 @@ def instances() -> Table:
     return table
 
 
+def versions() -> Table:
+    """Tests that passed with each version of PyTorch, by room."""
+    table = [["Python", "PyTorch", "tests passed", "failed"]]
+    rows: dict[tuple[str, str], list[Any]] = {}
+    for record in records_of("versions.jsonl"):
+        rows.setdefault((record["python"], record["torch"]), []).append(record)
+    for (python, torch), records in rows.items():
+        passed = ", ".join(f"`{record['room']}` {record['passed']:,}" for record in records)
+        table.append([python, torch, passed, str(sum(record["failed"] for record in records))])
+    return table
+
+
 def _cell(records: Sequence[Mapping[str, Any]], name: str) -> str:
     """The time of a strategy, or the reason why there is none."""
     record = next((r for r in records if r["strategy"] == name), None)
@@ -273,6 +285,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "ranks": _text("ranks.txt", 0, ["peak of a step, the larger of two ranks", "measured"]),
     "compile-time": _text("compile_time.txt"),
     "overhead": _text("overhead.txt"),
+    "versions": versions,
     "rooms-runtime": lambda: rooms("RUNTIME", ROOT / "runtime" / "remate_runtime"),
     "rooms-planner": lambda: rooms("PLANNER", ROOT / "remate"),
 }

@@ -33,6 +33,7 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..feedback import Answer
 from ..milp.formulation import PARTS, linear
+from ..milp.highs import SolveOptions
 from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
 from .block_frontier import block_frontier
@@ -163,7 +164,8 @@ class BlockSelection:
         self.model.budget.set_value(budget)
         self.engine.update(self.model.level.values())
         result = self.engine.solve(
-            deadline, stage="blocks", absolute_gap=100.0 * gap, nodes=effort.selection_nodes, work=effort.work
+            deadline,
+            SolveOptions(stage="blocks", absolute_gap=100.0 * gap, nodes=effort.selection_nodes, work=effort.work),
         )
         if result.x is None:
             return None

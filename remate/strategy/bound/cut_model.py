@@ -40,7 +40,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import HighsModel, Result
+from ..milp.highs import HighsModel, Result, SolveOptions
 from ..problem import Problem
 from .floor import arguments
 
@@ -189,7 +189,9 @@ class CutModel:
             self._first_computed_between(places)
         self.engine.set_bounds(np.array(columns), np.array(lower), np.array(upper))
         self.engine.update(self.model.memory.values())
-        return self.engine.solve(deadline, stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
+        return self.engine.solve(
+            deadline, SolveOptions(stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
+        )
 
     def _first_computed_between(self, places: list[int]) -> None:
         """Make storages that are first computed in a stretch, or later, available to its recomputations and at its

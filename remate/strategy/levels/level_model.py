@@ -40,7 +40,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS
-from ..milp.highs import Result, binaries
+from ..milp.highs import Result, SolveOptions, binaries
 from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
 from .options import LevelPart, mapped
@@ -289,7 +289,7 @@ class LevelModel:
         """Return a lower limit in ns of the step's time in any solution under `limit` bytes, by the relaxation."""
         self.engine.set_cost(self._time)
         self.engine.set_bounds(self._limit, np.array([0.0]), np.array([limit / self.unit]))
-        result = self.engine.solve(deadline, stage="relaxation", relax=True)
+        result = self.engine.solve(deadline, SolveOptions(stage="relaxation", relax=True))
         return self.problem.baseline_time + result.objective * self.percent
 
     def solve(
@@ -310,7 +310,8 @@ class LevelModel:
         self.engine.set_cost(cost)
         self.engine.set_bounds(self._limit, np.array([0.0]), np.array([limit / self.unit]))
         return self.engine.solve(
-            deadline, stage=stage, absolute_gap=100.0 * gap, nodes=effort.selection_nodes, work=effort.work
+            deadline,
+            SolveOptions(stage=stage, absolute_gap=100.0 * gap, nodes=effort.selection_nodes, work=effort.work),
         )
 
     def recomputes(self, result: Result) -> list[FlatRecompute]:

@@ -25,7 +25,7 @@ from ..feedback import Answer, feedback
 from ..instance import StepInstance
 from ..local.polish import pruned
 from .every_stage import EveryStage, Horizon, horizon
-from .highs import SOLVER
+from .highs import SOLVER, SolveOptions
 
 LARGEST = 150  # most variables of a model, per node of the effort
 GROWTH = 1.1  # variables of a model, over the square of the operations of its step
@@ -63,7 +63,8 @@ def checkmate(instance: StepInstance, request: Request, context: Context) -> Pro
         model.engine.set_cost(model.time_cost)
         effort = request.effort
         result = model.engine.solve(
-            context.deadline, stage="checkmate", absolute_gap=gap, nodes=NODES * effort.nodes, work=effort.work
+            context.deadline,
+            SolveOptions(stage="checkmate", absolute_gap=gap, nodes=NODES * effort.nodes, work=effort.work),
         )
         if result.x is None:
             return None
@@ -88,10 +89,11 @@ def rounded(instance: StepInstance, request: Request, context: Context) -> Propo
         Three thresholds and five reductions are tried, because each costs little. Otherwise as `checkmate`.
     """
     model, fits = _model(instance, request), False
+    relaxation = SolveOptions(stage="relaxation", work=WORK * request.effort.work, relax=True)
     model.engine.set_cost(model.time_cost)
     for margin in MARGINS:
         model.limit((1.0 - margin) * request.budget)
-        result = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
+        result = model.engine.solve(context.deadline, relaxation)
         if result.x is None:
             break
         for threshold in THRESHOLDS:
@@ -101,7 +103,7 @@ def rounded(instance: StepInstance, request: Request, context: Context) -> Propo
         return
     model.limit(float(instance.baseline.peak))
     model.engine.set_cost(_peak_cost(model))
-    result = model.engine.solve(context.deadline, stage="relaxation", work=WORK * request.effort.work, relax=True)
+    result = model.engine.solve(context.deadline, relaxation)
     if result.x is not None:
         for threshold in THRESHOLDS:
             yield Proposal(_needed(instance, _rounded(model, model.held(result.x), threshold)))
@@ -129,10 +131,12 @@ def _smallest(instance: StepInstance, request: Request, context: Context, model:
     model.engine.set_cost(_peak_cost(model))
     result = model.engine.solve(
         context.deadline,
-        stage="smallest peak",
-        relative_gap=TOLERANCE,
-        nodes=NODES * request.effort.nodes,
-        work=request.effort.work,
+        SolveOptions(
+            stage="smallest peak",
+            relative_gap=TOLERANCE,
+            nodes=NODES * request.effort.nodes,
+            work=request.effort.work,
+        ),
     )
     if result.x is not None:
         yield Proposal(_needed(instance, model.recomputes(result.x)))

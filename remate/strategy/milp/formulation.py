@@ -34,7 +34,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
-from .highs import Result, binaries
+from .highs import Result, SolveOptions, binaries
 from .solver_model import HIGHS, solver_model
 from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows
 
@@ -206,14 +206,14 @@ class Formulation:
             stage: Text for progress lines.
         """
         gap, goal = 100.0 * gap, enough / self.percent - 100.0
-        options: dict[str, Any] = {"stage": stage, "work": effort.work}
+        options = SolveOptions(stage=stage, work=effort.work)
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(self.time_cost)
-        relaxed = self.engine.solve(deadline, relax=True, **options)
+        relaxed = self.engine.solve(deadline, structs.replace(options, relax=True))
         if relaxed.x is None:
             return relaxed
-        options |= {"target": goal, "nodes": effort.nodes}
-        near = self._near(deadline, relaxed, absolute_gap=gap / 2, **options)
+        options = structs.replace(options, target=goal, nodes=effort.nodes)
+        near = self._near(deadline, relaxed, structs.replace(options, absolute_gap=gap / 2))
         left = effort.work - near.work
         if near.x is not None:
             if near.objective <= max(goal, relaxed.objective + gap):
@@ -223,11 +223,12 @@ class Formulation:
             first = near.x
         else:
             first = self._start(start)
-        options["work"] = left if near.x is not None else effort.work
-        result = self.engine.solve(deadline, absolute_gap=gap, start=first, **options)
+        work = left if near.x is not None else effort.work
+        options = structs.replace(options, absolute_gap=gap, start=first, work=work)
+        result = self.engine.solve(deadline, options)
         return structs.replace(result, work=result.work + near.work)
 
-    def _near(self, deadline: Deadline, relaxed: Result, **options: Any) -> Result:
+    def _near(self, deadline: Deadline, relaxed: Result, options: SolveOptions) -> Result:
         """Return the best solution that agrees with the relaxation where that is integral. It is mostly good, and
         fast to find."""
         assert relaxed.x is not None
@@ -237,7 +238,7 @@ class Formulation:
         settled, whole = columns[fixed], np.round(value[fixed])
         lower, upper = self.engine.lower[settled].copy(), self.engine.upper[settled].copy()
         self.engine.set_bounds(settled, whole, whole)
-        result = self.engine.solve(deadline, **options)
+        result = self.engine.solve(deadline, options)
         self.engine.set_bounds(settled, lower, upper)
         return result
 
@@ -258,13 +259,17 @@ class Formulation:
         settled = settled[settled >= 0]
         self.engine.set_bounds(settled, np.ones(len(settled)), np.ones(len(settled)))
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
-        return self.engine.solve(deadline, stage="neighbourhood", nodes=nodes, work=work, start=self._start(start))
+        return self.engine.solve(
+            deadline, SolveOptions(stage="neighbourhood", nodes=nodes, work=work, start=self._start(start))
+        )
 
     def priced(self, deadline: Deadline, cost: np.ndarray, budget: float, effort: Effort) -> Result:
         """Return the least `cost` (by column) under `budget` bytes."""
         self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
         self.engine.set_cost(cost)
-        return self.engine.solve(deadline, stage="block", relative_gap=1e-4, nodes=effort.nodes, work=effort.work)
+        return self.engine.solve(
+            deadline, SolveOptions(stage="block", relative_gap=1e-4, nodes=effort.nodes, work=effort.work)
+        )
 
     def smallest(self, deadline: Deadline, effort: Effort, *, tolerance: float) -> Result:
         """Return the least peak (in units), up to a share `tolerance` of it."""
@@ -273,7 +278,8 @@ class Formulation:
         cost[self._peak] = 1.0
         self.engine.set_cost(cost)
         return self.engine.solve(
-            deadline, stage="smallest peak", relative_gap=tolerance, nodes=effort.nodes, work=effort.work
+            deadline,
+            SolveOptions(stage="smallest peak", relative_gap=tolerance, nodes=effort.nodes, work=effort.work),
         )
 
     def _start(self, start: Mapping[Key, bool] | None) -> np.ndarray | None:

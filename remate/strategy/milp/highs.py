@@ -27,6 +27,34 @@ SOLVER = "highs " + ".".join(
 )
 
 
+class SolveOptions(msgspec.Struct, frozen=True):
+    """Options of one solve. Nodes and work, unlike seconds, give the same result every time.
+
+    Attributes:
+        stage: Text for progress lines.
+        absolute_gap: Gap at which the solve stops.
+        relative_gap: Relative gap at which the solve stops.
+        target: Objective at which the solve stops.
+        nodes: Most nodes of this solve.
+        work: Most rows of the model times simplex iterations of a relaxation, or times `CHECK` for each check (of a
+            node, a round of cuts, a dive) of a search.
+        start: A first solution by column; NaN for unknown values.
+        relax: Whether to solve the linear relaxation only.
+    """
+
+    stage: str = ""
+    absolute_gap: float = 0.0
+    relative_gap: float = 0.0
+    target: float = -float("inf")
+    nodes: int | None = None
+    work: float = float("inf")
+    start: np.ndarray | None = None
+    relax: bool = False
+
+
+DEFAULT = SolveOptions()
+
+
 class Result(msgspec.Struct, frozen=True):
     """The result of a solve.
 
@@ -125,52 +153,25 @@ class HighsModel:
             lower, upper = constraint.lb, constraint.ub
             self.set_rhs(constraint, -np.inf if lower is None else lower, np.inf if upper is None else upper)
 
-    def solve(
-        self,
-        deadline: Deadline,
-        *,
-        stage: str = "",
-        absolute_gap: float = 0.0,
-        relative_gap: float = 0.0,
-        target: float = -float("inf"),
-        nodes: int | None = None,
-        work: float = float("inf"),
-        start: np.ndarray | None = None,
-        relax: bool = False,
-    ) -> Result:
-        """Minimise the objective.
-
-        Nodes and work, unlike seconds, give the same result every time.
-
-        Args:
-            deadline: Ends the solve early.
-            stage: Text for progress lines.
-            absolute_gap: Gap at which the solve stops.
-            relative_gap: Relative gap at which the solve stops.
-            target: Objective at which the solve stops.
-            nodes: Most nodes of this solve.
-            work: Most rows of the model times simplex iterations of a relaxation, or times `CHECK` for each check (of a
-                node, a round of cuts, a dive) of a search.
-            start: A first solution by column; NaN for unknown values.
-            relax: Whether to solve the linear relaxation only.
-        """
+    def solve(self, deadline: Deadline, options: SolveOptions = DEFAULT) -> Result:
+        """Minimise the objective. deadline: ends the solve early."""
         highs = self.highs
-        self._deadline, self._stage = deadline, stage
-        most = int(min(work / max(1, self.rows), 2**31 - 1))
+        self._deadline, self._stage = deadline, options.stage
+        most = int(min(options.work / max(1, self.rows), 2**31 - 1))
         self._checks = most // CHECK
         if deadline.stopped():
             return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
         highs.setOptionValue("time_limit", highs.getRunTime() + deadline.remaining())
-        highs.setOptionValue("mip_abs_gap", absolute_gap)
-        highs.setOptionValue("mip_rel_gap", relative_gap)
-        highs.setOptionValue("objective_target", target)
-        highs.setOptionValue("mip_max_nodes", 2**31 - 1 if nodes is None else nodes)
-        highs.setOptionValue("solve_relaxation", relax)
-        highs.setOptionValue("simplex_iteration_limit", most if relax else 2**31 - 1)
-        if start is not None and not relax:
-            self._start(start)
+        highs.setOptionValue("mip_abs_gap", options.absolute_gap)
+        highs.setOptionValue("mip_rel_gap", options.relative_gap)
+        highs.setOptionValue("objective_target", options.target)
+        highs.setOptionValue("mip_max_nodes", 2**31 - 1 if options.nodes is None else options.nodes)
+        highs.setOptionValue("solve_relaxation", options.relax)
+        highs.setOptionValue("simplex_iteration_limit", most if options.relax else 2**31 - 1)
+        if options.start is not None and not options.relax:
+            self._start(options.start)
         highs.run()
-        result = self._result(most, relax)
+        result = self._result(most, options.relax)
         deadline.spend(VISITS * result.work)
         return result
 

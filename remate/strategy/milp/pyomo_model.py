@@ -20,7 +20,7 @@ from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 from ...errors import UnknownNameError
 from ..deadline import Deadline
-from .highs import Result
+from .highs import DEFAULT, Result, SolveOptions
 
 # Names of the options for seconds, nodes, absolute gap and relative gap, by a part of the solver's name.
 OPTIONS: dict[str, tuple[str, str, str, str]] = {
@@ -89,28 +89,17 @@ class PyomoModel:
     def update(self, constraints: Iterable[Any]) -> None:
         """Do nothing: Pyomo reads the sides of constraints from the model at every solve."""
 
-    def solve(
-        self,
-        deadline: Deadline,
-        *,
-        stage: str = "",
-        absolute_gap: float = 0.0,
-        relative_gap: float = 0.0,
-        target: float = -float("inf"),
-        nodes: int | None = None,
-        work: float = float("inf"),
-        start: np.ndarray | None = None,
-        relax: bool = False,
-    ) -> Result:
+    def solve(self, deadline: Deadline, options: SolveOptions = DEFAULT) -> Result:
         """Minimise the objective as `HighsModel.solve` does; `target` and `start` are ignored."""
         if deadline.stopped():
             return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
-        deadline.say(f"{self.name} is solving ({stage})")
-        seconds = min(deadline.remaining(), max(LEAST, work / WORK_PER_SECOND))
-        limits = (seconds, float("inf") if relax or nodes is None else nodes, absolute_gap, relative_gap)
+        deadline.say(f"{self.name} is solving ({options.stage})")
+        seconds = min(deadline.remaining(), max(LEAST, options.work / WORK_PER_SECOND))
+        nodes = float("inf") if options.relax or options.nodes is None else options.nodes
+        limits = (seconds, nodes, options.absolute_gap, options.relative_gap)
         known = next((names for part, names in OPTIONS.items() if part in self.name), ("", "", "", ""))
         wanted = {name: value for name, value in zip(known, limits, strict=True) if name and 0 < value < float("inf")}
-        with self._relaxed(relax), _quiet():
+        with self._relaxed(options.relax), _quiet():
             results: Any = self.solver.solve(self.model, load_solutions=False, options=wanted)
         return self._result(results)
 

@@ -27,7 +27,7 @@ from ..base import Request
 from ..deadline import Deadline
 from ..instance import StepInstance
 from ..milp.formulation import linear
-from ..milp.highs import SOLVER, HighsModel, binaries
+from ..milp.highs import SOLVER, HighsModel, SolveOptions, binaries
 from ..solve import Solution
 from .greedy import Paged
 from .weights import Absence, WeightedStep, pages_of, weighted_step
@@ -222,7 +222,7 @@ def _exact(step: WeightedStep, target: int, time_limit: float | None) -> list[Ab
     except ValueError:
         return None
     with Deadline(time_limit) as deadline:
-        result = engine.solve(deadline, stage="weights", relative_gap=0.01, nodes=_NODES)
+        result = engine.solve(deadline, SolveOptions(stage="weights", relative_gap=0.01, nodes=_NODES))
     if result.x is None:
         return None
     away = binaries(result.x, engine.columns(model.away.values()))

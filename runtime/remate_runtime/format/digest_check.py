@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from .json_values import is_list, is_object
 from .limits import MAX_DEPTH, MAX_INTEGER, MAX_MODULES, MAX_NAME, MAX_TEXT
 from .literals import Faults, check_number, check_spelling
 from .module_paths import count_paths
@@ -63,9 +64,9 @@ class DigestCheck:
             self._name(hook, f"{where}/hooks/{index}")
 
     def _read(self, value: Any, where: str, paths: int) -> None:
-        if not isinstance(value, dict) or value.keys() != {"each"}:
+        if not is_object(value) or value.keys() != {"each"}:
             self._value(value, where, 6)
-        elif not isinstance(value["each"], list) or len(value["each"]) != paths:
+        elif not is_list(value["each"]) or len(value["each"]) != paths:
             self._add(f"`each` lists a value for each of the {paths} paths of `at`", f"{where}/each")
         else:
             for index, item in enumerate(value["each"]):
@@ -76,10 +77,10 @@ class DigestCheck:
             self._faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
         elif isinstance(value, str):
             self._text(value, where)
-        elif isinstance(value, list):
+        elif is_list(value):
             for index, item in enumerate(value):
                 self._value(item, f"{where}/{index}", depth + 1)
-        elif isinstance(value, dict):
+        elif is_object(value):
             self._special(value, where, depth)
         else:
             check_number(self._faults, value, where)
@@ -100,14 +101,14 @@ class DigestCheck:
             for key in ("of", "fields", "items"):
                 self._value(value.get(key), f"{where}/{key}", depth + 1)
         elif kind == "dict":
-            if not isinstance(item, dict):
+            if not is_object(item):
                 self._add("expected an object", f"{where}/dict", _HINT)
                 return
             for key, entry in item.items():
                 self._name(key, f"{where}/dict/{escape(key)}")
                 self._value(entry, f"{where}/dict/{escape(key)}", depth + 2)
         elif kind == "pairs":
-            if not isinstance(item, list) or any(not isinstance(pair, list) or len(pair) != 2 for pair in item):
+            if not is_list(item) or any(not is_list(pair) or len(pair) != 2 for pair in item):
                 self._add("expected an array of [key, value]", f"{where}/pairs", _HINT)
                 return
             self._value(item, f"{where}/pairs", depth + 1)
@@ -116,7 +117,7 @@ class DigestCheck:
         elif kind == "absent" and item is not True:
             self._add("not true", f"{where}/absent", _HINT)
         elif kind == "either":
-            if not isinstance(item, list) or len(item) != 2:
+            if not is_list(item) or len(item) != 2:
                 self._add("`either` lists two values", f"{where}/either", "before and after the first call")
                 return
             for index, entry in enumerate(item):

@@ -9,6 +9,7 @@ from typing import Any
 from ..operators.collectives import COLLECTIVES, COMMUNICATION
 from ..operators.tables import namespace
 from .distributed import Distributed
+from .json_values import object_at
 from .limits import MAX_NAME, MAX_PARAMETERS, MAX_RANKS
 from .literals import Faults
 from .module_paths import count_paths, unfold_paths
@@ -116,6 +117,4 @@ def gradient_shapes(model: Model) -> dict[str, tuple[int, ...]]:
 
 def ranks_in(tree: Any) -> Collection[str]:
     """Return the mesh dimensions of a decoded file, which may be malformed."""
-    model = tree.get("model")
-    ranks = model.get("ranks") if isinstance(model, dict) else None
-    return ranks if isinstance(ranks, dict) else ()
+    return object_at(object_at(tree, "model"), "ranks")

@@ -76,7 +76,8 @@ class FieldCheck:
             hint = _bytes_hint(value) if any(isinstance(choice, inspect.IntType) for choice in choices) else ""
             self._add(ScheduleError("R012", f"expected {wanted}, found {_NAMES[type(value)]}", where, hint))
         elif isinstance(chosen, inspect.CustomType):
-            if chosen.cls is Statement:
+            cls: Any = chosen.cls  # a union to type checkers
+            if cls is Statement:
                 self._statement(value, where)
             else:
                 unfolded(value, self._add, where)

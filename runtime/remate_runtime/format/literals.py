@@ -6,6 +6,7 @@ import math
 from typing import Any, Protocol
 
 from ..errors import ScheduleError
+from .json_values import is_array, is_object
 from .limits import MAX_DEPTH, MAX_ELEMENTS, MAX_INTEGER, MAX_TEXT
 from .schedule import Constant
 from .tensor_type import DTYPES, parse_type
@@ -39,14 +40,14 @@ def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMEN
             faults.reference(value, where)
         elif len(value) > MAX_TEXT:
             faults.add("R073", f"a text of more than {MAX_TEXT} characters", where)
-    elif isinstance(value, (list, tuple)):
+    elif is_array(value):
         if depth >= MAX_DEPTH:
             faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
             return
         for index, item in enumerate(value):
             if type(item) is not int or not -MAX_INTEGER - 1 <= item <= MAX_INTEGER:  # most are small integers
                 check_argument(faults, item, f"{where}/{index}", depth + 1)
-    elif isinstance(value, dict):
+    elif is_object(value):
         check_object(faults, value, where)
     else:
         check_number(faults, value, where)
@@ -79,7 +80,7 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
         hint = f"an object in an argument has one key: {', '.join(SPELLINGS)}"
         return ScheduleError("R021", "not a literal", "", hint)
     if key == "complex":
-        if isinstance(item, (list, tuple)) and len(item) == 2 and all(map(_is_finite, item)):
+        if is_array(item) and len(item) == 2 and all(map(_is_finite, item)):
             return None
         message = "a complex number has a real and an imaginary part"
         return ScheduleError("R021", message, "/complex", "write [0.0, 1.0]")
@@ -90,7 +91,7 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
         return ScheduleError("R021", "an expression of sizes, where none is named", "", hint)
     if isinstance(item, str) and item in CHOICES[key]:
         return None
-    shown = repr(item)[:80] if isinstance(item, str) else "what is there"
+    shown = repr(item)[:80] if isinstance(item, str) else "this value"
     return ScheduleError("R021", f"{shown} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
 
 
@@ -130,8 +131,8 @@ def _is_element(item: Any, dtype: str) -> bool:
         low, high = _range(dtype)
         return type(item) is int and low <= item <= high
     if dtype[0] == "c":
-        parts = item.get("complex") if isinstance(item, dict) and len(item) == 1 else None
-        return isinstance(parts, (list, tuple)) and len(parts) == 2 and all(map(_is_finite, parts))
+        parts = item.get("complex") if is_object(item) and len(item) == 1 else None
+        return is_array(parts) and len(parts) == 2 and all(map(_is_finite, parts))
     return _is_real(item)
 
 
@@ -141,7 +142,7 @@ def _range(dtype: str) -> tuple[int, int]:
 
 
 def _is_real(item: Any) -> bool:
-    if isinstance(item, dict):
+    if is_object(item):
         return len(item) == 1 and item.get("float") in NON_FINITE
     return _is_finite(item)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..errors import ScheduleError
+from .json_values import is_object
 from .limits import MAX_NAME, MAX_PARAMETERS
 from .module_paths import NUMBER, RUN
 from .signature import escape
@@ -123,7 +124,7 @@ def _count(entries: dict[str, Any], length: int, where: str, fault: Callable[[Sc
             fault(ScheduleError("R014", "a run of numbers that ends before it begins", at, "write h.[0-11]"))
         elif isinstance(value, str):
             total += times
-        elif run is not None and isinstance(value, dict) and value:
+        elif run is not None and is_object(value) and value:
             total += times * _count(value, length + len(key) + 1, at, fault)
         else:
             fault(ScheduleError("R012", "expected a type" + ("" if run is None else " or a map of them"), at, _HINT))
@@ -144,11 +145,11 @@ def _unfold(entries: dict[str, Any], before: str) -> Iterator[tuple[str, str]]:
 
 def written_at(entries: Any, name: str) -> str:
     """Return the pointer, below that of the map, of the entry for `name`; "" without one."""
-    for key, value in entries.items() if isinstance(entries, dict) else ():
+    for key, value in entries.items() if is_object(entries) else ():
         rest = _below(key, name)
         if rest == "" and isinstance(value, str):
             return f"/{escape(key)}"
-        if rest and isinstance(value, dict) and (inside := written_at(value, rest)):
+        if rest and is_object(value) and (inside := written_at(value, rest)):
             return f"/{escape(key)}{inside}"
     return ""
 

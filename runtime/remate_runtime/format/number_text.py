@@ -31,7 +31,7 @@ _BINARY: dict[str, Callable[[float, float], float]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
+    "/": lambda a, b: a / b,
 }
 _OPERANDS = {"sqrt": 1, "exp": 1, "log": 1, "pow": 2}
 _LEVELS = {"+": 1, "-": 1, "*": 2, "/": 2, "neg": 3}

@@ -19,6 +19,7 @@ from .density import density_fault
 from .distributed_check import ranks_in
 from .field_check import FieldCheck
 from .json_patterns import keys_differ
+from .json_values import is_array, is_list, is_object
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .positions import line_column, locate, scan
 from .schedule import FEATURES, FORMAT, VERSION, Schedule, decoded
@@ -138,13 +139,13 @@ def _diagnose(text: bytes) -> list[ScheduleError]:
     if any(fault.code != "R003" for fault in syntax_faults) or len(syntax_faults) >= MAX_FAULTS:
         return syntax_faults
     tree = json.loads(text)
-    if type(tree) is not dict:
+    if not is_object(tree):
         return [*syntax_faults, *locate(text, [_not_a_schedule("the file holds no object")])]
     header = _header(tree)
     if header:
         return locate(text, [*syntax_faults, *header][:MAX_FAULTS])
     named = tree.get("namespaces")
-    namespaces = [n for n in named if isinstance(n, str)] if isinstance(named, list) else []
+    namespaces = [n for n in named if isinstance(n, str)] if is_list(named) else []
     content = SemanticCheck(namespaces, dims_in(tree), ranks_in(tree))
     shape = FieldCheck(content.struct)
     shape.walk(tree, Schedule)
@@ -170,8 +171,8 @@ def _header(tree: dict[str, Any]) -> list[ScheduleError]:
         ]
     if type(version) is int and version < 1:
         return [ScheduleError("R013", f"version {version}: versions start at 1", "/version")]
-    faults = []
-    if isinstance(requires, (list, tuple)):
+    faults: list[ScheduleError] = []
+    if is_array(requires):
         for index, feature in enumerate(requires):
             if isinstance(feature, str) and feature not in FEATURES:
                 message = f"the file requires {feature[:80]!r}, which this reader does not have"

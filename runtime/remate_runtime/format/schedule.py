@@ -75,7 +75,8 @@ def named(statement: Statement) -> tuple[str, ...]:
             return statement.page
         case Split():
             return statement.split
-    return statement.recompute
+        case Recompute():
+            return statement.recompute
 
 
 def decoded(kind: type, value: Any) -> Any:
@@ -111,7 +112,7 @@ class Instance(FileObject, frozen=True):
     id: str
     block: str
     prefix: str | None = None  # parameter p of the block is `prefix.p` of the model; default: the full id
-    bindings: dict[str, str] = msgspec.field(name="with", default_factory=dict)
+    bindings: dict[str, str] = msgspec.field(name="with", default_factory=dict[str, str])
     plan: str = BASELINE
     note: str = ""
 

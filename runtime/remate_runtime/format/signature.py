@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import ScheduleError
+from .json_values import is_object
 from .tensor_type import DTYPES
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
 def output_leaves(outputs: Any) -> Iterator[Leaf]:
     """Yield the tensor leaves of forward's result, then of the attributes that it sets."""
     where = "/model/outputs"
-    if not isinstance(outputs, dict) or "returns" not in outputs:
+    if not is_object(outputs) or "returns" not in outputs:
         yield from leaves(outputs, "value", where)
         return
     yield from leaves(outputs["returns"], "value", f"{where}/returns")
@@ -101,7 +102,7 @@ def named_faults(model: Model) -> Iterator[tuple[ScheduleError, str]]:
 
 def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
     """Yield the leaves of a tree. Raises ScheduleError R016 for anything that is no tree."""
-    if isinstance(tree, dict) and key in tree:
+    if is_object(tree) and key in tree:
         name, text = tree.get("name"), tree[key]
         if not (isinstance(name, str) and isinstance(text, str) and isinstance(tree.get("grad", False), bool)):
             raise ScheduleError("R016", "a tensor leaf has a name, and grad is true or false", where)

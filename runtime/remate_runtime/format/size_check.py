@@ -10,6 +10,7 @@ import msgspec
 from ..errors import ScheduleError
 from .expression_text import RESERVED, is_dimension, parse_real, parse_size
 from .expressions import Real, Size
+from .json_values import object_at
 from .limits import MAX_DIMS, MAX_EXPRESSIONS, MAX_SIZE
 from .schedule import Dimension, Model
 from .signature import escape, input_leaves
@@ -22,10 +23,8 @@ _CORNERS = ("planned", "min", "max")  # the sizes at which every expression must
 
 def dims_in(tree: Any) -> dict[str, Dimension]:
     """Return the readable dimensions of a file with faults."""
-    model = tree.get("model") if isinstance(tree, dict) else None
-    stated = model.get("dims") if isinstance(model, dict) else None
     dimensions: dict[str, Dimension] = {}
-    for name, value in stated.items() if isinstance(stated, dict) else ():
+    for name, value in object_at(object_at(tree, "model"), "dims").items():
         try:
             dimensions[name] = msgspec.convert(value, Dimension)
         except msgspec.ValidationError:  # reported with the field

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from ..errors import BindError, ScheduleError
 from .expression_text import parse_real, parse_size
 from .fingerprints import fingerprint
+from .json_values import is_array, is_object
 from .schedule import Block, Dimension, Operation, Schedule
 from .signature import escape
 from .sized_type import parse_sized
@@ -117,7 +118,7 @@ class _At:
         return node if kind is None else {**node, kind: self._nodes(node[kind], f"{where}/{kind}")}
 
     def _nodes(self, nodes: Any, where: str) -> Any:
-        if isinstance(nodes, dict):
+        if is_object(nodes):
             return {key: self.tree(node, f"{where}/{escape(key)}") for key, node in nodes.items()}
         return [self.tree(node, f"{where}/{at}") for at, node in enumerate(nodes)]
 
@@ -148,11 +149,11 @@ class _At:
         return max(0, parse_size(given).at(self._size))
 
     def argument(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.argument(item) for item in value)
-        if isinstance(value, dict) and "size" in value:
+        if is_array(value):
+            return type(value)(map(self.argument, value))
+        if is_object(value) and "size" in value:
             return parse_size(value["size"]).at(self._size)
-        if isinstance(value, dict) and "float" in value and value["float"] not in NON_FINITE:
+        if is_object(value) and "float" in value and value["float"] not in NON_FINITE:
             return parse_real(value["float"]).at(self._size)
         return value
 

@@ -6,8 +6,10 @@ determines which.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from .json_values import is_array, is_object
 from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
 from .literals import Faults, check_number, check_object
 from .signature import escape, is_attribute
@@ -42,7 +44,7 @@ class TreeCheck:
     def output(self, value: Any, where: str) -> None:
         """Check a tree, or `{"returns": tree, "attributes": {path: tree}}`."""
         self._names = set()
-        if not isinstance(value, dict) or "returns" not in value:
+        if not is_object(value) or "returns" not in value:
             self._node(value, "value", where, 3)
             return
         for key in value.keys() - {"returns", "attributes"}:
@@ -53,7 +55,7 @@ class TreeCheck:
             self._faults.add("R016", "without `attributes` it is a plain tree", where, "leave `returns` out")
             return
         self._items(attributes, dict, "value", f"{where}/attributes", 4)
-        for path in attributes if isinstance(attributes, dict) else ():
+        for path in attributes if is_object(attributes) else ():
             if not is_attribute(path):
                 self._faults.add(
                     "R016",
@@ -63,8 +65,8 @@ class TreeCheck:
                 )
 
     def _node(self, node: Any, leaf: str, where: str, depth: int) -> None:
-        kinds = [key for key in (leaf, *CONTAINERS) if key in node] if isinstance(node, dict) else []
-        if len(kinds) != 1:
+        kinds = [key for key in (leaf, *CONTAINERS) if key in node] if is_object(node) else []
+        if not is_object(node) or len(kinds) != 1:
             self._faults.add(
                 "R016", "not a node of a tree", where, f"an object with one of {leaf}, {', '.join(CONTAINERS)}"
             )
@@ -84,10 +86,14 @@ class TreeCheck:
             self._items(node[kind], dict if kind == "dict" else list, leaf, f"{where}/{kind}", depth + 1)
 
     def _items(self, value: Any, kind: type, leaf: str, where: str, depth: int) -> None:
-        if not isinstance(value, (dict if kind is dict else (list, tuple))):
+        if kind is dict and is_object(value):
+            items: Iterable[tuple[object, Any]] = value.items()
+        elif kind is not dict and is_array(value):
+            items = enumerate(value)
+        else:
             self._faults.add("R016", f"expected {'an object' if kind is dict else 'an array'}", where)
             return
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        for key, item in items:
             self._node(item, leaf, f"{where}/{escape(str(key))}", depth + 1)
 
     def _leaf(self, node: dict[str, Any], leaf: str, where: str) -> None:
@@ -121,7 +127,7 @@ class TreeCheck:
     def _literal(self, value: Any, where: str) -> None:
         if isinstance(value, dict) and "number" in value:
             self._faults.add("R016", "inputs and outputs hold no numbers that follow from live attributes", where)
-        elif isinstance(value, dict):
+        elif is_object(value):
             check_object(self._faults, value, where)
         elif isinstance(value, (list, tuple)):
             self._faults.add("R016", "a literal is null, true, false, a number or a text", where)

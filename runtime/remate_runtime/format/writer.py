@@ -17,6 +17,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from ..support.files import advice, write_atomically
+from .json_values import is_array, is_object
 from .name_runs import folded
 from .schedule import Block, Schedule
 
@@ -102,9 +103,9 @@ def _block(block: Block, indent: int) -> list[str]:
 
 def _entries(value: Any, indent: int) -> list[str]:
     """Return the lines of a map or array with one entry per line; any other value on one line."""
-    if isinstance(value, dict):
+    if is_object(value):
         return _object({k: _entry(v, indent + 2, k) for k, v in value.items()}, indent)
-    if isinstance(value, (tuple, list)):
+    if is_array(value):
         return _array(value, indent)
     return [_line(value)]
 
@@ -112,10 +113,10 @@ def _entries(value: Any, indent: int) -> list[str]:
 def _tree(value: Any, indent: int, column: int) -> list[str]:
     """Return a nested value on one line if it fits from `column` on, otherwise one entry per line, recursively."""
     line = _line(value)
-    if column + len(line) < WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+    if column + len(line) < WIDTH or not value or not (is_object(value) or is_array(value)):
         return [line]
     inner = indent + 2
-    if isinstance(value, dict):
+    if is_object(value):
         return _object({k: _tree(v, inner, inner + len(_to_json(k)) + 2) for k, v in value.items()}, indent)
     return _join("[", [_tree(v, inner, inner) for v in value], "]", indent)
 
@@ -132,10 +133,11 @@ def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
     column: start of the first line. after: characters that must fit after the last line.
     """
     whole = _to_json(value)
-    if column + len(whole) + after <= WIDTH or not value or not isinstance(value, (dict, list, tuple)):
+    if column + len(whole) + after <= WIDTH or not value or not (is_object(value) or is_array(value)):
         return [whole]
-    items = list(value.items()) if isinstance(value, dict) else [(None, item) for item in value]
-    lines, line, column = [], "{" if isinstance(value, dict) else "[", column + 1
+    items: list[tuple[str | None, Any]] = list(value.items()) if is_object(value) else [(None, item) for item in value]
+    lines: list[str] = []
+    line, column = "{" if isinstance(value, dict) else "[", column + 1
     for at, (key, item) in enumerate(items):
         name, behind = "" if key is None else f"{_to_json(key)}: ", 1 if at < len(items) - 1 else 1 + after
         first = at == 0
@@ -192,7 +194,7 @@ def _plain(value: Any) -> Any:
 
 def _fields(value: msgspec.Struct) -> dict[str, Any]:
     """Return the fields that differ from their defaults, by their names in the file."""
-    out = {}
+    out: dict[str, Any] = {}
     for attribute, name, default in _layout(type(value)):
         field = getattr(value, attribute)
         if field is not default and not (field == default and type(field) is type(default)):
@@ -203,7 +205,7 @@ def _fields(value: msgspec.Struct) -> dict[str, Any]:
 @cache
 def _layout(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
     """Return (attribute, name in the file, default) for every field of a struct."""
-    layout = []
+    layout: list[tuple[str, str, Any]] = []
     for field in msgspec.structs.fields(kind):
         default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
         layout.append((field.name, field.encode_name, default))

@@ -187,7 +187,7 @@ def _inner(
         if grad:
             made_from.setdefault(value, set()).add(at)
     for op in graph.operations[: graph.backward_start]:
-        through = set().union(*(made_from.get(v, ()) for v in op.reads))
+        through = set[int]().union(*(made_from.get(v, ()) for v in op.reads))
         if through:
             for value in op.writes:
                 if value is not None:
@@ -265,7 +265,7 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
         frozenset((i,)) if value.kind == "tangent" else frozenset() for i, value in enumerate(graph.values)
     ]
     for op in graph.operations[graph.backward_start :]:
-        through = frozenset().union(*(depends[v] for v in op.reads))
+        through = frozenset[int]().union(*(depends[v] for v in op.reads))
         for value in op.writes:
             if value is not None:
                 depends[value] = through

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -36,7 +36,8 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
 
 def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
     """Return forward, and the operations of backward that lead to the gradients or draw from the generator."""
-    needed, kept = set(gradients), []
+    needed = set(gradients)
+    kept: list[int] = []
     for index in range(len(graph.operations) - 1, graph.backward_start - 1, -1):
         op = graph.operations[index]
         if op.random or not needed.isdisjoint(op.writes):
@@ -105,7 +106,9 @@ def _only(
             return Ref(new[item.value])
         if isinstance(item, Number):
             return item.of(new.__getitem__)
-        return tuple(map(argument, item)) if isinstance(item, tuple) else item
+        if not isinstance(item, tuple):
+            return item
+        return tuple(map(argument, cast("tuple[Any, ...]", item)))
 
     def operation(op: Op) -> Op:
         return replace(
