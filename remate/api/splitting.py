@@ -22,13 +22,14 @@ from ..partition.hierarchy import Hierarchy
 from ..profile.devices import is_estimated
 from ..splits.tiled_step import TiledStep, tiled_step
 from ..splits.windows import Window, head_windows
-from ..strategy import QUICK, Request, Solution, StepInstance, effort_named, policy, solve
+from ..strategy import QUICK, CandidatePool, Request, Solution, StepInstance, effort_named, policy, solve
 from .progress import Progress
 from .unsolved import without_recomputes
 
 TILES = (2, 4, 8, 16, 32, 64, 128)  # numbers of tiles that are tried
 FEWEST_ROWS = 8  # of a tile
 _AGAIN = 2  # numbers of tiles that are searched again if a quick search finds nothing that fits
+_NEVER = 1 << 62  # ns
 _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
 
 
@@ -37,14 +38,21 @@ class _Tried(msgspec.Struct, frozen=True):
 
     Attributes:
         peak: The least peak that was reached; the floor if that is over the budget.
-        time: The least time within the budget; None if nothing fits.
+        found: The quick search's solution; None if nothing fits.
+        pool: The schedules that were found.
     """
 
     instance: StepInstance
     tiled: TiledStep | None
     into: int
     peak: int
-    time: int | None
+    found: Solution | None
+    pool: CandidatePool
+
+    @property
+    def time(self) -> int:
+        """Return ns; more than any time if nothing fits."""
+        return _NEVER if self.found is None else self.found.time
 
 
 def plan_split(
@@ -78,7 +86,7 @@ def floor_if_split(step: Hierarchy, cost: str) -> int | None:
         return None
     whole = StepInstance(step.captured.graph, step.parts)
     bare, floors = _bare(step, whole, cost), [whole.floor]
-    for into in TILES:
+    for into in TILES[1::2]:  # a floor takes a while on large steps
         try:
             tiled = tiled_step(bare, _numbers(windows, into), cost)
         except ScheduleError:
@@ -95,7 +103,7 @@ class _SplitSearch:
         self._step, self._settings, self._cost, self._say = step, settings, cost, say
         self._whole = StepInstance(step.captured.graph, step.parts)
         self.limit = parse_budget(settings.budget).resolve(self._whole.baseline.peak)
-        self._policy = policy(settings.strategy)
+        self._policy, self._interrupted = policy(settings.strategy), False
 
     def solution(self) -> tuple[_Tried, Solution]:
         """Return the best step and its solution.
@@ -104,21 +112,27 @@ class _SplitSearch:
             InfeasibleError: Nothing fits.
         """
         tried = list(self._tried())
-        fitting = [candidate for candidate in tried if candidate.time is not None]
+        fitting = [candidate for candidate in tried if candidate.found is not None]
         # A quick search may miss what fits: the smallest peaks are searched again as requested.
         able = sorted((c for c in tried if c.instance.floor <= self.limit), key=lambda c: (c.peak, c.into))
         for best in [min(fitting, key=lambda c: (c.time, c.into))] if fitting else able[:_AGAIN]:
             self._say("no split is faster" if best.tiled is None else f"chosen: {_words(best.into)}")
             try:
-                return best, self._solved(best.instance)
+                return best, self._beside_whole(self._solved(best))
             except InfeasibleError:
                 continue
         raise self._infeasible(tried)
 
-    def _solved(self, instance: StepInstance) -> Solution:
+    def _solved(self, tried: _Tried) -> Solution:
+        """Search as requested; after Ctrl-C, take what the quick search found."""
+        if tried.found is not None and self._interrupted:
+            return tried.found
         request = Request(self.limit, self._settings.gap, effort_named(self._settings.effort))
         limits: dict[str, Any] = {"time_limit": self._settings.time_limit, "progress": self._say}
-        solution = solve(instance, request, self._policy, **limits)
+        return solve(tried.instance, request, self._policy, pool=tried.pool, **limits)
+
+    def _beside_whole(self, solution: Solution) -> Solution:
+        """Return a solution with the baseline of the step without splits."""
         base = self._whole.baseline
         gap = max(0.0, (solution.time - solution.lower_bound) / max(1, base.time))
         return replace(solution, baseline_peak=base.peak, baseline_time=base.time, gap=gap)
@@ -131,34 +145,35 @@ class _SplitSearch:
             return
         bare = _bare(self._step, self._whole, self._cost)
         for into in TILES:
-            if worse == _WORSE or all(window.rows < into * FEWEST_ROWS for window in windows):
+            if self._interrupted or worse == _WORSE or all(window.rows < into * FEWEST_ROWS for window in windows):
                 return
             tiled = tiled_step(bare, _numbers(windows, into), self._cost, self._step.price)
             tried = self._quick(StepInstance(tiled.expanded.graph, tiled.blocks), tiled, into)
-            figure = (tried.time is None, tried.peak if tried.time is None else tried.time)
+            figure = (tried.time, tried.peak if tried.found is None else 0)
             worse = 0 if best is None or figure < best else worse + 1
             best = figure if best is None else min(best, figure)
             yield tried
 
     def _quick(self, instance: StepInstance, tiled: TiledStep | None, into: int) -> _Tried:
-        request = Request(self.limit, self._settings.gap, QUICK)
+        request, pool = Request(self.limit, self._settings.gap, QUICK), CandidatePool()
         if instance.floor > self.limit:
             self._say(f"{_words(into)}: proven floor {size(instance.floor)}")
-            return _Tried(instance, tiled, into, instance.floor, None)
+            return _Tried(instance, tiled, into, instance.floor, None, pool)
         try:
-            found = solve(instance, request, self._policy, time_limit=self._settings.time_limit)
+            found = solve(instance, request, self._policy, pool=pool, time_limit=self._settings.time_limit)
         except InfeasibleError as error:
             self._say(f"{_words(into)}: at least {size(error.smallest)}")
-            return _Tried(instance, tiled, into, error.smallest, None)
+            return _Tried(instance, tiled, into, error.smallest, None, pool)
+        self._interrupted |= pool.interrupted
         more = overhead(found.time, self._whole.baseline.time, "no cost")
         self._say(f"{_words(into)}: {more}, peak {size(found.peak)}")
-        return _Tried(instance, tiled, into, found.peak, found.time)
+        return _Tried(instance, tiled, into, found.peak, found, pool)
 
     def _infeasible(self, tried: Sequence[_Tried]) -> InfeasibleError:
         least = min(tried, key=lambda candidate: (candidate.peak, candidate.into))
         floor, smallest = min(candidate.instance.floor for candidate in tried), self._whole.baseline.peak
         try:
-            self._solved(least.instance)
+            self._solved(least)
         except InfeasibleError as error:
             smallest = error.smallest
         figures = smallest, floor, self._settings.strategy, None, self._whole.baseline.peak

@@ -17,6 +17,7 @@ from .analysis import Analysis
 from .check import promises
 from .late import later_points
 from .lines import lines
+from .needless_splits import needless_splits
 from .ranges import Maxima
 from .steps import StepPositions, useful
 from .what_if import ALLOWANCE, Trials
@@ -33,6 +34,7 @@ CODES = {
     "L009": "a page without effect",
     "L010": "a page that the budget does not need",
     "L011": "a page that cannot be hidden",
+    "L012": "a split that lowers no peak",
 }
 
 
@@ -47,7 +49,7 @@ def lint(opened: Analysis, path: str) -> list[ScheduleError]:
     for entry in later_points(opened, Trials(opened, ALLOWANCE // 2)):
         findings.append(ScheduleError("L002", entry.message, entry.where, entry.hint))
     findings += [*_without_effect(opened), *_needless_pages(opened, path)]
-    findings += [*_unhidden(opened), *_slack(opened, path)]
+    findings += [*_unhidden(opened), *_slack(opened, path), *needless_splits(opened)]
     findings += [ScheduleError("L006", p.message, p.where, p.hint) for p in promises(opened, path) if p.code == "R081"]
     return findings
 

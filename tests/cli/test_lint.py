@@ -40,6 +40,10 @@ CASES: dict[str, list[tuple[str, str]]] = {
         ('{"recompute": ["addmm"]', '{"page": ["gelu"]}, {"recompute": ["addmm"]'),
         ('"budget": 4720000', '"budget": 3000000'),
     ],
+    "L012": [
+        ('"version": 1,', '"version": 1,\n  "requires": ["split"],'),
+        ('{"recompute": ["addmm"]', '{"split": ["gelu"], "into": 2}, {"recompute": ["addmm"]'),
+    ],
 }
 
 

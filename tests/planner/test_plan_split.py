@@ -12,11 +12,13 @@ import torch.nn.functional as F
 from torch import nn
 
 import remate
+from remate.api import splitting
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError, UnknownNameError
 from remate.splits.tiled_step import tiled_step
 from remate.splits.windows import head_windows
 from remate.step_measurement.allocator import peak_bytes
+from remate.strategy import CandidatePool, solve
 from remate_runtime import apply
 from remate_runtime.flat_step import TILE, expand
 from remate_runtime.format import Recompute, Schedule, Split, decode, encode
@@ -271,3 +273,19 @@ def test_tiles_cost_more_than_their_share() -> None:
         assert all(f"{TILE}{into}" in name or f"{TILE}all" in name for costs in priced.costs.values() for name in costs)
         times.append(sum(op.ns for op in priced.expanded.graph.operations))
     assert baseline("plain").time_ns < times[0] < times[1] < times[2]
+
+
+def test_ctrl_c_ends_the_search_for_a_number_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found by then is written, and nothing else is searched."""
+    searched: list[int] = []
+
+    def interrupted(*args: Any, pool: CandidatePool, **options: Any) -> Any:
+        searched.append(len(searched))
+        solution = solve(*args, pool=pool, **options)
+        pool.interrupted = len(searched) == 2
+        return solution
+
+    monkeypatch.setattr(splitting, "solve", interrupted)
+    schedule = planned("plain", "60%")
+    assert len(searched) == 2
+    assert schedule.peak_bytes <= schedule.budget_bytes
