@@ -29,10 +29,10 @@ class Effort(msgspec.Struct, frozen=True):
         close: If a schedule fits that is proven this close to the fastest (as a share of the step's time), a step of
             more than a few dozen operations gets no models of many stages. They take tens of seconds there, and gain
             some tenths of a percent.
-        enough: Work of a whole search, in units of about a microsecond, after which it ends if the best schedule is
-            proven to be within `PAYS` of the fastest, or if the second half of the work did not improve schedule or
-            bound. For steps of up to 1,000 operations, and in proportion for larger ones.
-        most: Work after which a search ends if a schedule fits.
+        enough: Visits of a whole search after which it ends if the best schedule is
+            proven to be within `PAYS` of the fastest; or within `MODEST`, if the second half of the work did not
+            improve schedule or bound. For steps of up to 1,000 operations, and in proportion for larger ones.
+        most: Visits after which a search ends if a schedule fits.
     """
 
     name: str
@@ -50,22 +50,25 @@ class Effort(msgspec.Struct, frozen=True):
     enough: float = float("inf")
     most: float = float("inf")
 
-    def allowed(self, operations: int, close: bool, gained: float) -> float:
-        """Return the work that a search may spend.
+    def allowed(self, operations: int, gap: float, gained: float) -> float:
+        """Return the visits that a search may spend.
 
         Args:
             operations: Operations of the step.
-            close: Whether the best schedule is proven to be within `PAYS` of the fastest.
-            gained: Work spent when schedule or bound last improved.
+            gap: Gap of the best schedule, as a share of the step's time.
+            gained: Visits spent when schedule or bound last improved.
         """
         scale = max(1.0, operations / USUAL)
-        return scale * self.enough if close else min(scale * self.most, max(scale * self.enough, 2 * gained))
+        if gap > MODEST:
+            return scale * self.most
+        return scale * self.enough if gap <= PAYS else min(scale * self.most, max(scale * self.enough, 2 * gained))
 
 
-USUAL = 1000  # operations of a step up to which the work of a search is not scaled
-PAYS = 0.01  # share of the step's time: a smaller gap is worth no more than the work of `Effort.enough`
-QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 1e6, 4e6)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 4e6, 2e7)
+USUAL = 1000  # operations of a step up to which `enough` and `most` are not scaled
+PAYS = 0.01  # share of the step's time: a smaller gap is worth no more visits than `Effort.enough`
+MODEST = 0.03  # share of the step's time: a larger gap is worth all of `Effort.most`
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 4e6, 1.6e7)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 1.6e7, 8e7)
 THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 0.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 

@@ -33,13 +33,14 @@ def searched(effort: Effort, by: Policy) -> tuple[Solution, int]:
 
 def test_the_limits() -> None:
     effort = replace(NORMAL, enough=10.0, most=50.0)
-    assert effort.allowed(500, True, 40.0) == 10.0  # within a percent of the fastest
-    assert effort.allowed(500, False, 2.0) == 10.0
-    assert effort.allowed(500, False, 20.0) == 40.0  # it goes on as long as it gains
-    assert effort.allowed(500, False, 40.0) == 50.0
-    assert effort.allowed(3000, False, 40.0) == 80.0
-    assert effort.allowed(3000, True, 40.0) == 30.0
-    assert THOROUGH.allowed(500, True, 0.0) == float("inf")
+    assert effort.allowed(500, 0.01, 40.0) == 10.0  # within a percent of the fastest
+    assert effort.allowed(500, 0.02, 2.0) == 10.0
+    assert effort.allowed(500, 0.02, 20.0) == 40.0  # it goes on as long as it gains
+    assert effort.allowed(500, 0.02, 40.0) == 50.0
+    assert effort.allowed(500, 0.2, 0.0) == 50.0  # far from proof
+    assert effort.allowed(3000, 0.02, 40.0) == 80.0
+    assert effort.allowed(3000, 0.005, 40.0) == 30.0
+    assert THOROUGH.allowed(500, 0.0, 0.0) == float("inf")
 
 
 def test_a_search_that_gains_nothing_ends_early() -> None:
@@ -52,4 +53,6 @@ def test_a_search_that_gains_nothing_ends_early() -> None:
 
 
 def test_a_strategy_that_was_named_has_no_limit() -> None:
-    assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("recreate")) == searched(UNLIMITED, policy("recreate"))
+    assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("recreate")) == searched(
+        UNLIMITED, policy("recreate")
+    )
