@@ -36,8 +36,9 @@ from ..strategy import (
     solve,
 )
 from .options import PlanOptions
-from .plan import Progress, prepare, schedule_of
+from .plan import Progress, prepare
 from .unsolved import without_recomputes
+from .writing import schedule_of
 
 _MOST = 1 << 14  # largest size to try if the range has no end
 _FINE = 64  # the largest size is found to this part of it
