@@ -27,7 +27,7 @@ class Counting(StepInstance):
 
 def searched(effort: Effort, by: Policy) -> tuple[Solution, int]:
     step = Counting(GRAPH)
-    budget = int(0.6 * step.baseline.peak)
+    budget = int(0.7 * step.baseline.peak)
     return solve(step, Request(budget, 0.0, effort), by), step.judgements
 
 
@@ -37,7 +37,7 @@ def test_the_limits() -> None:
     assert effort.allowed(500, 0.02, 2.0) == 10.0
     assert effort.allowed(500, 0.02, 20.0) == 40.0  # it goes on as long as it gains
     assert effort.allowed(500, 0.02, 40.0) == 50.0
-    assert effort.allowed(500, 0.2, 0.0) == 50.0  # far from proof
+    assert effort.allowed(500, 0.2, 0.0) == float("inf")  # far from proof
     assert effort.allowed(3000, 0.02, 40.0) == 80.0
     assert effort.allowed(3000, 0.005, 40.0) == 30.0
     assert THOROUGH.allowed(500, 0.0, 0.0) == float("inf")
@@ -47,7 +47,7 @@ def test_a_search_that_gains_nothing_ends_early() -> None:
     long, judgements = searched(UNLIMITED, policy("auto"))
     short, fewer = searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto"))
     assert fewer < judgements / 2
-    assert short.peak <= int(0.6 * StepInstance(GRAPH).baseline.peak)
+    assert short.peak <= int(0.7 * StepInstance(GRAPH).baseline.peak)
     assert (short.stopped_by, short.time >= long.time) == ("heuristic", True)
     assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto")) == (short, fewer)
 
