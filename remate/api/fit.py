@@ -31,12 +31,15 @@ class Fit(msgspec.Struct, frozen=True):
         dim: Name of the size that varies.
         device_memory: Memory of the device, in bytes.
         batches: Figures by ascending size. The last is the largest that fits.
+        complete: Whether all sizes were tried. Otherwise Ctrl-C or the time limit ended the search: a larger size may
+            fit, and sizes may be missing.
     """
 
     schedule: Schedule
     dim: str
     device_memory: int
     batches: tuple[Batch, ...]
+    complete: bool = True
 
     @property
     def largest(self) -> Batch:
@@ -65,8 +68,13 @@ def fit(
     """Find the largest batch with which a model trains on a device, and plan it.
 
     Parameters, buffers, inputs, the optimizer's state and the CUDA context are subtracted from the device's memory. The
-    rest is the budget of a step. It differs from size to size, as inputs do. Ctrl-C while the schedule of the largest
-    batch is solved returns the best schedule so far, without the other sizes.
+    rest is the budget of a step. It differs from size to size, as inputs do.
+
+    The schedule of the largest batch is planned with the requested effort. The other sizes use the best of all plans
+    that are known by then and of a quick search, so their figures are at least achievable.
+
+    Ctrl-C ends the current phase. In the search for the largest batch, the largest one that is known to fit is planned.
+    In the search for its schedule, the best one so far is returned. After that, the sizes so far are returned.
 
     Args:
         model: The live model, or a call that `remate.record` recorded.
@@ -83,7 +91,7 @@ def fit(
         profile: As for `remate.plan`.
         cache: As for `remate.plan`.
         measure_again: As for `remate.plan`.
-        time_limit: As for `remate.plan`.
+        time_limit: Limit of all searches together, in seconds. At most half of it is used to find the largest batch.
         gap: As for `remate.plan`.
         strategy: As for `remate.plan`.
         effort: As for `remate.plan`.
@@ -129,10 +137,10 @@ def fit(
         search = Search(call, sizes, limits, cost, settings, chosen, gpu, say)
         schedule = search.planned(chosen.name or type(call.model).__name__, chosen.note)
         largest_size, figures = schedule.model.dims[search.dim].max, schedule.solve
-        smaller = [] if figures.stopped_by == "interrupted" else search.ladder(largest_size)
-        batches = [search.batch(size) for size in smaller if size < largest_size]
+        interrupted = figures.stopped_by == "interrupted"
+        batches = [] if interrupted else search.batches(largest_size)
         base = figures.baseline_peak, figures.baseline_time
         largest = Batch(
             largest_size, figures.budget, *base, figures.peak, figures.time, len(expand(schedule).recomputes)
         )
-        return Fit(schedule, search.dim, memory, (*batches, largest))
+        return Fit(schedule, search.dim, memory, (*batches, largest), not (interrupted or search.ended))

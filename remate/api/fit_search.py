@@ -1,14 +1,19 @@
-"""How large a batch fits a device: plans of one step at many sizes, which is captured for all of them at once."""
+"""Finds the largest batch that fits a device. The step is captured once for all sizes.
+
+A plan is a list of recomputations of one step, so a plan for one size is also a plan for every other size. Each solve
+adds its plans to those that are tried first at the next size. Most sizes then need a simulation and no solve.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from remate_runtime.flat_step import expand
+from remate_runtime.flat_step import FlatRecompute, expand
 from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size, spelled
 
 from ..capture.recorded import RecordedCall
@@ -17,24 +22,43 @@ from ..dims.requested_sizes import Asking
 from ..errors import DoesNotFitError, InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costed
-from ..profile.devices import Device
+from ..profile.devices import Device, is_estimated
 from ..schedule_tools.device_memory import OptimizerState, residents
-from ..strategy import QUICK, Effort, Request, Solution, StepInstance, effort_named, policy, solve
+from ..strategy import (
+    QUICK,
+    Candidate,
+    CandidatePool,
+    Request,
+    Solution,
+    StepInstance,
+    effort_named,
+    policy,
+    solve,
+)
 from .options import PlanOptions
-from .plan import Progress, plan_step, prepare
+from .plan import Progress, prepare
 from .unsolved import without_recomputes
 from .writing import schedule_of
 
-_MOST = 1 << 14  # what is tried where nobody gave an end
-_FINE = 64  # the largest size is found to about this part of it
-_TRIES = 8  # sizes to step down to, where measured workspaces are larger than estimated ones
-_FAKE_MODULE = {"cpu": "cpu", "cuda": "h200"}  # costs of the search, where those that count are measured
+_MOST = 1 << 14  # largest size to try if the range has no end
+_FINE = 64  # the largest size is found to this part of it
+_TRIES = 8  # sizes to step down to if measured workspaces are larger than estimated ones
+_NEAR = 0.95  # share of the smallest known peak: if less memory than that is left, a size is not solved
+_ESTIMATES = {"cpu": "cpu", "cuda": "h200"}  # costs of the search if costs are measured
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """Training at one size. left: bytes of the device that the step may use. baseline_peak, baseline_time: of the step
-    without recomputations. peak, time: of the plan within what is left, that without recomputation where it fits; None
-    where none was found. Bytes and nanoseconds."""
+    """Training at one size, in bytes and nanoseconds.
+
+    Attributes:
+        size: The size.
+        left: Memory that the device leaves for the step.
+        baseline_peak: Peak without recomputation.
+        baseline_time: Time without recomputation.
+        peak: Peak of the plan; None if no plan fits.
+        time: Time of the plan; None if no plan fits.
+        recomputes: Number of recomputations of the plan.
+    """
 
     size: int
     left: int
@@ -50,13 +74,20 @@ class Batch(msgspec.Struct, frozen=True):
 
     @property
     def per_second(self) -> float:
-        """Samples in a second, 0 where training does not fit."""
+        """Samples per second; 0 if training does not fit."""
         return 0.0 if self.time is None else self.size / max(1, self.time) * 1e9
 
 
 class DeviceLimits(msgspec.Struct, frozen=True):
-    """memory, cuda_context, reserve: bytes. optimizer: whose state is held. gradients: what becomes of them when they
-    are delivered."""
+    """Memory of a device, and what it holds besides the step.
+
+    Attributes:
+        memory: All memory, in bytes.
+        optimizer: The optimizer, whose state is on the device.
+        cuda_context: Size of the CUDA context in bytes; None for an estimate.
+        gradients: Use of delivered gradients.
+        reserve: Bytes to keep free.
+    """
 
     memory: int
     optimizer: OptimizerState
@@ -65,18 +96,32 @@ class DeviceLimits(msgspec.Struct, frozen=True):
     reserve: int = 0
 
     def held(self, model: Model) -> dict[str, int]:
-        """Bytes that stay on the device while `model` trains, by what they are."""
-        found = residents(model, self.optimizer, self.cuda_context, self.gradients, self.reserve)
-        return {one.what: one.nbytes for one in found}
+        """Bytes that the device holds during training besides the step, by kind."""
+        items = residents(model, self.optimizer, self.cuda_context, self.gradients, self.reserve)
+        return {item.what: item.nbytes for item in items}
 
     def left(self, model: Model) -> int:
-        """Bytes that a step of `model` may use, below 0 where it has no room at all."""
+        """Bytes that the device leaves for the step; negative if it is full."""
         return self.memory - sum(self.held(model).values())
 
 
 class Search:
-    """call: the example. asking: its sizes, of which the first is varied. settings: of plans, without a budget.
-    options, gpu: as of `prepare`. Raises what `prepare` raises."""
+    """The search for the largest size.
+
+    Args:
+        call: The example call.
+        asking: Its sizes. The first one varies.
+        device: The device.
+        cost: The cost model.
+        settings: Settings of plans, without a budget. Their time limit is that of the whole search.
+        options: As for `prepare`.
+        gpu: As for `prepare`.
+        progress: Function that gets lines of progress.
+
+    Attributes:
+        dim: Name of the size that varies.
+        ended: Whether Ctrl-C or the time limit ended the search; it uses the largest size known then.
+    """
 
     def __init__(
         self,
@@ -93,30 +138,59 @@ class Search:
         self.dim, self._most = first.name, first.max or max(_MOST, first.planned)
         self._call, self._asking, self._device, self._cost = call, asking, device, cost
         self._settings, self._options, self._gpu, self._say = settings, options, gpu, progress
-        step = self._prepared(self._upto(self._most), largest=False, cost=_fake_module(call, cost))
+        self.ended = False
+        limit = settings.time_limit
+        self._end = float("inf") if limit is None else time.monotonic() + limit
+        self._half = float("inf") if limit is None else time.monotonic() + limit / 2  # the rest is for the schedule
+        step = self._prepared(self._upto(self._most), largest=False, cost=_estimates(call, cost))
         self._parts = step.parts
-        nothing = without_recomputes(step.captured.graph, step.parts)
-        self._open = schedule_of(step, nothing, nothing.peak, _fake_module(call, cost), name="")
-        self._graphs: dict[int, tuple[StepInstance, int]] = {}
-        self._found: dict[int, Solution | None] = {}
+        bare = without_recomputes(step.captured.graph, step.parts)
+        self._open = schedule_of(step, bare, bare.peak, _estimates(call, cost), name="")
+        self._steps: dict[int, tuple[StepInstance, int]] = {}
+        self._plans: dict[tuple[FlatRecompute, ...], tuple[str, str]] = {}  # with strategy and solver
+        self._probed = False  # whether a solve has searched for the smallest peak
 
     def planned(self, name: str, note: str) -> Schedule:
-        """The schedule for all sizes up to the largest that fits, which it is planned at. Raises InfeasibleError."""
+        """Return the schedule for all sizes up to the largest that fits. Raises InfeasibleError."""
         most = self._largest(self._most)
         for _ in range(_TRIES):
             self._say(f"planning for up to {self.dim}={most}")
             step = self._prepared(self._upto(most), largest=True, cost=self._cost)
             settings = replace(self._settings, budget=str(self._at(most)[1]))
             try:
-                return plan_step(step, settings, self._cost, name=name, note=note, progress=self._say)
+                return self._schedule(step, settings, name, note)
             except InfeasibleError:
                 if self._cost != MEASURED or most <= self._least:
                     raise
                 most = self._largest(most - max(self._step, most // 32))
         raise self._refused(most)
 
+    def _schedule(self, step: Hierarchy, settings: Settings, name: str, note: str) -> Schedule:
+        """Plan the largest size, with the plans of the search as a start."""
+        instance, budget = StepInstance(step.captured.graph, step.parts), int(settings.budget)
+        pool = CandidatePool()
+        same = _ids(instance) == _ids(next(iter(self._steps.values()))[0])
+        for plan in self._known(instance) if same else ():
+            pool.keep(plan)
+        request = Request(budget, settings.gap, effort_named(settings.effort))
+        limits: dict[str, Any] = {"time_limit": self._limit(), "progress": self._say}
+        try:
+            solution = solve(instance, request, policy(settings.strategy), pool=pool, **limits)
+        except InfeasibleError as error:
+            raise error.at(step.planned, is_estimated(self._cost)) from None
+        if same:
+            self._learn(solution)
+        return schedule_of(step, solution, budget, self._cost, settings=settings, name=name, note=note)
+
+    def _remaining(self) -> float:
+        return self._end - time.monotonic()
+
+    def _limit(self) -> float | None:
+        """What remains of the time limit, for one solve."""
+        return None if self._end == float("inf") else max(0.001, self._remaining())
+
     def ladder(self, most: int) -> list[int]:
-        """Some sizes up to the largest: without recomputation down from the largest that needs none, and with them."""
+        """Sizes for the table: down from the largest without recomputation, and some with recomputation."""
         kept = self._last(self._least, most, self._keeps_all) or self._least
         wanted = {most, kept, self._least, *(kept + (most - kept) * k // 4 for k in (1, 2, 3))}
         size = kept
@@ -125,18 +199,32 @@ class Search:
             size //= 2
         return sorted({max(self._least, size // self._step * self._step) for size in wanted})
 
+    def batches(self, most: int) -> list[Batch]:
+        """The figures of sizes below the largest, largest first, until Ctrl-C or the time limit ends the work."""
+        batches: list[Batch] = []
+        for size in reversed([size for size in self.ladder(most) if size < most]):
+            if self._remaining() <= 0:
+                self.ended = True
+                break
+            try:
+                batches.insert(0, self.batch(size))
+            except KeyboardInterrupt:
+                self.ended = True
+                break
+        return batches
+
     def batch(self, size: int) -> Batch:
-        """What a size takes, with its own costs: measured there, if costs are."""
+        """The figures of a size, with its own costs. They are measured at this size if costs are measured."""
         self._say(f"planning at {self.dim}={size}")
         instance, left = self._at(size)
         if self._cost == MEASURED:
             options = self._options
             again: dict[str, Any] = {"cached": options.cache, "again": options.measure_again, "progress": self._say}
             instance = StepInstance(costed(instance.graph, MEASURED, options.profile, **again), self._parts)
-        found = self._solved(instance, left, effort_named(self._settings.effort))
-        base = instance.baseline
-        peak, time = (found.peak, found.time) if found else (None, None)
-        return Batch(size, left, base.peak, base.time, peak, time, len(found.recomputes) if found else 0)
+        plan, base = self._solved(instance, left), instance.baseline
+        if plan is None:
+            return Batch(size, left, base.peak, base.time, None, None, 0)
+        return Batch(size, left, base.peak, base.time, plan.peak, plan.time, len(plan.recomputes))
 
     @property
     def _least(self) -> int:
@@ -156,25 +244,30 @@ class Search:
         return prepare(self._call, cost=cost, options=options, open_sizes=sizes, gpu=self._gpu, progress=self._say)
 
     def _at(self, size: int) -> tuple[StepInstance, int]:
-        """The step at a size, with costs of the search, and what the device leaves for it."""
-        if size not in self._graphs:
+        """The step at a size with the costs of the search, and the bytes that the device leaves for it."""
+        if size not in self._steps:
             plain = at_size(self._open, self._sizes(size))
-            graph = costed(expand(plain).graph, _fake_module(self._call, self._cost))
-            self._graphs[size] = StepInstance(graph, self._parts), self._device.left(plain.model)
-        return self._graphs[size]
+            graph = costed(expand(plain).graph, _estimates(self._call, self._cost))
+            self._steps[size] = StepInstance(graph, self._parts), self._device.left(plain.model)
+        return self._steps[size]
 
     def _sizes(self, size: int) -> dict[str, int]:
-        """The other sizes are as large as they can be."""
+        """All sizes: this one, and the others at their largest."""
         return {name: dim.max for name, dim in self._open.model.dims.items()} | {self.dim: size}
 
     def _largest(self, below: int) -> int:
-        """The largest size that fits, none above `below`. Raises InfeasibleError."""
+        """The largest size up to `below` that fits. Raises InfeasibleError.
+
+        After Ctrl-C, or at the time limit, the largest size that is known to fit.
+        """
         least = self._least
         kept = self._last(least, below, self._keeps_all)
-        found = self._last(kept or least, below, lambda size: self._solution(size) is not None)
-        if found is None:
+        largest = self._last(kept or least, below, self._fits)
+        if largest is None:
             raise self._refused(least)
-        return found
+        if self.ended:
+            self._say(f"the search ended early: the largest size known to fit is {self.dim}={largest}")
+        return largest
 
     def _refused(self, size: int) -> DoesNotFitError:
         sizes = self._sizes(size)
@@ -182,8 +275,10 @@ class Search:
         return DoesNotFitError(self._device.memory, held, self._at(size)[0].floor, spelled(sizes))
 
     def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int | None:
-        """The largest size from `low` to `high` that fits, but for a 64th, where all smaller ones do; None if `low`
-        does not. What fits lies near the lower end more often than not, so there are longer and longer steps first."""
+        """The largest size from `low` to `high` that fits, to a 64th; None if `low` does not fit.
+
+        All sizes below one that fits must fit. Steps grow at first, because the answer is often near `low`.
+        """
         unit = self._step
         if not fits(low):
             return None
@@ -201,28 +296,60 @@ class Search:
         instance, left = self._at(size)
         return instance.baseline.peak <= left
 
-    def _solution(self, size: int) -> Solution | None:
-        if size not in self._found:
-            instance, left = self._at(size)
-            self._say(f"is there a plan at {self.dim}={size}?")
-            self._found[size] = self._solved(instance, left, QUICK)
-        return self._found[size]
+    def _fits(self, size: int) -> bool:
+        """Whether a plan fits at a size. After Ctrl-C or the time limit only known plans are tried."""
+        instance, left = self._at(size)
+        if left < instance.floor:
+            return False
+        known = min((plan.peak for plan in self._known(instance)), default=instance.baseline.peak)
+        if known <= left or (self._probed and left < _NEAR * known):
+            return known <= left
+        self.ended |= time.monotonic() > self._half
+        if self.ended:
+            return False
+        self._say(f"searching a plan at {self.dim}={size}")
+        try:
+            return self._solved(instance, left) is not None
+        except KeyboardInterrupt:
+            self.ended = True
+            return False
 
-    def _solved(self, instance: StepInstance, left: int, effort: Effort) -> Solution | None:
+    def _known(self, instance: StepInstance) -> list[Candidate]:
+        """The plans of all solves, simulated for this instance."""
+        return [instance.judged(plan, *origin) for plan, origin in self._plans.items()]
+
+    def _learn(self, plan: Candidate | Solution) -> None:
+        """Keep a plan for other sizes."""
+        if plan.order is None:
+            self._plans.setdefault(plan.recomputes, (plan.strategy, plan.solver))
+
+    def _solved(self, instance: StepInstance, left: int) -> Candidate | None:
+        """The fastest plan within `left` bytes of the known plans and of a quick solve; None if no plan fits."""
         if left < instance.floor:
             return None
-        requested = self._settings
-        request = Request(left, requested.gap, effort)
+        pool, requested = CandidatePool(), self._settings
+        for plan in self._known(instance):
+            pool.keep(plan)
+        chosen = policy(requested.strategy)
         try:
-            found = solve(instance, request, policy(requested.strategy), time_limit=requested.time_limit)
+            request = Request(left, requested.gap, QUICK)
+            solve(instance, request, chosen, pool=pool, time_limit=self._limit(), progress=self._say)
         except InfeasibleError:
-            return None
-        if found.stopped_by == "interrupted":  # a single answer of many is none
+            self._probed = True
+        if pool.interrupted:  # the result is not that of the size
             raise KeyboardInterrupt
-        return found
+        best = pool.best(left, chosen.names)
+        for plan in (pool.candidates[-1], best):
+            if plan is not None:
+                self._learn(plan)
+        return best
 
 
-def _fake_module(call: RecordedCall, cost: str) -> str:
-    """Costs that need no device."""
+def _ids(instance: StepInstance) -> list[str]:
+    return [operation.id for operation in instance.graph.operations]
+
+
+def _estimates(call: RecordedCall, cost: str) -> str:
+    """The cost model of the search, which needs no device."""
     device = next((p.device.type for p in call.model.parameters()), "cpu")
-    return _FAKE_MODULE.get(device, "h200") if cost == MEASURED else cost
+    return _ESTIMATES.get(device, "h200") if cost == MEASURED else cost

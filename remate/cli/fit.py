@@ -38,7 +38,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--plot", metavar="F.svg", help="draw samples per second over the batch size")
     add_costs(parser)
     parser.set_defaults(cost=None, gpu=None)
-    add_search(parser)
+    add_search(parser, "limit of all searches together in seconds; default: none")
     add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     add_force(parser)
     parser.set_defaults(run=run)
@@ -101,7 +101,10 @@ def summary(result: Fit) -> str:
         how = "without recomputation" if fastest.keeps_all else "with fewer recomputations"
         verdict += f"; {result.dim}={fastest.size}, {how}, gives {percent(gain)} more samples per second"
     costs = f"times: {result.schedule.solve.cost} costs, for each size"
-    return "\n".join([table(rows, right=(0, 1, 2, 3, 4, 5)), costs, verdict])
+    early = (
+        [] if result.complete else [f"the search ended early: a larger {result.dim} may fit, and sizes may be missing"]
+    )
+    return "\n".join([table(rows, right=(0, 1, 2, 3, 4, 5)), costs, verdict, *early])
 
 
 def _extra(batch: Any) -> str:

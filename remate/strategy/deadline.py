@@ -27,11 +27,14 @@ class Deadline:
     Attributes:
         interrupted: Whether Ctrl-C was pressed.
         struck: Whether the limit has ended something.
+        spent: Visits of all strategies and bounds.
+        allowed: Visits after which the call ends; infinite by default.
     """
 
     def __init__(self, time_limit: float | None = None, progress: Callable[[str], None] | None = None) -> None:
         self.progress = progress
         self.struck = False
+        self.spent, self.allowed = 0.0, float("inf")
         self._left = float("inf")  # visits of the current strategy or bound
         self._at = None if time_limit is None else time.monotonic() + time_limit
         self._keys = Finishing()
@@ -69,6 +72,7 @@ class Deadline:
     def spend(self, visits: float) -> None:
         """Count work of the current strategy or bound."""
         self._left -= visits
+        self.spent += visits
 
     def stopped(self) -> bool:
         """Return whether a strategy or bound must end with its best result so far."""
@@ -78,7 +82,7 @@ class Deadline:
         """Return whether the whole call must end with its best result so far."""
         if self.remaining() <= 0:
             self.struck = True
-        return self.interrupted or self.struck
+        return self.interrupted or self.struck or self.spent > self.allowed
 
     def say(self, text: str) -> None:
         """Report one line of progress."""

@@ -26,6 +26,8 @@ from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
+NOTICED = 5e-4  # share of the step's time: a gap that shrinks by less is no reason to go on
+JUDGED = 48.0  # visits that simulating an operation counts as
 # Work of one strategy or bound, as a multiple of the effort's visits: if a schedule fits already, and if none does.
 WORK, WORK_UNTIL_FIT = 2.0, 8.0
 NEEDS: tuple[Need, ...] = get_args(Need)
@@ -140,6 +142,10 @@ class _Search:
         known = self._known()
         self.floor = instance.least_need if policy.reorders else instance.floor
         self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
+        self.first: float | None = None  # visits when the first schedule fitted
+        self.gained = 0.0  # visits when schedule or bound last improved noticeably
+        self.gap_then = float("inf")
+        self._allow()
 
     def _known(self) -> Candidate | None:
         """Return the fastest known schedule within the budget, of the requested strategies."""
@@ -256,18 +262,34 @@ class _Search:
     def _prove(self, proven: int) -> None:
         if proven > self.context.bound:
             self.context.bound = proven
+            self._allow()
             self.deadline.say(
                 f"proven: at least {self._percent(proven):.2f}% more time than keeping everything{self._gap()}"
             )
 
+    def _allow(self) -> None:
+        """Limit the search once a schedule fits. A strategy that was named has only its own limit."""
+        best, base, deadline = self.context.best, self.base, self.deadline
+        if best is None or self.policy.names is not None:
+            return
+        if self.first is None:
+            self.first = deadline.spent
+        gap = (best.time - self.context.bound) / max(1, base.time)
+        if gap < self.gap_then - NOTICED:
+            self.gained, self.gap_then = deadline.spent, gap
+        operations, gained = len(self.instance.graph.operations), self.gained - self.first
+        deadline.allowed = self.first + self.request.effort.allowed(operations, gap, gained)
+
     def _offer(self, candidate: Candidate) -> None:
         """Keep a candidate, and take it if it fits and is the best so far."""
         self.pool.keep(candidate)
+        self.deadline.spent += JUDGED * (len(self.instance.graph.operations) + len(candidate.recomputes))
         if candidate.peak > self.request.budget:
             return
         self.context.fitted.add(candidate.strategy)
         if better(self.context.best, candidate) is candidate:
             self.context.best = candidate
+            self._allow()
             self.deadline.say(
                 f"found: {self._percent(candidate.time):.2f}% more time, "
                 f"peak {size(candidate.peak)} ({candidate.strategy}){self._gap()}"

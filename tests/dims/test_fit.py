@@ -11,11 +11,14 @@ import torch
 from torch import nn
 
 import remate
+from remate.api import fit_search
 from remate.api.fit import Fit
 from remate.cli import main
+from remate.cli.fit import summary
 from remate.errors import DimsError, DoesNotFitError, InfeasibleError, RemateError, UnknownNameError
 from remate.schedule_tools.device_memory import residents
 from remate.schedule_tools.sizes import over_range
+from remate.strategy import Candidate, StepInstance
 from remate_runtime.format import GRADIENTS, at_size, load
 
 MEMORY = 2 << 20
@@ -161,3 +164,45 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "no size of the example can be varied" in capsys.readouterr().err
     assert main([word for word in argv if word not in ("--optimizer", "adamw")]) == 2
     assert "--device-memory needs the optimizer" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the largest size is searched: the largest one known to fit is planned; in the table: rows so far."""
+    torch.manual_seed(0)
+    pressed: list[str] = []
+    solved = fit_search.Search._solved
+
+    def interrupted(self: fit_search.Search, instance: StepInstance, left: int) -> Candidate | None:
+        pressed.append("")
+        if len(pressed) > 1:
+            raise KeyboardInterrupt
+        return solved(self, instance, left)
+
+    monkeypatch.setattr(fit_search.Search, "_solved", interrupted)
+    found = remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200"))
+    assert not found.complete
+    assert found.largest.peak is not None
+    assert found.largest.peak <= found.largest.left
+    assert len(found.batches) == 1
+    assert "the search ended early" in summary(found)
+
+
+def test_a_time_limit_ends_the_search_with_a_schedule() -> None:
+    torch.manual_seed(0)
+    found = remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200", time_limit=1e-6))
+    assert not found.complete
+    assert found.schedule.peak_bytes <= found.schedule.budget_bytes
+    assert found.schedule.solve.settings is not None
+    assert found.schedule.solve.settings.time_limit == 1e-6
+
+
+def test_most_sizes_need_no_solve(fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans for one size are tried at the others first; the result is that of a solve for each size."""
+    torch.manual_seed(0)
+    solves: list[int] = []
+    solved = fit_search.solve
+    monkeypatch.setattr(fit_search, "solve", lambda *args, **options: solves.append(0) or solved(*args, **options))
+    found = remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200"))
+    assert found == fitted
+    assert found.complete
+    assert len(solves) <= len(found.batches) + 4

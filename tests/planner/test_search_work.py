@@ -1,0 +1,58 @@
+"""A search ends when more work no longer pays, by counts that are equal on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from remate.strategy import NORMAL, THOROUGH, Candidate, Effort, Policy, Request, Solution, StepInstance, policy, solve
+from remate_runtime.flat_step import FlatRecompute
+
+from .strategy_graphs import random_graph
+
+GRAPH = random_graph(7, 40)
+UNLIMITED = replace(NORMAL, enough=float("inf"), most=float("inf"))
+
+
+class Counting(StepInstance):
+    """A step that counts the schedules that are judged."""
+
+    judgements = 0
+
+    def judged(self, recomputes: Sequence[FlatRecompute], strategy: str, solver: str = "none") -> Candidate:
+        self.judgements += 1
+        return super().judged(recomputes, strategy, solver)
+
+
+def searched(effort: Effort, by: Policy) -> tuple[Solution, int]:
+    step = Counting(GRAPH)
+    budget = int(0.7 * step.baseline.peak)
+    return solve(step, Request(budget, 0.0, effort), by), step.judgements
+
+
+def test_the_limits() -> None:
+    effort = replace(NORMAL, enough=10.0, most=50.0)
+    assert effort.allowed(500, 0.01, 40.0) == 10.0  # within a percent of the fastest
+    assert effort.allowed(500, 0.02, 2.0) == 10.0
+    assert effort.allowed(500, 0.02, 20.0) == 40.0  # it goes on as long as it gains
+    assert effort.allowed(500, 0.02, 40.0) == 50.0
+    assert effort.allowed(500, 0.2, 0.0) == float("inf")  # far from proof
+    assert effort.allowed(3000, 0.02, 40.0) == 80.0
+    assert effort.allowed(3000, 0.005, 40.0) == 30.0
+    assert THOROUGH.allowed(500, 0.0, 0.0) == float("inf")
+
+
+def test_a_search_that_gains_nothing_ends_early() -> None:
+    long, judgements = searched(UNLIMITED, policy("auto"))
+    short, fewer = searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto"))
+    assert fewer < judgements / 2
+    assert short.peak <= int(0.7 * StepInstance(GRAPH).baseline.peak)
+    assert (short.stopped_by, short.time >= long.time) == ("heuristic", True)
+    assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto")) == (short, fewer)
+
+
+def test_a_strategy_that_was_named_has_no_limit() -> None:
+    assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("recreate")) == searched(
+        UNLIMITED, policy("recreate")
+    )
