@@ -160,6 +160,12 @@ def poet() -> Table:
     return [[*row[:8], row[8], row[10]] for row in rows]
 
 
+def paging() -> Table:
+    """Recomputing and paging on an H200 that is not there."""
+    rows = [cells(line) for line in lines_of("paging.txt") if re.match(r"model |[a-z0-9-]+ +[\d,]+ +[\d.]+% ", line)]
+    return [row[:9] for row in rows]
+
+
 _GRAPHS = (  # beginning of a graph's name, its name on the page, budgets
     ("fcn_8_vgg", "FCN-8", (90, 80, 70, 65)),
     ("vgg_unet", "VGG-U-Net", (80, 50)),
@@ -272,6 +278,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "peers": peers,
     "suite": suite,
     "poet": poet,
+    "paging": paging,
     "instances": instances,
     "strategies": strategies,
     "integrations": _text("integrations.txt", 0, ["loop", "bitwise", "peak of a step", "budget", "baseline"]),
