@@ -95,17 +95,21 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
     with _quiet(), mode, real_layouts(mode):
         leaves = list(output_leaves(schedule.model.outputs))
         trained = [tensor for tensor in resident if tensor.requires_grad]
-        for counted in (contextlib.nullcontext(), storages):  # the first call may also run the model's own forward
-            with autocast, counted:
+
+        def step() -> int:
+            with autocast, storages:
                 results = list(tensors_of(applied(*call.args, **call.kwargs)))
             outputs = [output for output, leaf in zip(results, leaves, strict=True) if leaf.grad]
             seeds = [torch.empty_like(output) for output in outputs]
-            storages.leave_out(
-                [seed for seed in seeds if seed.numel() > 1]
-            )  # `loss.backward()` allocates the seed of a scalar
-            with counted:
+            # `loss.backward()` allocates the seed of a scalar.
+            storages.leave_out([seed for seed in seeds if seed.numel() > 1])
+            with storages:
                 gradients = torch.autograd.grad(outputs, trained, seeds, allow_unused=True)
-    delivered = sum(gradient is not None for gradient in gradients)
+            return sum(gradient is not None for gradient in gradients)
+
+        step()  # the first call may also run the model's own forward
+        storages.begin()
+        delivered = step()
     count = len(expanded.graph.operations) + len(expanded.recomputes)
     state = DEVICES["cpu"].generator_state if schedule.model.device == "cpu" else 0
     return DryRun(count, storages.peak, predicted_peak(applied), workspaces, delivered, state)
@@ -139,6 +143,11 @@ class _Storages(TorchDispatchMode):
         self._outside: dict[int, torch.UntypedStorage] = {}
         self.leave_out(held)
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def begin(self) -> None:
+        """Begin another step. What the last one keeps, such as the block of an arena, counts from the start."""
+        self._live = {key: held for key, held in self._live.items() if not held[0].expired()}
+        self.peak = sum(size for _, size in self._live.values())
 
     def leave_out(self, tensors: Sequence[torch.Tensor]) -> None:
         """Do not count the storages of these tensors."""

@@ -16,7 +16,19 @@ from types import ModuleType
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 # What blocks of shell may name beside `remate`: it is not run.
-NOT_RUN = {"pip", "git", "torchrun", "python", "source", "cp", "tools/docs", "tools/test", "tools/demo", "tools/cuda"}
+NOT_RUN = {
+    "pip",
+    "git",
+    "torchrun",
+    "python",
+    "source",
+    "cp",
+    "tools/docs",
+    "tools/test",
+    "tools/demo",
+    "tools/cuda",
+    "tools/cuda-build",
+}
 NOT_RUN |= {"python3", ".venv/bin/python", "tools/setup-env"}
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<words>test: [^>]*|setup\n(?:(?!-->).)*)-->\n)?^```(?P<language>\w*)(?: "
