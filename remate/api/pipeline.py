@@ -21,7 +21,7 @@ from ..pipelines.order import PipelineOrder, pipeline_order
 from ..pipelines.plan import PipelinePlan, RankDoesNotFitError, RankSummary
 from ..pipelines.rank_memory import rank_peak
 from ..pipelines.stage_use import StageUse, stage_use
-from ..pipelines.step_time import PipelineGraph, Times
+from ..pipelines.step_time import PipelineGraph, StageTimes
 from ..profile.devices import Device
 from ..strategy import Solution, effort_named, policy
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
@@ -100,7 +100,8 @@ def plan_pipeline(
     Examples:
         >>> import remate, torch
         >>> from torch import nn
-        >>> stages = [(nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), (torch.randn(256, 64),))] * 2
+        >>> layers = lambda: [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())]
+        >>> stages = [(nn.Sequential(*layers()), (torch.randn(1024, 64),)) for _ in range(2)]
         >>> plan = remate.plan_pipeline(stages, "1f1b", microbatches=4, budget="80%", cost="cpu")
         >>> [rank.peak <= plan.budget for rank in plan.ranks]
         [True, True]
@@ -230,7 +231,7 @@ class _Planner:
             for share in _LADDER:
                 self._solve(stage, least + round(share * (sweep.baseline_peak - least)))
         bounds = [self._least_time(stage, budget) for stage in range(self._order.stages)]
-        baseline = {stage: Times.of(use) for stage, use in enumerate(self._baseline)}
+        baseline = {stage: StageTimes.of(use) for stage, use in enumerate(self._baseline)}
         bound = self._graph.lower_bound(baseline, dict(enumerate(bounds)))
         time = self._choose(budget, bound)
         uses = {stage: self._use(stage, one.recomputes) for stage, one in enumerate(self.solutions)}

@@ -11,7 +11,7 @@ import msgspec
 from .order import PipelineOrder
 from .rank_memory import rank_peak
 from .stage_use import StageUse
-from .step_time import PipelineGraph, Times
+from .step_time import PipelineGraph, StageTimes
 
 _EXHAUSTIVE = 2000  # combinations of ranks to try; beyond that, one rank after the other is improved
 
@@ -49,7 +49,7 @@ def choose(order: PipelineOrder, plans: Sequence[Sequence[StageUse]], budget: in
 
     def timed(picks: Sequence[Mapping[int, int]]) -> Choice:
         merged = {stage: at for pick in picks for stage, at in pick.items()}
-        return Choice(merged, graph.time({stage: Times.of(plans[stage][at]) for stage, at in merged.items()}))
+        return Choice(merged, graph.time({stage: StageTimes.of(plans[stage][at]) for stage, at in merged.items()}))
 
     if math.prod(map(len, by_rank)) <= _EXHAUSTIVE:
         return min(map(timed, itertools.product(*by_rank)), key=lambda choice: choice.time)

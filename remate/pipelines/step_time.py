@@ -11,14 +11,14 @@ from .order import Action, PipelineOrder
 from .stage_use import StageUse
 
 
-class Times(msgspec.Struct, frozen=True):
+class StageTimes(msgspec.Struct, frozen=True):
     """Times of a stage for one microbatch in ns."""
 
     forward: int
     backward: int
 
     @classmethod
-    def of(cls, use: StageUse) -> Times:
+    def of(cls, use: StageUse) -> StageTimes:
         return cls(use.forward, use.backward)
 
 
@@ -39,11 +39,11 @@ class PipelineGraph:
             self._before[self._position[action]].append(self._position[before])
         self._sorted = self._topological()
 
-    def time(self, times: Mapping[int, Times]) -> int:
+    def time(self, times: Mapping[int, StageTimes]) -> int:
         """Return the time of the step. `times` is by stage."""
         return max(self._finish(times), default=0)
 
-    def lower_bound(self, baseline: Mapping[int, Times], least: Mapping[int, int]) -> int:
+    def lower_bound(self, baseline: Mapping[int, StageTimes], least: Mapping[int, int]) -> int:
         """Return a time that no plans of the stages can beat.
 
         No action is faster than in the baseline, and a rank needs at least `least` for each microbatch of its stages.
@@ -64,7 +64,7 @@ class PipelineGraph:
             bound = max(bound, begins + work + tail[last])
         return bound
 
-    def _takes(self, action: Action, times: Mapping[int, Times]) -> int:
+    def _takes(self, action: Action, times: Mapping[int, StageTimes]) -> int:
         if action.kind == "F":
             return times[action.stage].forward
         return times[action.stage].backward if action.is_backward else 0
@@ -95,14 +95,14 @@ class PipelineGraph:
                         order.append(at)
         return order
 
-    def _finish(self, times: Mapping[int, Times]) -> list[int]:
+    def _finish(self, times: Mapping[int, StageTimes]) -> list[int]:
         finish = [0] * len(self._actions)
         for at in self._sorted:
             begins = max((finish[before] for before in self._before[at]), default=0)
             finish[at] = begins + self._takes(self._actions[at], times)
         return finish
 
-    def _tails(self, times: Mapping[int, Times]) -> Sequence[int]:
+    def _tails(self, times: Mapping[int, StageTimes]) -> Sequence[int]:
         """Return for each action the least time from its end to the end of the step."""
         tail = [0] * len(self._actions)
         for at in reversed(self._sorted):

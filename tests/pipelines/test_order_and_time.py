@@ -12,7 +12,7 @@ from remate.pipelines.choice import choose
 from remate.pipelines.order import SCHEDULES, Action, PipelineOrder, pipeline_order
 from remate.pipelines.rank_memory import rank_peak
 from remate.pipelines.stage_use import StageUse
-from remate.pipelines.step_time import PipelineGraph, Times
+from remate.pipelines.step_time import PipelineGraph, StageTimes
 
 
 def use(forward: int = 1, backward: int = 2, kept: int = 10, **more: int) -> StageUse:
@@ -55,7 +55,7 @@ def test_what_torch_does_not_have_is_refused() -> None:
 def test_equal_stages_take_the_time_of_the_textbook(name: str) -> None:
     stages, microbatches = 4, 8
     graph = PipelineGraph(pipeline_order(name, stages, microbatches))
-    times = {stage: Times(3, 7) for stage in range(stages)}
+    times = {stage: StageTimes(3, 7) for stage in range(stages)}
     assert graph.time(times) == (microbatches + stages - 1) * 10
     assert graph.lower_bound(times, dict.fromkeys(range(stages), 10)) == graph.time(times)
 
@@ -64,9 +64,10 @@ def test_equal_stages_take_the_time_of_the_textbook(name: str) -> None:
 def test_the_bound_is_never_above_the_time(order: PipelineOrder) -> None:
     rng, graph = random.Random(0), PipelineGraph(order)
     for _ in range(30):
-        base = {stage: Times(rng.randint(1, 9), rng.randint(1, 9)) for stage in range(4)}
+        base = {stage: StageTimes(rng.randint(1, 9), rng.randint(1, 9)) for stage in range(4)}
         slower = {
-            stage: Times(t.forward + rng.randint(0, 5), t.backward + rng.randint(0, 5)) for stage, t in base.items()
+            stage: StageTimes(t.forward + rng.randint(0, 5), t.backward + rng.randint(0, 5))
+            for stage, t in base.items()
         }
         least = {stage: t.forward + t.backward for stage, t in slower.items()}
         assert graph.time(base) <= graph.lower_bound(base, least) <= graph.time(slower)
@@ -101,7 +102,7 @@ def test_the_choice_is_the_best_of_all(name: str) -> None:
         for row in itertools.product(range(3), repeat=4):
             uses = {stage: plans[stage][at] for stage, at in enumerate(row)}
             if all(rank_peak(order, rank, uses).peak <= budget for rank in range(len(order.ranks))):
-                fitting.append(graph.time({stage: Times.of(one) for stage, one in uses.items()}))
+                fitting.append(graph.time({stage: StageTimes.of(one) for stage, one in uses.items()}))
         choice = choose(order, plans, budget)
         assert (choice if isinstance(choice, int) else choice.time) == (min(fitting) if fitting else choice)
         assert isinstance(choice, int) == (not fitting)
