@@ -19,7 +19,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
 from remate_runtime import apply
 
-MICROBATCHES, ROWS, STAGES = 4, 64, 2
+MICROBATCHES, ROWS, STAGES = 4, 256, 2
 
 
 class Block(nn.Module):
