@@ -22,6 +22,7 @@ from remate_runtime.version import __version__
 if TYPE_CHECKING:
     from .api.fit import fit
     from .api.frontier import frontier
+    from .api.pipeline import plan_pipeline
     from .api.plan import plan
     from .budget import BudgetError
     from .capture.recorded import record
@@ -53,6 +54,7 @@ __all__ = [
     "fit",
     "frontier",
     "plan",
+    "plan_pipeline",
     "record",
     "solve",
 ]
@@ -71,6 +73,7 @@ _HOME = {
     "fit": ".api.fit",
     "frontier": ".api.frontier",
     "plan": ".api.plan",
+    "plan_pipeline": ".api.pipeline",
     "record": ".capture.recorded",
     "solve": ".standalone_graphs",
 }

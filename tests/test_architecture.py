@@ -45,6 +45,7 @@ PLANNER = [
     "standalone_graphs",
     "dims",
     "schedule_tools",
+    "pipelines",
     "api",
 ]
 PLANNER += ["training", "integrations", "present", "cli", "__init__", "__main__"]

@@ -49,6 +49,37 @@ def load_target(text: str) -> Target:
     Raises:
         UsageError: The import or the call failed. The message names the line in the user's file.
     """
+    made, where = _called(text)
+    return _checked(made, where)
+
+
+def load_stages(text: str, count: int | None) -> tuple[list[Target], tuple[Any, Any] | None]:
+    """Import a file as `load_target` does, and return the stages of a pipeline, and its loss with targets.
+
+    Args:
+        text: `FILE.py:function`. The function returns a list of stages, each as for `load_target`; or such a list, a
+            loss function and a microbatch of targets. With `count`, it receives a number and returns that stage.
+        count: Number of stages to build one by one.
+
+    Raises:
+        UsageError: The function returns something else.
+    """
+    if count is not None:
+        return [_checked(*_called(text, stage, count)) for stage in range(count)], None
+    made, where = _called(text)
+    loss = None
+    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], list) and callable(made[1]):
+        made, loss = made[0], (made[1], made[2])
+    if not isinstance(made, list) or not made:
+        raise UsageError(
+            f"{where} must return a list of stages, each (model, args), or (stages, loss_fn, target)"
+            "\n  hint: or build one stage: def build(stage, stages), with --stages N"
+        )
+    return [_checked(stage, f"{where}, stage {at}") for at, stage in enumerate(made)], loss
+
+
+def _called(text: str, *given: Any) -> tuple[Any, str]:
+    """Return what the function of `text` returns, and the place of the function."""
     path, name = _split(text)
     if not path.is_file():
         raise UsageError(f"{plain(str(path))}: no such file\n  hint: --model and plan take FILE.py:build")
@@ -58,7 +89,8 @@ def load_target(text: str) -> Target:
         known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         hint = f"\n  hint: it has {', '.join(sorted(known)[:8])}" if known else ""
         raise UsageError(f"{path} has no function {name!r}{hint}")
-    return _checked(_user_code(path, f"in {name}()", function), f"{path}:{name}")
+    call: Any = function
+    return _user_code(path, f"in {name}()", lambda: call(*given)), f"{path}:{name}"
 
 
 def _split(text: str) -> tuple[Path, str]:

@@ -31,6 +31,7 @@ from .device_memory import (
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, say_aside, write_output, written
 from .plan_options import add_costs, add_energy, add_search, add_target, options_from
 from .plan_parts import plan_parts
+from .plan_pipeline import add_pipeline, plan_pipeline
 from .sizes import over_budget
 from .usage import UsageError
 
@@ -119,6 +120,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
+    add_pipeline(parser)
     add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     parser.add_argument("--note", default="", help="a note to store in the file")
     add_force(parser)
@@ -137,6 +139,8 @@ def budget_text(text: str) -> str:
 
 def run(args: argparse.Namespace) -> int:
     require("remate plan", "torch", "plan")
+    if args.pipeline:
+        return plan_pipeline(args)
     if not (args.at and (args.output.endswith("/") or Path(args.output).is_dir())):
         check_output(args.output, SCHEDULE, args.force)
     check_optimizer(args)

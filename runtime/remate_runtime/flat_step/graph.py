@@ -94,6 +94,7 @@ class Graph(msgspec.Struct, frozen=True):
         calls: Calls of this step within a step of the enclosing model, if it is a part.
         modules: Modules that make these calls, each with separate parameters.
         lanes: Paging speed of each memory.
+        tangents_held: Whether the caller of backward keeps all gradients of outputs, as pipelines do in their buffers.
     """
 
     values: tuple[Value, ...]
@@ -108,6 +109,7 @@ class Graph(msgspec.Struct, frozen=True):
     calls: int = 1
     modules: int = 1
     lanes: Mapping[str, Lane] = msgspec.field(default_factory=lambda: LANES)
+    tangents_held: bool = False
 
     def nbytes(self, value: int) -> int:
         """Return the bytes that the allocator assigns to the storage of `value`: a multiple of its allocation unit."""
@@ -135,7 +137,7 @@ class Graph(msgspec.Struct, frozen=True):
 
         `loss.backward()` creates the gradient of a one-element loss itself, and frees it after backward.
         """
-        return self.values[tangent].type.numel == 1
+        return self.tangents_held or self.values[tangent].type.numel == 1
 
 
 def planned_number(graph: Graph, number: Number) -> float:

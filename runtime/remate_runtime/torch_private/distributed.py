@@ -1,4 +1,4 @@
-"""Private parts of `torch.distributed`: DTensors made from local ones, caches of their rules, groups and their store.
+"""Private parts of `torch.distributed`: DTensors from local tensors, caches of rules, groups, their store, pipelines.
 
 Everything is imported when it is used: what nobody imported has distributed nothing.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["clear_dtensor_caches", "dtensor_of", "group_ranks", "group_store"]
+__all__ = ["clear_dtensor_caches", "dtensor_of", "group_ranks", "group_store", "pipeline_actions"]
 
 
 def dtensor_of(local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], meta: Any) -> Any:
@@ -57,3 +57,17 @@ def group_store(prefix: str) -> Any:
 
     private: Any = distributed_c10d
     return private.PrefixStore(prefix, private._get_default_store())
+
+
+def pipeline_actions(schedule: str, ranks: int, microbatches: int, stages_per_rank: int) -> Sequence[Sequence[Any]]:
+    """Return the actions of a pipeline schedule, by rank. Needs no process group.
+
+    Args:
+        schedule: Name of the schedule as in `torch.distributed.pipelining.schedules.get_schedule_class`.
+        ranks: Number of ranks.
+        microbatches: Number of microbatches.
+        stages_per_rank: Number of stages on each rank.
+    """
+    from torch.distributed.pipelining._schedule_visualizer import get_schedule_ops
+
+    return get_schedule_ops(schedule, ranks, microbatches, stages_per_rank)

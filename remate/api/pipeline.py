@@ -1,0 +1,317 @@
+"""`remate.plan_pipeline`: a schedule for each stage of a pipeline, within the memory of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Unpack
+
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from remate_runtime.link import link
+from remate_runtime.operator_calls import TORCH_DTYPES
+
+from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
+from ..capture.recorded import RecordedCall, called
+from ..errors import CaptureError
+from ..partition.hierarchy import Hierarchy
+from ..pipelines.choice import choose, least_peak
+from ..pipelines.order import PipelineOrder, pipeline_order
+from ..pipelines.plan import PipelinePlan, RankDoesNotFitError, RankSummary
+from ..pipelines.rank_memory import rank_peak
+from ..pipelines.stage_use import StageUse, stage_use
+from ..pipelines.step_time import PipelineGraph, StageTimes
+from ..profile.devices import Device
+from ..strategy import Solution, effort_named, policy
+from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
+from .frontier import Sweep
+from .meant import check_meant
+from .options import PlanOptions, SearchKeywords, options_of, takes
+from .plan import Progress, prepare, schedule_of
+from .progress import telling
+from .settings import settings_of
+
+_LADDER = (1.0, 0.75, 0.5, 0.25, 0.0)  # shares of the way from the smallest peak of a stage to that of its baseline
+_REFINEMENTS = 3  # rounds in which each stage is planned between its plan and the next faster one
+_CLOSE = 0.01  # budgets that differ by less, as a share of the baseline's peak, are not planned separately
+
+Loss = tuple[Callable[..., Any], Any]  # as of torch's schedule: loss function, and a microbatch of targets
+
+
+@takes(SearchKeywords)
+def plan_pipeline(
+    stages: Sequence[Any],
+    schedule: str = "1F1B",
+    microbatches: int = 8,
+    budget: str | int | None = None,
+    cost: str | None = None,
+    *,
+    ranks: int | None = None,
+    loss: Loss | None = None,
+    device: str | None = None,
+    **options: Unpack[SearchKeywords],
+) -> PipelinePlan:
+    """Plan the stages of a pipeline of `torch.distributed.pipelining`, so that its step is shortest.
+
+    Between its forward and its backward, a stage holds several microbatches: p - i for stage i of p under 1F1B, all of
+    them under GPipe. Their numbers come from torch's own schedule classes. The budget bounds the peak of each rank over
+    the whole step. The slowest stage counts: other stages get plans that do not delay it.
+
+    Args:
+        stages: For each stage in order, `(model, args)` or `(model, args, kwargs)` with one microbatch; or a call that
+            `remate.record` recorded. Models may be on the meta device. Floating-point arguments of all stages but the
+            first get gradients.
+        schedule: Name of torch's schedule: `"GPipe"`, `"1F1B"`, `"Interleaved1F1B"`, `"LoopedBFS"`,
+            `"InterleavedZeroBubble"`, `"ZBVZeroBubble"` or `"DualPipeV"`. Case does not matter.
+        microbatches: Number of microbatches of a step.
+        budget: Largest peak of each rank, in bytes (`"4GiB"`), or as a share of the largest rank's peak without
+            recomputation (`"60%"`, the default). The peak counts activations of all microbatches in flight, the buffers
+            of torch for inputs and gradients, outputs and `.grad`. It does not count parameters, buffers of the model,
+            the optimizer's state and the inputs of the first stage.
+        cost: As for `remate.plan`.
+        ranks: Number of ranks. Default: one for each stage, or one for two stages if the schedule needs that.
+        loss: The loss function of torch's schedule, and a microbatch of targets. Its memory counts for the last rank.
+        device: As for `remate.plan`.
+        profile: As for `remate.plan`.
+        cache: As for `remate.plan`.
+        measure_again: As for `remate.plan`.
+        time_limit: Seconds for each solve, as a safety net.
+        gap: As for `remate.plan`.
+        strategy: As for `remate.plan`.
+        effort: As for `remate.plan`.
+        differentiate: As for `remate.plan`, for the last stage.
+        gradients: Must be `"retained"`: the planner itself counts how microbatches accumulate gradients.
+        dims: Must be None: microbatches of a pipeline have one size.
+        live: As for `remate.plan`.
+        name: Name of the schedules, before the number of the stage. Default: `stage`.
+        note: As for `remate.plan`.
+        progress: As for `remate.plan`.
+
+    Returns:
+        The schedules by stage, with peaks by rank, and the time of a step with its lower bound. `save(folder)` writes
+        `stage0.json`, `stage1.json` and so on; `remate_runtime.apply` takes them.
+
+    Raises:
+        UnknownNameError: torch has no such schedule for these numbers.
+        InfeasibleError: No schedules within the budget were found for a rank.
+        RemateError: Any error of `remate.plan`.
+
+    Examples:
+        >>> import remate, torch
+        >>> from torch import nn
+        >>> layers = lambda: [layer for _ in range(4) for layer in (nn.Linear(64, 64), nn.GELU())]
+        >>> stages = [(nn.Sequential(*layers()), (torch.randn(1024, 64),)) for _ in range(2)]
+        >>> plan = remate.plan_pipeline(stages, "1f1b", microbatches=4, budget="80%", cost="cpu")
+        >>> [rank.peak <= plan.budget for rank in plan.ranks]
+        [True, True]
+    """
+    chosen = options_of("plan_pipeline", SearchKeywords, options, device=device)
+    if chosen.gradients != "retained" or chosen.dims is not None:
+        raise BudgetError(
+            "the microbatches of a pipeline have one size, and accumulate their gradients"
+            "\n  hint: leave out dims= and gradients="
+        )
+    text = str(budget or DEFAULT_SHARE)
+    limit = parse_budget(budget or DEFAULT_SHARE)
+    order = pipeline_order(schedule, len(stages), microbatches, ranks)
+    gpu = gpu_elsewhere(device)
+    cost = cost_for(gpu, cost)
+    settings = settings_of(chosen, text)
+    with telling(chosen.progress) as say:
+        steps = _prepared(stages, chosen, cost, gpu, say)
+        lost = None if loss is None else _loss_use(steps[-1], loss, chosen, cost, gpu)
+        planner = _Planner(order, steps, lost, chosen, say)
+        found = planner.solve(limit.resolve(max(planner.baseline_peaks)))
+        label = chosen.name or "stage"
+        schedules = tuple(
+            schedule_of(
+                step,
+                solution,
+                solution.peak,
+                cost,
+                settings=replace(settings, budget=str(solution.peak)),
+                name=f"{label}{stage}",
+                note=chosen.note or found.note(stage),
+            )
+            for stage, (step, solution) in enumerate(zip(steps, planner.solutions, strict=True))
+        )
+    return replace(found, schedules=schedules)
+
+
+def _prepared(
+    stages: Sequence[Any], options: PlanOptions, cost: str, gpu: Device | None, say: Progress | None
+) -> list[Hierarchy]:
+    """Capture the step of each stage with its costs."""
+    steps = []
+    for stage, given in enumerate(stages):
+        call = given if isinstance(given, RecordedCall) else called(given[0], *given[1:])
+        if stage:
+            call = RecordedCall.of(call.model, _received(call.args), call.kwargs, call.state)
+        check_meant(call)
+        warn_of_doubts(cost, gpu, call)
+        if say:
+            say(f"capturing stage {stage}")
+        wanted = options if stage == len(stages) - 1 else replace(options, differentiate=("*",))
+        steps.append(prepare(call, cost=cost, options=wanted, gpu=gpu, progress=say))
+    return steps
+
+
+def _received(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return arguments as a stage receives them: floating-point tensors are leaves that require gradients."""
+    return tuple(
+        arg.detach().requires_grad_() if isinstance(arg, torch.Tensor) and arg.is_floating_point() else arg
+        for arg in args
+    )
+
+
+class _LossModule(nn.Module):
+    """The loss function of torch's schedule as a module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, output: Any, target: Any) -> Any:
+        return self.function(output, target)
+
+
+def _loss_use(step: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu: Device | None) -> StageUse:
+    """Return what the loss takes after a last stage."""
+    function, target = loss
+    graph = step.captured.graph
+    outputs = list(graph.outputs)
+    if len(outputs) != 1:
+        raise CaptureError(
+            f"the last stage has {len(outputs)} outputs, and the loss of a pipeline takes one",
+            hint="return one tensor from the last stage, or leave out loss=",
+        )
+    place = target.device if isinstance(target, torch.Tensor) else torch.device("cpu")
+    type_ = graph.values[outputs[0]].type
+    output = torch.zeros(type_.shape, dtype=TORCH_DTYPES[type_.dtype], device=place).requires_grad_()
+    call = called(_LossModule(function).train(), (output, target))
+    use = stage_use(link(prepare(call, cost=cost, options=options, gpu=gpu).captured.graph))
+    with torch.no_grad():  # torch's kernels may return a number in a larger storage: mse_loss on the CPU does
+        return replace(use, loss=function(output, target).untyped_storage().nbytes())
+
+
+class _Planner:
+    """Plans of all stages, and the choice among them.
+
+    Attributes:
+        baseline_peaks: By rank, the peak without recomputation.
+        solutions: By stage, the chosen solution.
+    """
+
+    def __init__(
+        self,
+        order: PipelineOrder,
+        steps: Sequence[Hierarchy],
+        loss: StageUse | None,
+        options: PlanOptions,
+        say: Progress | None,
+    ) -> None:
+        self._order, self._loss, self._say = order, loss, say
+        search: dict[str, Any] = {"policy": policy(options.strategy), "effort": effort_named(options.effort)}
+        self._sweeps = [
+            Sweep(step, gap=options.gap, time_limit=options.time_limit, progress=say, **search) for step in steps
+        ]
+        self._gap, self._strategy = options.gap, options.strategy
+        self._uses: list[dict[int, StageUse]] = [{} for _ in steps]  # by stage, by the budget of its solution
+        self._baseline = [self._use(stage, ()) for stage in range(order.stages)]
+        self._graph = PipelineGraph(order)
+        baseline = dict(enumerate(self._baseline))
+        self.baseline_peaks = [rank_peak(order, rank, baseline).peak for rank in range(len(order.ranks))]
+        self.solutions: list[Solution] = []
+
+    def solve(self, budget: int) -> PipelinePlan:
+        """Return the figures of the best plans within a budget in bytes. Raises InfeasibleError."""
+        for stage, sweep in enumerate(self._sweeps):
+            least = min((c.peak for c in sweep.least()), default=sweep.baseline_peak)
+            for share in _LADDER:
+                self._solve(stage, least + round(share * (sweep.baseline_peak - least)))
+        bounds = [self._least_time(stage, budget) for stage in range(self._order.stages)]
+        baseline = {stage: StageTimes.of(use) for stage, use in enumerate(self._baseline)}
+        bound = self._graph.lower_bound(baseline, dict(enumerate(bounds)))
+        time = self._choose(budget, bound)
+        uses = {stage: self._use(stage, one.recomputes) for stage, one in enumerate(self.solutions)}
+        summaries = tuple(
+            RankSummary(rank, self._order.stages_of(rank), peak.peak, peak.buffers, self.baseline_peaks[rank])
+            for rank in range(len(self._order.ranks))
+            for peak in [rank_peak(self._order, rank, uses)]
+        )
+        return PipelinePlan(
+            schedule=self._order.schedule,
+            microbatches=self._order.microbatches,
+            budget=budget,
+            ranks=summaries,
+            in_flight=tuple(self._order.in_flight(stage) for stage in range(self._order.stages)),
+            time=time,
+            baseline_time=self._graph.time(baseline),
+            lower_bound=min(bound, time),
+        )
+
+    def _choose(self, budget: int, bound: int) -> int:
+        """Choose plans, refine them, and return the time of the step."""
+        for round_ in range(_REFINEMENTS + 1):
+            known = [sweep.solutions() for sweep in self._sweeps]
+            for stage, solutions in enumerate(known):
+                self._uses[stage] = {at: self._use(stage, one.recomputes) for at, one in solutions.items()}
+            plans = [list(uses.values()) for uses in self._uses]
+            choice = choose(self._order, plans, budget)
+            if isinstance(choice, int):
+                smallest = least_peak(self._order, choice, plans)
+                raise RankDoesNotFitError(choice, self._order.stages_of(choice), budget, smallest, self._floor(choice))
+            self.solutions = [list(known[stage].values())[choice.plans[stage]] for stage in range(self._order.stages)]
+            if round_ == _REFINEMENTS or choice.time <= bound * (1 + self._gap) or not self._refine():
+                return choice.time
+        raise AssertionError
+
+    def _refine(self) -> bool:
+        """Plan each stage between its plan and the next faster one. Return whether any stage was planned."""
+        planned = False
+        for stage, (sweep, solution) in enumerate(zip(self._sweeps, self.solutions, strict=True)):
+            faster = [one.peak for one in sweep.solutions().values() if one.time < solution.time]
+            if sweep.interrupted or not faster or min(faster) - solution.peak < 2 * _CLOSE * sweep.baseline_peak:
+                continue
+            self._solve(stage, (solution.peak + min(faster)) // 2)
+            planned = True
+        return planned
+
+    def _solve(self, stage: int, budget: int) -> None:
+        sweep = self._sweeps[stage]
+        if budget not in sweep.found and not sweep.interrupted:
+            sweep.solve(budget, f"stage {stage}")
+
+    def _use(self, stage: int, recomputes: Any) -> StageUse:
+        graph, last = self._sweeps[stage].step.captured.graph, stage == self._order.stages - 1
+        return stage_use(link(replace(graph, tangents_held=not last), recomputes), self._loss if last else None)
+
+    def _least_time(self, stage: int, budget: int) -> int:
+        """Return a proven lower limit of forward and backward of a stage within the budget of its rank.
+
+        At the first backward, all other microbatches in flight keep at least their outputs.
+        """
+        sweep, loss = self._sweeps[stage], self._loss if stage == self._order.stages - 1 else None
+        beyond = 0 if loss is None else loss.forward + loss.backward
+        most = budget - self._beside(stage)
+        if most >= sweep.baseline_peak:
+            return sweep.baseline_time + beyond
+        self._solve(stage, most)
+        found = sweep.solutions().get(most)
+        return (sweep.baseline_time if found is None else found.lower_bound) + beyond
+
+    def _beside(self, stage: int) -> int:
+        """Return the least bytes of a rank beside one step of a stage, at its first backward, for all plans."""
+        order, use = self._order, self._baseline[stage]
+        rank, kept = order.rank_of(stage), 0
+        for action in order.ranks[rank]:
+            if action.stage == stage and action.is_backward:
+                break
+            kept += action.stage == stage and action.kind == "F"
+        buffers = rank_peak(order, rank, dict(enumerate(self._baseline))).buffers
+        return buffers + max(0, kept - 1) * use.outputs - use.tangents * (stage < order.stages - 1)
+
+    def _floor(self, rank: int) -> int:
+        """Return a proven lower limit of the peak of a rank."""
+        return max(self._beside(stage) + self._sweeps[stage].floor for stage in self._order.stages_of(rank))
