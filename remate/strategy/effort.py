@@ -24,7 +24,7 @@ class Effort(msgspec.Struct, frozen=True):
         recreations: Rounds of ruin and recreate on a step of up to 300 forward operations.
         neighbourhoods: Integer programs around the best schedule.
         visits: Work of one greedy search or annealing, in visits of about 0.25 µs. Every strategy and bound may spend
-            twice as many, or eight times as many while no schedule fits (`Deadline.limited`).
+            twice as many, or eight times as many while no schedule is near the bound (`Deadline.limited`).
         states: States of a step that one search visits.
         close: If a schedule fits that is proven this close to the fastest (as a share of the step's time), a step of
             more than a few dozen operations gets no models of many stages. They take tens of seconds there, and gain

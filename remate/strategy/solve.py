@@ -28,8 +28,9 @@ from .portfolio import policy as named
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
 NOTICED = 5e-4  # share of the step's time: a gap that shrinks by less is no reason to go on
 JUDGED = 48.0  # visits that simulating an operation counts as
-# Work of one strategy or bound, as a multiple of the effort's visits: if a schedule fits already, and if none does.
-WORK, WORK_UNTIL_FIT = 2.0, 8.0
+# Work of one strategy or bound, as a multiple of the effort's visits: usually, and if no schedule is near the bound.
+WORK, WORK_UNTIL_NEAR = 2.0, 8.0
+NEAR_BOUND = 0.05  # share of the baseline's time
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations, and this step has none",
@@ -240,7 +241,9 @@ class _Search:
 
     def _work(self) -> float:
         """Return the visits of one strategy or bound."""
-        return (WORK_UNTIL_FIT if self.context.best is None else WORK) * self.request.effort.visits
+        best, slack = self.context.best, NEAR_BOUND * self.base.time
+        near = best is not None and best.time - self.context.bound <= slack
+        return (WORK if near else WORK_UNTIL_NEAR) * self.request.effort.visits
 
     def _run(self, strategy: Strategy, request: Request) -> None:
         for candidate in self._tried(strategy, request, self.context):

@@ -66,7 +66,7 @@ def test_no_strategy_or_bound_of_auto_exceeds_its_limit(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Deadline, "limited", recorded)
     monkeypatch.setattr(solving, "WORK", 0.01)
-    monkeypatch.setattr(solving, "WORK_UNTIL_FIT", 0.01)
+    monkeypatch.setattr(solving, "WORK_UNTIL_NEAR", 0.01)
     instance = StepInstance(random_graph(5, 120))
     solution = solve(instance, Request(int(0.7 * instance.baseline.peak), effort=QUICK), AUTO)
     assert solution.peak <= 0.7 * instance.baseline.peak
