@@ -28,9 +28,8 @@ from .portfolio import policy as named
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
 NOTICED = 5e-4  # share of the step's time: a gap that shrinks by less is no reason to go on
 JUDGED = 48.0  # visits that simulating an operation counts as
-# Work of one strategy or bound, as a multiple of the effort's visits: usually, and if no schedule is near the bound.
-WORK, WORK_UNTIL_NEAR = 2.0, 8.0
-NEAR_BOUND = 0.05  # share of the baseline's time
+WORK, WORK_UNTIL_NEAR = 2.0, 8.0  # visits of one strategy or bound over the effort's: usually, and until NEAR_BOUND
+NEAR_BOUND = 0.05  # gap, as a share of the baseline's time, up to which a schedule is near the bound
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
     "backward": "backward operations, and this step has none",
@@ -241,8 +240,8 @@ class _Search:
 
     def _work(self) -> float:
         """Return the visits of one strategy or bound."""
-        best, slack = self.context.best, NEAR_BOUND * self.base.time
-        near = best is not None and best.time - self.context.bound <= slack
+        best, enough = self.context.best, self.context.bound + NEAR_BOUND * self.base.time
+        near = best is not None and best.time <= enough
         return (WORK if near else WORK_UNTIL_NEAR) * self.request.effort.visits
 
     def _run(self, strategy: Strategy, request: Request) -> None:
