@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
@@ -176,10 +177,10 @@ class _LossModule(nn.Module):
         return self.function(output, target)
 
 
-def _loss_use(step: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu: Device | None) -> StageUse:
+def _loss_use(stage: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu: Device | None) -> StageUse:
     """Return what the loss takes after a last stage."""
     function, target = loss
-    graph = step.captured.graph
+    graph = stage.captured.graph
     outputs = list(graph.outputs)
     if len(outputs) != 1:
         raise CaptureError(
@@ -190,7 +191,10 @@ def _loss_use(step: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu:
     type_ = graph.values[outputs[0]].type
     output = torch.zeros(type_.shape, dtype=TORCH_DTYPES[type_.dtype], device=place).requires_grad_()
     call = called(_LossModule(function).train(), (output, target))
-    use = stage_use(link(prepare(call, cost=cost, options=options, gpu=gpu).captured.graph))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "the source of")  # of `_LossModule`, which no file holds
+        step = prepare(call, cost=cost, options=options, gpu=gpu)
+    use = stage_use(link(step.captured.graph))
     with torch.no_grad():  # torch's kernels may return a number in a larger storage: mse_loss on the CPU does
         return replace(use, loss=function(output, target).untyped_storage().nbytes())
 

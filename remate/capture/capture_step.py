@@ -83,6 +83,8 @@ def capture(
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
     refuse_layers(model)
+    if torch.cuda.is_available():
+        torch.cuda.is_bf16_supported()  # autocast calls it at its first entry only, and it may run an operation
     if on_meta(model):
         model, args, kwargs = fake_module(model, args, kwargs or {})
     call = model, tuple(args), dict(kwargs or {})

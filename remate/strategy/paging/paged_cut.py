@@ -35,7 +35,7 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..instance import StepInstance
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import HighsModel, Result, binaries
+from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 from ..problem import Problem
 
 _CUTS = 6  # operations whose relaxation is solved
@@ -187,9 +187,10 @@ class _PagedCut:
         """Solve for a budget. The objective is extra time in percent of the baseline's."""
         self.model.free = (budget - int(self._forced[self.k])) / self._unit
         self.engine.update([self.model.memory])
-        return self.engine.solve(
-            deadline, stage="pages at one cut", absolute_gap=_GAP, nodes=effort.nodes, work=effort.work, relax=relax
+        options = SolveOptions(
+            stage="pages at one cut", absolute_gap=_GAP, nodes=effort.nodes, work=effort.work, relax=relax
         )
+        return self.engine.solve(deadline, options)
 
     def pages(self, x: np.ndarray) -> frozenset[int]:
         """Return the values that a solution pages."""
