@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from remate.strategy.descriptions import describe
+from remate.strategy.paging import PAGING_STRATEGIES
 from remate.strategy.registry import STRATEGIES, strategy
 from remate_runtime.format import load
 from remate_runtime.support.quantities import size
@@ -258,6 +259,9 @@ def strategies() -> Table:
     for name in STRATEGIES:
         about = describe(strategy(name))
         rows.append([f"`{name}`", about.source, about.from_paper, about.differences])
+    for paging in PAGING_STRATEGIES:
+        about = paging.description
+        rows.append([f"`{paging.name}`, with pages", about.source, about.from_paper, about.differences])
     return rows
 
 
