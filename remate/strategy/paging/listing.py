@@ -72,8 +72,8 @@ PAGING_STRATEGIES = (
             "The integer program over stages with runs, values in memory and in storage, and page-in and page-out; "
             "time or energy as the objective, with a limit on the other; the device tables.",
             "A value leaves once, in the stage after its first run, because later stages lead to the same memory. "
-            "Steps of more than about 64 operations at normal effort get the best of the program, a greedy choice and `auto` "
-            "without pages, because the program grows with the square of the step.",
+            "Steps of more than about 64 operations at normal effort get the best of the program, a greedy choice "
+            "and `auto` without pages, because the program grows with the square of the step.",
         ),
     ),
 )
