@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 import torch
 from msgspec.structs import replace
 from torch._guards import detect_fake_mode
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from remate_runtime import apply, predicted_peak
 from remate_runtime.errors import EngineError
-from remate_runtime.flat_step import Graph, expand
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Block, Schedule, output_leaves
 from remate_runtime.link import link, simulate
 from remate_runtime.operator_calls import TORCH_DTYPES
 from remate_runtime.operators import DEVICES
 from remate_runtime.staleness import tensors_of
 
+from ..capture.fake_storages import StorageCount
 from ..capture.layouts import real_layouts
 from ..capture.recorded import RecordedCall
 
@@ -87,7 +85,7 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
     peaks = (simulate(link(step.graph, step.recomputes)).peak for step in (expanded, expand(bare)))
     workspaces = next(peaks) - next(peaks)
     resident = [*call.model.parameters(), *call.model.buffers(), *tensors_of((call.args, call.kwargs))]
-    storages, cast = _Storages(expanded.graph, resident), schedule.model.autocast
+    storages, cast = StorageCount(schedule.model.device, resident), schedule.model.autocast
     autocast = torch.autocast(schedule.model.device, TORCH_DTYPES[cast] if cast else None, enabled=bool(cast))
     mode: Any = detect_fake_mode(resident)
     with _quiet():
@@ -131,42 +129,3 @@ def _quiet() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
         yield
-
-
-class _Storages(TorchDispatchMode):
-    """Counts the bytes of live storages that operators allocated, and their peak."""
-
-    def __init__(self, graph: Graph, held: Sequence[torch.Tensor]) -> None:
-        super().__init__()
-        self.peak = 0
-        self._device, self._unit = graph.device, DEVICES[graph.device].allocation
-        self._outside: dict[int, torch.UntypedStorage] = {}
-        self.leave_out(held)
-        self._live: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def begin(self) -> None:
-        """Begin another step. What the last one keeps, such as the block of an arena, counts from the start."""
-        self._live = {key: held for key, held in self._live.items() if not held[0].expired()}
-        self.peak = sum(size for _, size in self._live.values())
-
-    def leave_out(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Do not count the storages of these tensors."""
-        for tensor in tensors:
-            storage = tensor.untyped_storage()
-            self._outside[storage._cdata] = storage  # a reference, so that its address is not reused
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        result = function(*args, **(kwargs or {}))
-        for leaf in pytree.tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and leaf.device.type == self._device:
-                self._note(leaf.untyped_storage())
-        self._live = {key: entry for key, entry in self._live.items() if not entry[0].expired()}
-        self.peak = max(self.peak, sum(size for _, size in self._live.values()))
-        return result
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
-        if key not in self._outside and (key not in self._live or self._live[key][0].expired()):
-            self._live[key] = StorageWeakRef(storage), -(-storage.nbytes() // self._unit) * self._unit

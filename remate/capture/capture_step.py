@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from torch.fx import Node
 
 from remate_runtime.flat_step import Graph
+from remate_runtime.format import output_leaves
+from remate_runtime.link import link, simulate
 from remate_runtime.staleness import either, make_caches
 from remate_runtime.support.gc_pause import gc_paused
 
@@ -36,6 +38,7 @@ from .origins import complete, origins
 from .other_ranks import of_ranks, refuse_draws_on_gpu, refuse_open_sizes
 from .outside import Changed, Outside, judge, refuse_used
 from .override_attributes import overridden_attributes
+from .own_peak import own_peak
 from .reads import values_read
 from .refused_layers import refuse_layers
 from .refused_writes import refuse_differentiated, refuse_writes
@@ -162,6 +165,8 @@ def _capture(
         traced_module = TracedModule(*call, sizes, stepwise, signature.same, distributed)
         step, branches, captured = _attempt(traced_module, signature)
         _warn(step, branches)
+        if step.checkpoints:
+            _warn_of_checkpoints(step, captured, call)
         _refuse_changes(step, live)
         settled = _settled(step, captured, (*call, None, stepwise, signature.same, distributed), signature)
     changed = outside.changed()
@@ -246,9 +251,15 @@ def _refuse_draws(step: TracedModule) -> None:
         raise CaptureError(message, hint=f"{hint}: {call}" if call else hint)
 
 
+def _warn_of_checkpoints(step: TracedModule, captured: Captured, call: tuple[Any, ...]) -> None:
+    """Compare the baseline with the step as the model runs it itself. call: the arguments of TracedModule."""
+    differentiated = [leaf.grad for leaf in output_leaves(captured.model.outputs)]
+    own = own_peak(call[0], call[1], call[2], differentiated)
+    surroundings.warn_of_checkpoints(step.checkpoints, own, simulate(link(captured.graph)).peak)
+
+
 def _warn(step: TracedModule, branches: Branches) -> None:
     surroundings.warn_of_lost_tensors(step.lost)
-    surroundings.warn_of_checkpoints(step.checkpoints)
     if branches.taken:
         warnings.warn(
             f"eager may take another branch than the captured one in {', '.join(branches.taken)}: eager reads a "

@@ -15,6 +15,8 @@ import torch.utils.checkpoint
 from torch.nn import Module
 from torch.utils import _pytree as pytree
 
+from remate_runtime.support.quantities import size
+
 _NOTHING: Any = object()
 _REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
 
@@ -194,15 +196,26 @@ def warn_of_lost_tensors(names: list[str]) -> None:
         )
 
 
-def warn_of_checkpoints(places: list[str]) -> None:
-    if places:
-        warnings.warn(
-            f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan replaces these checkpoints. "
-            "Shares of a budget refer to the peak without checkpoints and recomputation, so the model with its "
-            "checkpoints takes less than 100%",
-            UserWarning,
-            stacklevel=5,
-        )
+def warn_of_checkpoints(places: list[str], own: int | None, baseline: int) -> None:
+    """Warn that the plan replaces checkpoints.
+
+    Args:
+        places: Modules and lines that call torch.utils.checkpoint.
+        own: Peak of the step with these checkpoints in bytes, without workspaces; None if unknown.
+        baseline: Peak of the step without recomputation in bytes, without workspaces.
+    """
+    if not places:
+        return
+    share = "takes less than 100%"
+    if own is not None:
+        share = f"is at {100 * own / baseline:.0f}% ({size(own)} of {size(baseline)}, workspaces not counted)"
+    warnings.warn(
+        f"forward uses torch.utils.checkpoint ({', '.join(places[:5])}): the plan replaces these checkpoints. "
+        "Shares of a budget refer to the peak without checkpoints and recomputation, where the model with its "
+        f"checkpoints {share}",
+        UserWarning,
+        stacklevel=5,
+    )
 
 
 @contextmanager

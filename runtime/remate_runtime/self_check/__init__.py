@@ -18,5 +18,6 @@ from .check import SelfCheck
 from .checksum import Checksums
 from .policy import CHECK_FIRST, Checks, Verify, checks_of
 from .program import Program
+from .snapshot import Snapshot
 
-__all__ = ["CHECK_FIRST", "Checks", "Checksums", "Program", "SelfCheck", "Verify", "checks_of"]
+__all__ = ["CHECK_FIRST", "Checks", "Checksums", "Program", "SelfCheck", "Snapshot", "Verify", "checks_of"]
