@@ -10,12 +10,12 @@ import torch
 from remate_runtime.format import Schedule
 from remate_runtime.support.callers import frames_to_caller
 
-from ..capture.cuda.versions import without_rules
 from ..capture.fake_call import fake_call
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, ProfileError
 from ..profile.costing import COMPILED, MEASURED
 from ..profile.devices import DEVICES, Device, named_gpu
+from ..schedule_tools.rule_versions import without_rules
 
 
 def gpu_elsewhere(device: str | None) -> Device | None:

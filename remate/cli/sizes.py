@@ -6,7 +6,6 @@ import argparse
 import shlex
 from typing import TYPE_CHECKING
 
-from ..capture.cuda.versions import without_rules
 from ..present.sizes import sizes_text
 from ..present.text import count, percent, size, table
 from .inputs import opened
@@ -77,6 +76,8 @@ def _at(path: str, planned: Analysis, dims: Mapping[str, int]) -> Analysis:
 
 def rules_line(schedule: Schedule) -> str:
     """A note if a step was captured by the rules of another torch; otherwise ""."""
+    from ..schedule_tools.rule_versions import without_rules
+
     model = schedule.model
     doubt = without_rules(model.torch) if model.captured == "by rules" else ""
     return f"note: {doubt}" if doubt else ""

@@ -3,6 +3,7 @@ file."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -140,12 +141,10 @@ def test_while_capturing(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not Path("s.json").exists()
 
 
-@pytest.mark.parametrize("where", ["schedule_of", "simulate"])
-def test_what_is_found_is_saved(remate: Remate, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+@pytest.mark.parametrize(("module", "name"), [("plan", "schedule_of"), ("writing", "simulate")])
+def test_a_solution_is_saved(remate: Remate, monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
     """A solution is not lost if Ctrl-C arrives while it is written."""
-    import remate.api.plan as api
-
-    Press(monkeypatch, api, where)
+    Press(monkeypatch, importlib.import_module(f"remate.api.{module}"), name)
     assert remate(*PLAN).status == 0
     assert remate("check", "s.json").status == 0
 

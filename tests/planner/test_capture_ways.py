@@ -45,5 +45,5 @@ def test_packed_sequences_say_the_way(packs: bool) -> None:
 
     a = torch.randn(5, 2, 4)
     given = a if packs else nn.utils.rnn.pack_padded_sequence(a, torch.tensor([5, 3]))
-    with pytest.raises(CaptureError, match="give the layer the padded batch, and mask"):
+    with pytest.raises(CaptureError, match="pass the padded batch, and mask"):
         capture(Reader(), (given,))

@@ -8,9 +8,9 @@ from torch import nn
 
 import remate
 from remate.api.parts import PartSchedules
-from remate.capture.cuda.versions import without_rules
 from remate.cli import main
 from remate.errors import CaptureError
+from remate.schedule_tools.rule_versions import without_rules
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="steps of named GPUs are captured where there is none"

@@ -43,8 +43,8 @@ def test_positional_keyword_and_default_are_equal(planned):
         (lambda m: m(X, MASK, labels={"z": Y}), r"'labels' must have the keys \['y'\]"),
         (lambda m: m(X, MASK, labels=Y), r"'labels' must have the keys .* got a tensor f32\[2,4\]"),
         (lambda m: m(X, MASK, labels={"y": Y}, scale=2.0), r"'scale' was left out when planning \(1.0\), the call "
-        r"gives 2.0"),
-        (lambda m: m(X, MASK, labels={"y": Y}, scale=True), r"'scale'.* gives True"),
+        r"passes 2.0"),
+        (lambda m: m(X, MASK, labels={"y": Y}, scale=True), r"'scale'.* passes True"),
         (lambda m: m(labels={"y": Y}, mask=MASK), r"missing a required argument: 'x'"),
         (lambda m: m(X, MASK, labels={"y": Y}, other=1), r"unexpected keyword argument 'other'"),
         (lambda m: m(data(3, 8), MASK, labels={"y": Y}), r"'x' must be f32\[2,8\] on cpu, got f32\[3,8\].*\n.*plan "

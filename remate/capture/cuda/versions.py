@@ -8,7 +8,6 @@ import torch
 
 from remate_runtime.devices import libraries
 
-RULED = ((2, 13), (2, 14))
 _CUDA = "13.0"  # of the builds of these versions whose rules are stated
 
 
@@ -35,17 +34,3 @@ def release(version: str) -> tuple[int, int]:
     """Major and minor version of a PyTorch ("2.13.0+cpu")."""
     major, minor = version.split("+")[0].split(".")[:2]
     return int(major), int(minor)
-
-
-def without_rules(version: str) -> str:
-    """Return a warning about a step that was captured by rules of another PyTorch, or ""."""
-    try:
-        if release(version) in RULED:
-            return ""
-    except ValueError:  # a version in a file can be any text
-        pass
-    known = " and ".join(f"{major}.{minor}" for major, minor in RULED)
-    return (
-        f"the rules for CUDA are those of torch {known}, and this is the step of torch {version[:80]}, which may run "
-        f"other kernels: plan with one of these, or on a GPU"
-    )

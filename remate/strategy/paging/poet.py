@@ -28,7 +28,7 @@ from ..deadline import Deadline
 from ..effort import QUICK
 from ..instance import StepInstance
 from ..milp.every_stage import horizon
-from ..milp.highs import SOLVER
+from ..milp.highs import SOLVER, SolveOptions
 from ..solve import Solution, solve
 from .gaps import Gaps, flat_page, slots
 from .goal import POET, EnergyGoal
@@ -164,16 +164,13 @@ def _solve(
     most = None if goal.limit is None else 100.0 * (goal.limit - 1.0)
     target = float(request.budget)
     for _ in range(_ROUNDS):
-        result = model.solve(
-            target,
-            goal.objective,
-            most,
-            deadline=deadline,
+        options = SolveOptions(
             stage=POET,
             absolute_gap=max(_GAP, 50.0 * request.gap * (goal.objective == "time")),
             nodes=_NODES * request.effort.nodes,
             start=None if start is None else model.start(*start),
         )
+        result = model.solve(deadline, target, goal.objective, most, options)
         if target == request.budget:
             judge.bound = max(0.0, result.bound / 100.0)
         if result.x is None:

@@ -35,10 +35,11 @@ from remate_runtime.flat_step import FlatRecompute, held_outside, stays
 from remate_runtime.support.gc_pause import gc_paused
 
 from ...profile.power import Storage
+from ..deadline import Deadline
 from ..instance import StepInstance
 from ..milp.every_stage import horizon
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import HighsModel, Result, binaries
+from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 
 
 class StorageStretch(NamedTuple):
@@ -84,14 +85,17 @@ class PoetModel:
             self.engine = HighsModel(self._model)
         self._peak = self.engine.columns([self._model.peak])
 
-    def solve(self, budget: float, objective: str, most: float | None, **options: Any) -> Result:
+    def solve(
+        self, deadline: Deadline, budget: float, objective: str, most: float | None, options: SolveOptions
+    ) -> Result:
         """Solve for a budget.
 
         Args:
+            deadline: When to stop.
             budget: Most bytes in memory.
             objective: "energy" or "time".
             most: Limit of the other figure, in percent of the baseline's beyond it. None: no limit.
-            options: Those of `HighsModel.solve`.
+            options: Those of the solver.
         """
         engine, m = self.engine, self._model
         engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self._unit]))
@@ -104,7 +108,7 @@ class PoetModel:
         cost[engine.columns([goal])] = 1.0
         cost[engine.columns([limited])] = 1e-6  # of equal solutions, the better one in the other figure
         engine.set_cost(cost)
-        return engine.solve(**options)
+        return engine.solve(deadline, options)
 
     def start(self, recomputes: Sequence[FlatRecompute], stretches: Sequence[StorageStretch]) -> np.ndarray:
         """Return the values of the binary variables for a schedule. Other values are NaN."""

@@ -15,6 +15,7 @@ import torch
 
 from ...devices.device_time import ns_taken
 from ...operator_calls.overloads import empty
+from ...support.files import write_atomically
 from .inductor import Compiled, file_beside
 from .workspaces import made_up
 
@@ -69,7 +70,7 @@ class KnownTimes:
         except Exception:  # kernels may raise any error on artificial data
             return None
         with suppress(OSError):
-            file_beside(key, self._name).write_text(json.dumps(times._asdict()), "utf-8")
+            write_atomically(file_beside(key, self._name), json.dumps(times._asdict()).encode())
         return times
 
     @property
