@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.func import functional_call
 
 from remate_runtime.self_check import Snapshot
 from remate_runtime.staleness import tensors_of
 
 from .fake_storages import StorageCount
 from .torch_api import FakeTensorMode, _pytree, detect_fake_mode
+
+
+@contextmanager
+def _replaced(model: torch.nn.Module, fake: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace all parameters and buffers in the `with` block."""
+    registered: list[dict[str, Any]] = [
+        each for module in model.modules() for each in (module._parameters, module._buffers)
+    ]
+    saved = [dict(each) for each in registered]
+    try:
+        for each in registered:
+            each.update({name: fake(tensor) for name, tensor in each.items()})
+        yield
+    finally:
+        for each, tensors in zip(registered, saved, strict=True):
+            each.clear()
+            each.update(tensors)
 
 
 class _NoChecksums:
@@ -42,12 +59,7 @@ def own_peak(
     Returns:
         The peak; None if forward does not run on fake tensors.
     """
-    named = {
-        name: tensor
-        for tensors in (model.named_parameters(remove_duplicate=False), model.named_buffers(remove_duplicate=False))
-        for name, tensor in tensors
-    }
-    mode: Any = detect_fake_mode([*named.values(), *tensors_of((args, kwargs))])
+    mode: Any = detect_fake_mode([*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))])
     mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
     fakes: dict[int, torch.Tensor] = {}
 
@@ -58,15 +70,20 @@ def own_peak(
             fakes[id(value)] = mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
         return fakes[id(value)]
 
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     snapshot = Snapshot(model, (args, kwargs), ())
+    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     try:
         with mode:
-            given = _pytree.tree_map(fake, (tuple(args), dict(kwargs)))
-            state = {name: fake(tensor) for name, tensor in named.items()}
+            given, named = _pytree.tree_map(fake, (tuple(args), dict(kwargs)))
+            for tensor in (*model.parameters(), *model.buffers()):
+                fake(tensor)
         device = next((tensor.device.type for tensor in fakes.values()), "cpu")
         storages = StorageCount(device, list(fakes.values()))
-        with mode, storages, torch.random.fork_rng(devices=()):
-            results = list(tensors_of(functional_call(model, state, *given)))
+        # Outside of the fake mode, so that the states of generators are real.
+        # Checkpoints run forward again in backward, so that the parameters stay replaced until then.
+        with torch.random.fork_rng(devices=devices), _replaced(model, fake), mode, storages:
+            results = list(tensors_of(model(*given, **named)))
             outputs = [result for result, wanted in zip(results, differentiated, strict=True) if wanted]
             del results
             seeds = [torch.ones_like(output) for output in outputs]
@@ -76,4 +93,6 @@ def own_peak(
         return None
     finally:
         snapshot.restore(_NO_CHECKSUMS)
+        for parameter, gradient in gradients:  # recurrent layers keep their parameters in lists, too
+            parameter.grad = gradient
     return storages.peak

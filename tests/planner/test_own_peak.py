@@ -53,15 +53,34 @@ def test_the_peak_is_the_allocators() -> None:
     assert own == pytest.approx(peak_bytes(step), rel=0.05)
 
 
-def test_the_run_leaves_nothing_behind() -> None:
-    model = Checkpointed(True)
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_the_run_leaves_nothing_behind(reentrant: bool) -> None:
+    """A checkpoint sets the state of the generator in backward."""
+    model = Checkpointed(True, reentrant)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state = torch.get_rng_state()
-    assert own_peak(model, (X,), {}, [True])
+    state, x = torch.get_rng_state(), X.clone().requires_grad_()
+    assert own_peak(model, (x,), {}, [True])
     assert (model.calls, model.seen) == (0, [])
+    assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_parameters_in_lists_get_no_gradient() -> None:
+    """A recurrent layer reads its parameters from a list of its own."""
+
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(32, 16, batch_first=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(lambda y: self.layer(y[None])[0], x, use_reentrant=False).square().mean()
+
+    model = Recurrent()
+    own_peak(model, (X,), {}, [True])
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_forward_that_reads_values_has_no_peak() -> None:
