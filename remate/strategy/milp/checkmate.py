@@ -24,8 +24,9 @@ from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..feedback import Answer, feedback
 from ..instance import StepInstance
 from ..local.polish import pruned
-from .every_stage import EveryStage, Horizon, horizon
+from .every_stage import EveryStage
 from .highs import SOLVER, SolveOptions
+from .horizon import Horizon, horizon
 
 LARGEST = 150  # most variables of a model, per node of the effort
 GROWTH = 1.1  # variables of a model, over the square of the operations of its step

@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 import pyomo.environ as pyo
 
@@ -36,54 +35,9 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..instance import StepInstance
 from .formulation import PARTS, linear
 from .highs import binaries
+from .horizon import horizon
 from .solver_model import HIGHS, solver_model
-
-
-class Horizon(msgspec.Struct, frozen=True):
-    """The last uses of operations and storages. Executed operations are numbered in step order.
-
-    Attributes:
-        operations: Indices of the operations in the graph.
-        last: By operation, the last stage that may need its results.
-        until: By storage, the last stage that may need it.
-        again: By operation, whether it may run again.
-        pinned: By storage, the stage from whose beginning it must be held.
-    """
-
-    operations: tuple[int, ...]
-    last: tuple[int, ...]
-    until: dict[int, int]
-    again: tuple[bool, ...]
-    pinned: dict[int, int]
-
-    @property
-    def variables(self) -> int:
-        """Return about how many variables the model has."""
-        return sum(3 * (last - i) for i, last in enumerate(self.last) if last > i)
-
-
-def horizon(instance: StepInstance) -> Horizon:
-    """Return the last possible uses of each operation and storage."""
-    problem = instance.problem
-    operations = tuple(i for i, real in enumerate(problem.real) if real)
-    number = {i: n for n, i in enumerate(operations)}
-    again = tuple(i < problem.backward_start and i not in problem.once for i in operations)
-    backward_start = next((n for n, i in enumerate(operations) if i >= problem.backward_start), len(operations))
-    end, until, pinned = len(operations), dict[int, int](), dict[int, int]()
-    last = list(range(end))
-    for s in problem.pinned:
-        pinned[s] = backward_start if s in problem.returned and problem.producer[s] < problem.backward_start else end
-    pinned |= {s: number.get(problem.held_until(s), end) for s in problem.delivery}
-    for s in problem.until_backward_start - problem.pinned:
-        pinned[s] = backward_start
-    for n in range(end - 1, -1, -1):
-        for s in problem.writes[operations[n]]:
-            readers = [number[i] for i in problem.readers[s]]
-            wanted = [last[k] if again[k] else k for k in readers]
-            held = end if s in problem.pinned and s not in problem.delivery else pinned.get(s, n)
-            until[s] = max([n, *wanted, held])
-            last[n] = max(last[n], until[s])
-    return Horizon(operations, tuple(last), until, again, pinned)
+from .stage_rows import StageRows
 
 
 class _Variables(NamedTuple):
@@ -113,6 +67,7 @@ class EveryStage:
         self.unit = max(instance.baseline.peak, 1) / PARTS
         self.percent = max(self.problem.baseline_time, 1) / 100.0
         self.maker = {s: n for n, i in enumerate(self.about.operations) for s in self.problem.writes[i]}
+        self.rows = StageRows(self.problem, self.about, self.number, self.maker)
         with gc_paused():
             self.model: Any = self._build()
             self.engine = solver_model(self.model, solver)
@@ -123,26 +78,22 @@ class EveryStage:
         self.peak_column = self.engine.columns([self.model.peak])
         self.time_cost = self.engine.cost.copy()
 
-    def _stages(self, s: int) -> range:
-        """Return the stages at whose beginning storage s may be resident."""
-        return range(self.maker[s] + 1, min(self.about.until[s], len(self.about.operations)) + 1)
-
     def _build(self) -> pyo.ConcreteModel:
         about, model = self.about, self._variables()
         run, hold, free, over, level = (
             dict(v.items()) for v in (model.run, model.hold, model.free, model.over, model.level)
         )
         m = _Variables(run, hold, free, over, level, model.peak)
-        self._alive(m)
-        uses = {s: self._uses(s) for s in self.maker}
+        self.rows.hold_pinned(m)
+        uses = {s: self.rows.uses(s) for s in self.maker}
         rows: list[Any] = []
         for t in range(len(about.operations)):
-            present = [n for n in range(t + 1) if self._run(m, t, n) is not None]
+            present = [n for n in range(t + 1) if self.rows.run(m, t, n) is not None]
             for n in present:
-                rows += self._needs(m, t, n)
+                rows += self.rows.needs(m, t, n)
             for s in self.maker:
                 if self.maker[s] <= t <= about.until[s]:
-                    rows += self._deaths(m, t, s, [k for k in uses[s] if k in present])
+                    rows += self.rows.deaths(m, t, s, [k for k in uses[s] if k in present])
             rows += self._memory(m, t, present)
         model.rows = pyo.Constraint(range(len(rows)), rule=lambda m, at: rows[at])
         model.time = pyo.Objective(expr=linear([m.peak, *m.run.values()], [0.0, *(self._cost(n) for _, n in m.run)]))
@@ -150,78 +101,21 @@ class EveryStage:
 
     def _variables(self) -> Any:
         about, m = self.about, pyo.ConcreteModel()
-        runs = [
-            (t, n)
-            for n, last in enumerate(about.last)
-            if about.again[n]
-            for t in range(n + 1, min(last, len(about.last) - 1) + 1)
-        ]
-        m.run = pyo.Var(sorted(runs), domain=pyo.Binary)
-        m.hold = pyo.Var(sorted((t, s) for s in self.maker for t in self._stages(s)), domain=pyo.Binary)
-        m.free = pyo.Var(list(self._free_keys()), bounds=(0, 1))
+        m.run = pyo.Var(self.rows.run_keys(), domain=pyo.Binary)
+        m.hold = pyo.Var(sorted((t, s) for s in self.maker for t in self.rows.stages(s)), domain=pyo.Binary)
+        m.free = pyo.Var(list(self.rows.free_keys()), bounds=(0, 1))
         m.over = pyo.Var(list(self._over_keys()), bounds=(0, 1))
         m.level = pyo.Var([(t, n) for t in range(len(about.last)) for n in range(t + 1)], bounds=(0, None))
         m.peak = pyo.Var(bounds=(0, None))
         return m
 
-    def _alive(self, m: _Variables) -> None:
-        """Hold pinned storages from their stage on."""
-        for s, first in self.about.pinned.items():
-            last = self.about.until[s] if s in self.problem.pinned else first
-            for t in range(max(first, self.maker[s] + 1), last + 1):
-                if (t, s) in m.hold:
-                    m.hold[t, s].setlb(1)
-
-    def _uses(self, s: int) -> list[int]:
-        return sorted({self.maker[s], *(self.number[i] for i in self.problem.readers[s])})
-
-    def _may_run(self, t: int, n: int) -> bool:
-        return t == n or (self.about.again[n] and n < t <= self.about.last[n])
-
-    def _free_keys(self) -> Iterator[tuple[int, int, int]]:
-        for s, maker in self.maker.items():
-            uses = self._uses(s)
-            for t in range(maker, min(self.about.until[s], len(self.about.operations) - 1) + 1):
-                yield from ((t, s, k) for k in uses if k <= t and self._may_run(t, k))
-
     def _over_keys(self) -> Iterator[tuple[int, int, int]]:
         for t in range(len(self.about.operations)):
             for n in range(t + 1):
-                if self._may_run(t, n):
+                if self.rows.may_run(t, n):
                     yield from (
                         (t, s, n) for s in self.problem.may_overwrite[self.about.operations[n]] if s in self.maker
                     )
-
-    def _run(self, m: _Variables, t: int, n: int) -> Any:
-        """Return whether operation n runs in stage t: 1, a variable, or None for never."""
-        return 1 if t == n else m.run.get((t, n))
-
-    def _available(self, m: _Variables, t: int, s: int) -> list[Any]:
-        """Return terms that make storage s available in stage t, after its producer's turn."""
-        run = self._run(m, t, self.maker[s])
-        return [term for term in (run, m.hold.get((t, s))) if term is not None]
-
-    def _needs(self, m: _Variables, t: int, n: int) -> Iterator[Any]:
-        for s in self.problem.reads[self.about.operations[n]]:
-            yield sum(self._available(m, t, s)) >= self._run(m, t, n)
-
-    def _deaths(self, m: _Variables, t: int, s: int, uses: list[int]) -> Iterator[Any]:
-        available = self._available(m, t, s)
-        later = m.hold.get((t + 1, s), 0)
-        if not isinstance(later, int) and self.maker[s] != t:
-            yield later <= sum(available)
-        if len(available) == 2:
-            yield sum(available) <= 1
-        frees = [m.free[t, s, k] for k in uses]
-        if not frees:
-            return
-        yield sum(frees) + later <= sum(available)
-        for at, k in enumerate(uses):
-            run = self._run(m, t, k)
-            if not isinstance(run, int):
-                yield frees[at] <= run
-            for after in uses[at + 1 :]:
-                yield frees[at] + self._run(m, t, after) <= 1
 
     def _memory(self, m: _Variables, t: int, present: list[int]) -> Iterator[Any]:
         problem, unit = self.problem, self.unit
@@ -229,7 +123,7 @@ class EveryStage:
         held = [(m.hold[t, s], problem.size[s] / unit) for s in self.maker if (t, s) in m.hold and problem.size[s]]
         before: Any = sum(size * var for var, size in held) + outside / unit
         for n in range(t + 1):
-            i, run = self.about.operations[n], self._run(m, t, n)
+            i, run = self.about.operations[n], self.rows.run(m, t, n)
             if n not in present:
                 continue
             written = sum(problem.size[s] for s in problem.writes[i]) / unit

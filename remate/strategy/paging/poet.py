@@ -27,8 +27,8 @@ from ..base import NO_SOLVER, Request
 from ..deadline import Deadline
 from ..effort import QUICK
 from ..instance import StepInstance
-from ..milp.every_stage import horizon
 from ..milp.highs import SOLVER, SolveOptions
+from ..milp.horizon import horizon
 from ..solve import Solution, solve
 from .gaps import Gaps, flat_page, slots
 from .goal import POET, EnergyGoal

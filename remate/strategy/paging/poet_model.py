@@ -37,9 +37,10 @@ from remate_runtime.support.gc_pause import gc_paused
 from ...profile.power import Storage
 from ..deadline import Deadline
 from ..instance import StepInstance
-from ..milp.every_stage import horizon
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions, binaries
+from ..milp.horizon import horizon
+from ..milp.stage_rows import StageRows
 
 
 class StorageStretch(NamedTuple):
@@ -80,6 +81,7 @@ class PoetModel:
             and self.problem.producer[s] < self.problem.backward_start
             and not stays(instance.graph, s, outside)
         }
+        self._rows = StageRows(self.problem, self.about, self._number, self._maker)
         with gc_paused():
             self._model: Any = self._build()
             self.engine = HighsModel(self._model)
@@ -112,7 +114,7 @@ class PoetModel:
 
     def start(self, recomputes: Sequence[FlatRecompute], stretches: Sequence[StorageStretch]) -> np.ndarray:
         """Return the values of the binary variables for a schedule. Other values are NaN."""
-        operations, uses = self.about.operations, {s: set(self._uses(s)) for s in self._maker}
+        operations, uses = self.about.operations, {s: set(self._rows.uses(s)) for s in self._maker}
         run, away, back = set[tuple[int, int]](), set[tuple[int, int]](), set[tuple[int, int]]()
         for recompute in recomputes:
             t, n = self._number[recompute.before], self._number[recompute.op]
@@ -162,15 +164,16 @@ class PoetModel:
         m = self._variables()
         run, hold, free, back = (dict(v.items()) for v in (m.run, m.hold, m.free, m.back))
         variables = _Terms(run, hold, free, back, dict(m.out.items()), dict(m.level.items()), m.peak)
-        self._pin(variables)
+        self._rows.hold_pinned(variables)
         rows: list[Any] = []
         for t in range(len(self.about.operations)):
-            present = [n for n in range(t + 1) if self._run(variables, t, n) is not None]
+            present = [n for n in range(t + 1) if self._rows.run(variables, t, n) is not None]
             for n in present:
-                rows += self._needs(variables, t, n)
+                rows += self._rows.needs(variables, t, n)
             for s in self._maker:
                 if self._maker[s] <= t <= self.about.until[s]:
-                    rows += self._deaths(variables, t, s, present)
+                    uses = [k for k in self._rows.uses(s) if k in present]
+                    rows += self._rows.deaths(variables, t, s, uses, variables.back.get((t, s), 0))
             rows += self._memory(variables, t, present)
         rows += self._storage(variables)
         m.rows = pyo.Constraint(range(len(rows)), rule=lambda m, at: rows[at])
@@ -181,68 +184,15 @@ class PoetModel:
     def _variables(self) -> Any:
         about, m = self.about, pyo.ConcreteModel()
         end = len(about.operations)
-        runs = [
-            (t, n) for n, last in enumerate(about.last) if about.again[n] for t in range(n + 1, min(last, end - 1) + 1)
-        ]
-        stages = {s: range(self._maker[s] + 1, min(about.until[s], end) + 1) for s in self._maker}
-        m.run = pyo.Var(sorted(runs), domain=pyo.Binary)
+        stages = {s: self._rows.stages(s) for s in self._maker}
+        m.run = pyo.Var(self._rows.run_keys(), domain=pyo.Binary)
         m.hold = pyo.Var(sorted((t, s) for s in stages for t in stages[s]), domain=pyo.Binary)
         m.back = pyo.Var(sorted((t, s) for s in self._pages for t in stages[s][1:-1]), domain=pyo.Binary)
         m.out = pyo.Var(sorted(self._pages), domain=pyo.Binary)
-        m.free = pyo.Var(list(self._free_keys()), bounds=(0, 1))
+        m.free = pyo.Var(list(self._rows.free_keys()), bounds=(0, 1))
         m.level = pyo.Var([(t, n) for t in range(end) for n in range(t + 1)], bounds=(0, None))
         m.peak, m.time, m.energy = (pyo.Var(bounds=(0, None)) for _ in range(3))
         return m
-
-    def _free_keys(self) -> Iterator[tuple[int, int, int]]:
-        for s, maker in self._maker.items():
-            uses = self._uses(s)
-            for t in range(maker, min(self.about.until[s], len(self.about.operations) - 1) + 1):
-                yield from ((t, s, k) for k in uses if k == t or (k < t <= self.about.last[k] and self.about.again[k]))
-
-    def _uses(self, s: int) -> list[int]:
-        return sorted({self._maker[s], *(self._number[i] for i in self.problem.readers[s])})
-
-    def _pin(self, m: _Terms) -> None:
-        """Hold pinned storages from their stage on."""
-        for s, first in self.about.pinned.items():
-            last = self.about.until[s] if s in self.problem.pinned else first
-            for t in range(max(first, self._maker[s] + 1), last + 1):
-                if (t, s) in m.hold:
-                    m.hold[t, s].setlb(1)
-
-    def _run(self, m: _Terms, t: int, n: int) -> Any:
-        """Return 1 for a first run, the variable of another run, or None if there is none."""
-        return 1 if t == n else m.run.get((t, n))
-
-    def _available(self, m: _Terms, t: int, s: int) -> list[Any]:
-        run = self._run(m, t, self._maker[s])
-        return [term for term in (run, m.hold.get((t, s))) if term is not None]
-
-    def _needs(self, m: _Terms, t: int, n: int) -> Iterator[Any]:
-        for s in self.problem.reads[self.about.operations[n]]:
-            yield sum(self._available(m, t, s)) >= self._run(m, t, n)
-
-    def _deaths(self, m: _Terms, t: int, s: int, present: list[int]) -> Iterator[Any]:
-        available = self._available(m, t, s)
-        back, later = m.back.get((t, s), 0), m.hold.get((t + 1, s), 0)
-        if not isinstance(later, int) and self._maker[s] != t:
-            yield later <= sum(available) + back
-        if len(available) == 2:
-            yield sum(available) <= 1
-        uses = [k for k in self._uses(s) if k in present]
-        frees = [m.free[t, s, k] for k in uses]
-        if not frees:
-            return
-        yield sum(frees) + later <= sum(available) + back
-        if not isinstance(back, int):
-            yield sum(frees) <= sum(available)
-        for at, k in enumerate(uses):
-            run = self._run(m, t, k)
-            if not isinstance(run, int):
-                yield frees[at] <= run
-            for after in uses[at + 1 :]:
-                yield frees[at] + self._run(m, t, after) <= 1
 
     def _memory(self, m: _Terms, t: int, present: list[int]) -> Iterator[Any]:
         problem, unit = self.problem, self._unit
@@ -250,7 +200,7 @@ class PoetModel:
         held = [(m.hold[t, s], problem.size[s] / unit) for s in self._maker if (t, s) in m.hold and problem.size[s]]
         before: Any = sum(size * variable for variable, size in held) + outside / unit
         for n in present:
-            i, run = self.about.operations[n], self._run(m, t, n)
+            i, run = self.about.operations[n], self._rows.run(m, t, n)
             written = sum(problem.size[s] for s in problem.writes[i]) / unit
             yield m.level[t, n] == before + written * run
             yield m.level[t, n] + problem.workspace[i] / unit * run <= m.peak
