@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,25 +10,9 @@ import torch
 from remate_runtime.self_check import Snapshot
 from remate_runtime.staleness import tensors_of
 
+from .fake_call import fake_call, without_memory
 from .fake_storages import StorageCount
-from .torch_api import FakeTensorMode, _pytree, detect_fake_mode
-
-
-@contextmanager
-def _replaced(model: torch.nn.Module, fake: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace all parameters and buffers in the `with` block."""
-    registered: list[dict[str, Any]] = [
-        each for module in model.modules() for each in (module._parameters, module._buffers)
-    ]
-    saved = [dict(each) for each in registered]
-    try:
-        for each in registered:
-            each.update({name: fake(tensor) for name, tensor in each.items()})
-        yield
-    finally:
-        for each, tensors in zip(registered, saved, strict=True):
-            each.clear()
-            each.update(tensors)
+from .recorded import called
 
 
 class _NoChecksums:
@@ -59,40 +42,25 @@ def own_peak(
     Returns:
         The peak; None if forward does not run on fake tensors.
     """
-    mode: Any = detect_fake_mode([*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))])
-    mode = mode or FakeTensorMode(allow_non_fake_inputs=True)
-    fakes: dict[int, torch.Tensor] = {}
-
-    def fake(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return value
-        if id(value) not in fakes:
-            fakes[id(value)] = mode.from_tensor(value.detach()).requires_grad_(value.requires_grad)
-        return fakes[id(value)]
-
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     snapshot = Snapshot(model, (args, kwargs), ())
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
+    kind = next((tensor.device.type for tensor in tensors_of(([*model.parameters()], args, kwargs))), "cpu")
     try:
-        with mode:
-            given, named = _pytree.tree_map(fake, (tuple(args), dict(kwargs)))
-            for tensor in (*model.parameters(), *model.buffers()):
-                fake(tensor)
-        device = next((tensor.device.type for tensor in fakes.values()), "cpu")
-        storages = StorageCount(device, list(fakes.values()))
-        # Outside of the fake mode, so that the states of generators are real.
-        # Checkpoints run forward again in backward, so that the parameters stay replaced until then.
-        with torch.random.fork_rng(devices=devices), _replaced(model, fake), mode, storages:
-            results = list(tensors_of(model(*given, **named)))
-            outputs = [result for result, wanted in zip(results, differentiated, strict=True) if wanted]
-            del results
-            seeds = [torch.ones_like(output) for output in outputs]
-            storages.leave_out([seed for seed in seeds if seed.numel() > 1])
-            torch.autograd.backward(outputs, seeds)  # reentrant checkpoints refuse `autograd.grad`
+        # Checkpoints run forward again in backward, so that the tensors stay replaced until then. Generators are set
+        # back outside of the fake mode, so that their states are real.
+        with torch.random.fork_rng(devices=devices), fake_call(called(model, args, kwargs), kind) as call:
+            storages = StorageCount(
+                kind, [*model.parameters(), *model.buffers(), *tensors_of((call.args, call.kwargs))]
+            )
+            with without_memory(call), storages:
+                results = list(tensors_of(model(*call.args, **call.kwargs)))
+                outputs = [result for result, wanted in zip(results, differentiated, strict=True) if wanted]
+                del results
+                seeds = [torch.ones_like(output) for output in outputs]
+                storages.leave_out([seed for seed in seeds if seed.numel() > 1])
+                torch.autograd.backward(outputs, seeds)  # reentrant checkpoints refuse `autograd.grad`
     except Exception:  # forward may read values, or run code that no fake tensor supports
         return None
     finally:
         snapshot.restore(_NO_CHECKSUMS)
-        for parameter, gradient in gradients:  # recurrent layers keep their parameters in lists, too
-            parameter.grad = gradient
     return storages.peak
