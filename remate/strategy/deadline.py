@@ -74,6 +74,10 @@ class Deadline:
         self._left -= visits
         self.spent += visits
 
+    def left(self) -> float:
+        """Return the visits that remain for the current strategy or bound."""
+        return max(0.0, min(self._left, self.allowed - self.spent))
+
     def stopped(self) -> bool:
         """Return whether a strategy or bound must end with its best result so far."""
         return self.ended() or self._left <= 0

@@ -29,10 +29,10 @@ class Effort(msgspec.Struct, frozen=True):
         close: If a schedule fits that is proven this close to the fastest (as a share of the step's time), a step of
             more than a few dozen operations gets no models of many stages. They take tens of seconds there, and gain
             some tenths of a percent.
-        enough: Visits of a whole search after which it ends if the best schedule is proven to be within `PAYS` of the
-            fastest; or within `MODEST`, if the second half of the work did not improve schedule or bound. For steps of
-            up to 1,000 operations, and in proportion for larger ones.
-        most: Visits after which a search ends whose schedule is proven to be within `MODEST`.
+        enough: Visits of a search, from the first schedule that fits, after which it ends if the best schedule is
+            proven to be within `PAYS` of the fastest. For steps of up to 1,000 operations, and in proportion for larger
+            ones.
+        most: The same for a schedule without such a proof.
     """
 
     name: str
@@ -50,25 +50,20 @@ class Effort(msgspec.Struct, frozen=True):
     enough: float = float("inf")
     most: float = float("inf")
 
-    def allowed(self, operations: int, gap: float, gained: float) -> float:
-        """Return the visits that a search may spend.
+    def allowed(self, operations: int, gap: float) -> float:
+        """Return the visits that a search may spend once a schedule fits.
 
         Args:
-            operations: Operations of the step.
+            operations: Operations of the step, without views.
             gap: Gap of the best schedule, as a share of the step's time.
-            gained: Visits spent when schedule or bound last improved.
         """
-        scale = max(1.0, operations / USUAL)
-        if gap > MODEST:
-            return float("inf")
-        return scale * self.enough if gap <= PAYS else min(scale * self.most, max(scale * self.enough, 2 * gained))
+        return max(1.0, operations / USUAL) * (self.enough if gap <= PAYS else self.most)
 
 
 USUAL = 1000  # operations of a step up to which `enough` and `most` are not scaled
 PAYS = 0.01  # share of the step's time: a smaller gap is worth no more visits than `Effort.enough`
-MODEST = 0.03  # share of the step's time: with a larger gap, only the limits of strategies and bounds apply
-QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 4e6, 1.6e7)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 1.6e7, 8e7)
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 4e6, 6e6)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 1.4e7, 2.2e7)
 THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 0.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 

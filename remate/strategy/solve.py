@@ -26,9 +26,9 @@ from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
 
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
-NOTICED = 5e-4  # share of the step's time: a gap that shrinks by less is no reason to go on
 JUDGED = 48.0  # visits that simulating an operation counts as
 WORK, WORK_UNTIL_NEAR = 2.0, 8.0  # visits of one strategy or bound over the effort's: usually, and until NEAR_BOUND
+PROVING = 0.12  # share of the visits of a whole search that one bound may spend
 NEAR_BOUND = 0.05  # gap, as a share of the baseline's time, up to which a schedule is near the bound
 NEEDS: tuple[Need, ...] = get_args(Need)
 LACKS: dict[Need, str] = {
@@ -143,8 +143,6 @@ class _Search:
         self.floor = instance.least_need if policy.reorders else instance.floor
         self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
         self.first: float | None = None  # visits when the first schedule fitted
-        self.gained = 0.0  # visits when schedule or bound last improved noticeably
-        self.gap_then = float("inf")
         self._allow()
 
     def _known(self) -> Candidate | None:
@@ -232,10 +230,11 @@ class _Search:
             if lacking(self.instance, tried.needs) is not None:
                 continue
             request = _shared(self.request, step)
-            with self.deadline.limited(self._work()):
-                if isinstance(tried, Strategy):
+            if isinstance(tried, Strategy):
+                with self.deadline.limited(self._work()):
                     self._run(tried, request)
-                else:
+            else:
+                with self.deadline.limited(min(self._work(), PROVING * self._allowed(gap=1.0))):
                     self._prove(tried.prove(self.instance, request, self.context))
 
     def _work(self) -> float:
@@ -272,15 +271,19 @@ class _Search:
     def _allow(self) -> None:
         """Limit the search once a schedule fits. A strategy that was named has only its own limit."""
         best, base, deadline = self.context.best, self.base, self.deadline
-        if best is None or self.policy.names is not None:
+        if best is None:
             return
         if self.first is None:
             self.first = deadline.spent
         gap = (best.time - self.context.bound) / max(1, base.time)
-        if gap < self.gap_then - NOTICED:
-            self.gained, self.gap_then = deadline.spent, gap
-        operations, gained = len(self.instance.graph.operations), self.gained - self.first
-        deadline.allowed = self.first + self.request.effort.allowed(operations, gap, gained)
+        deadline.allowed = self.first + self._allowed(gap)
+
+    def _allowed(self, gap: float) -> float:
+        """Return the visits of a search with this gap once a schedule fits; infinite for a strategy that was named."""
+        if self.policy.names is not None:
+            return float("inf")
+        operations = sum(not operation.view for operation in self.instance.graph.operations)
+        return self.request.effort.allowed(operations, gap)
 
     def _offer(self, candidate: Candidate) -> None:
         """Keep a candidate, and take it if it fits and is the best so far."""

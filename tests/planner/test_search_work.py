@@ -6,7 +6,19 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from remate.strategy import NORMAL, THOROUGH, Candidate, Effort, Policy, Request, Solution, StepInstance, policy, solve
+from remate.strategy import (
+    NORMAL,
+    THOROUGH,
+    Candidate,
+    Deadline,
+    Effort,
+    Policy,
+    Request,
+    Solution,
+    StepInstance,
+    policy,
+    solve,
+)
 from remate_runtime.flat_step import FlatRecompute
 
 from .strategy_graphs import random_graph
@@ -33,14 +45,22 @@ def searched(effort: Effort, by: Policy) -> tuple[Solution, int]:
 
 def test_the_limits() -> None:
     effort = replace(NORMAL, enough=10.0, most=50.0)
-    assert effort.allowed(500, 0.01, 40.0) == 10.0  # within a percent of the fastest
-    assert effort.allowed(500, 0.02, 2.0) == 10.0
-    assert effort.allowed(500, 0.02, 20.0) == 40.0  # it goes on as long as it gains
-    assert effort.allowed(500, 0.02, 40.0) == 50.0
-    assert effort.allowed(500, 0.2, 0.0) == float("inf")  # far from proof
-    assert effort.allowed(3000, 0.02, 40.0) == 80.0
-    assert effort.allowed(3000, 0.005, 40.0) == 30.0
-    assert THOROUGH.allowed(500, 0.0, 0.0) == float("inf")
+    assert effort.allowed(500, 0.01) == 10.0  # within a percent of the fastest
+    assert effort.allowed(500, 0.02) == effort.allowed(500, 0.5) == 50.0
+    assert effort.allowed(3000, 0.02) == 150.0
+    assert effort.allowed(3000, 0.005) == 30.0
+    assert THOROUGH.allowed(500, 0.5) == float("inf")
+
+
+def test_one_solve_of_a_bound_keeps_the_limit_of_the_search() -> None:
+    deadline = Deadline()
+    deadline.allowed = 30.0
+    with deadline.limited(100.0):
+        assert deadline.left() == 30.0
+        deadline.spend(20.0)
+        assert deadline.left() == 10.0
+        deadline.spend(20.0)
+        assert deadline.left() == 0.0
 
 
 def test_a_search_that_gains_nothing_ends_early() -> None:

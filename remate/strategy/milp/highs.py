@@ -157,7 +157,7 @@ class HighsModel:
         """Minimise the objective. deadline: ends the solve early."""
         highs = self.highs
         self._deadline, self._stage = deadline, options.stage
-        most = int(min(options.work / max(1, self.rows), 2**31 - 1))
+        most = int(min(min(options.work, deadline.left() / VISITS) / max(1, self.rows), 2**31 - 1))
         self._checks = most // CHECK
         if deadline.stopped():
             return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
