@@ -269,21 +269,16 @@ class _Search:
             )
 
     def _allow(self) -> None:
-        """Limit the search once a schedule fits. A strategy that was named has only its own limit."""
-        best, base, deadline = self.context.best, self.base, self.deadline
-        if best is None:
-            return
-        if self.first is None:
-            self.first = deadline.spent
-        gap = (best.time - self.context.bound) / max(1, base.time)
-        deadline.allowed = self.first + self._allowed(gap)
+        """Limit the search once a schedule fits."""
+        best = self.context.best
+        if best is not None:
+            self.first = self.deadline.spent if self.first is None else self.first
+            self.deadline.allowed = self.first + self._allowed((best.time - self.context.bound) / max(1, self.base.time))
 
     def _allowed(self, gap: float) -> float:
-        """Return the visits of a search with this gap once a schedule fits; infinite for a strategy that was named."""
-        if self.policy.names is not None:
-            return float("inf")
+        """Return the visits of a search with this gap. A strategy that was named has only its own limit."""
         operations = sum(not operation.view for operation in self.instance.graph.operations)
-        return self.request.effort.allowed(operations, gap)
+        return float("inf") if self.policy.names is not None else self.request.effort.allowed(operations, gap)
 
     def _offer(self, candidate: Candidate) -> None:
         """Keep a candidate, and take it if it fits and is the best so far."""
