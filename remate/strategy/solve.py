@@ -273,7 +273,9 @@ class _Search:
         best = self.context.best
         if best is not None:
             self.first = self.deadline.spent if self.first is None else self.first
-            self.deadline.allowed = self.first + self._allowed((best.time - self.context.bound) / max(1, self.base.time))
+            self.deadline.allowed = self.first + self._allowed(
+                (best.time - self.context.bound) / max(1, self.base.time)
+            )
 
     def _allowed(self, gap: float) -> float:
         """Return the visits of a search with this gap. A strategy that was named has only its own limit."""
