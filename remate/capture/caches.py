@@ -13,9 +13,9 @@ from torch import nn
 from remate_runtime.staleness import make_caches
 
 from ..errors import CaptureError
+from . import lru_caches
 from .assigned import assigned_at
 from .captured import Captured
-from .outside import remembered
 
 _SHOWN = 5
 _PLAIN = (bool, int, float, str, type(None))
@@ -42,9 +42,9 @@ class Caches:
     def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Create the caches, with a warning. Returns whether there are any. Raises CaptureError for caches that depend
         on data, because the first call then runs another step."""
-        memories = remembered()
+        before = lru_caches.sizes()
         first = make_caches(self._model, args, kwargs)
-        self.remembered = any(memory.cache_info().currsize != size for memory, size in memories)
+        self.remembered = any(function.cache_info().currsize != size for function, size in before)
         if first.by_data:
             path = first.by_data[0]
             raise CaptureError(

@@ -7,7 +7,6 @@ import builtins
 import collections
 import copy
 import functools
-import gc
 import inspect
 import types
 import warnings
@@ -23,6 +22,7 @@ from torch.utils import _pytree as pytree
 from remate_runtime.staleness import is_own
 
 from ..errors import CaptureError
+from . import lru_caches
 from .states import has_state, slots_of, state_of
 
 _MANY = 20_000  # values to visit
@@ -43,7 +43,7 @@ class Outside:
         self._states: list[tuple[str, Any, str]] = []  # of values that cannot be restored: iterators, arrays, …
         self._classes: list[tuple[type, frozenset[str]]] = []
         self._waiting: list[tuple[str, Any]] = []
-        self._memories = remembered()
+        self._lru_caches = lru_caches.sizes()
         for path, module in model.named_modules():
             own = ((name, v) for name, v in vars(module).items() if name not in _OF_TORCH)
             self._waiting += [(f"attribute {f'{path}.{name}'.lstrip('.')!r}", value) for name, value in own]
@@ -172,7 +172,7 @@ class Outside:
         for base, names in self._classes:
             for name in [name for name in vars(base) if name not in names and not name.startswith("__")]:
                 delattr(base, name)
-        _forget(self._memories)
+        lru_caches.forget(self._lru_caches, _is_traced)
 
 
 class Changed(NamedTuple):
@@ -322,6 +322,11 @@ def _is_constant(value: Any) -> bool:
     )
 
 
+def _is_traced(value: Any) -> bool:
+    leaves = pytree.tree_leaves(value) if isinstance(value, tuple | list) else [value]
+    return any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves)
+
+
 def _put(holder: Any, name: Any, value: Any) -> None:
     if isinstance(holder, list):
         holder[name] = value
@@ -333,31 +338,9 @@ def _put(holder: Any, name: Any, value: Any) -> None:
         holder[name] = value
 
 
-def remembered() -> list[tuple[Any, int]]:
-    """Return every function of functools.lru_cache, and its number of results. Takes tens of milliseconds."""
-    kind = functools._lru_cache_wrapper
-    return [(memory, memory.cache_info().currsize) for memory in gc.get_referrers(kind) if type(memory) is kind]
-
-
-def _forget(memories: list[tuple[Any, int]]) -> None:
-    """Clear the functions of functools.lru_cache that hold tensors of a trace."""
-    for memory, size in memories:
-        if memory.cache_info().currsize == size:
-            continue
-        leaves = [leaf for part in gc.get_referents(memory) for leaf in _leaves(part)]
-        if any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves):
-            memory.cache_clear()
-
-
 def _wraps(value: Any) -> bool:
     """Whether the value wraps a function. Does not call a user's `__getattr__`."""
     return inspect.getattr_static(value, "__wrapped__", _ABSENT) is not _ABSENT
-
-
-def _leaves(part: Any) -> list[Any]:
-    if type(part) is dict:
-        return [leaf for value in part.values() for leaf in (value, *gc.get_referents(value))]
-    return pytree.tree_leaves(part) if isinstance(part, tuple | list) else [part]
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

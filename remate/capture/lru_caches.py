@@ -1,0 +1,71 @@
+"""The functions of functools.lru_cache of this process, whose results a trace must not leave behind."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_KIND = functools._lru_cache_wrapper
+_STATISTICS = functools._CacheInfo
+
+
+def sizes() -> list[tuple[Any, int]]:
+    """Return every function of functools.lru_cache, and its number of results."""
+    return [(function, function.cache_info().currsize) for function in _functions().all()]
+
+
+def forget(before: list[tuple[Any, int]], is_traced: Callable[[Any], bool]) -> None:
+    """Clear the functions of functools.lru_cache that hold tensors of a trace.
+
+    before: the result of `sizes` before the trace. is_traced: whether a value is or contains such a tensor."""
+    for function, size in before:
+        if function.cache_info().currsize != size and any(is_traced(value) for value in _held(function)):
+            function.cache_clear()
+
+
+class _Functions:
+    """Finds the functions. The search through all objects takes as long as the trace of a small model, so it is
+    repeated only when there may be others: each function refers to its type and to the type of its statistics, and both
+    count their references. Two counts, because something else may let go of a reference to one of them."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._others: tuple[int, int] | None = None  # references to the two types that no function has
+
+    def all(self) -> list[Any]:
+        known = list(self._known)
+        if self._others is None or self._others != _others(len(known)):
+            known = [each for each in gc.get_referrers(_KIND) if type(each) is _KIND]
+            self._known = weakref.WeakSet(known)
+            self._others = _others(len(known)) if _are_counted() else None
+        return known
+
+
+@functools.cache
+def _functions() -> _Functions:
+    return _Functions()
+
+
+def _others(functions: int) -> tuple[int, int]:
+    return sys.getrefcount(_KIND) - functions, sys.getrefcount(_STATISTICS) - functions
+
+
+def _are_counted() -> bool:
+    """Whether a reference counts at once. A build of Python without the global lock postpones that."""
+    before = _others(0)
+    function = functools.lru_cache(_held)
+    return type(function) is _KIND and _others(1) == before
+
+
+def _held(function: Any) -> Iterator[Any]:
+    """What the function refers to, with its arguments and results."""
+    for part in gc.get_referents(function):
+        if type(part) is dict:
+            for value in part.values():
+                yield from (value, *gc.get_referents(value))
+        else:
+            yield part
