@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from remate_runtime.errors import RemateError
+from remate_runtime.format import fold_paths
 from remate_runtime.support.quantities import size
+
+_SHOWN = 6  # paths of one proposal
+
+
+def _around(parts: Sequence[str]) -> str:
+    """Return a call that plans these parts, for a hint; "" if it would be too long."""
+    if not parts or len(folded := fold_paths(parts)) > _SHOWN:
+        return ""
+    at = json.dumps(folded[0] if len(folded) == 1 else list(folded))
+    return f"; or plan what is around it: remate.plan(model, args, at={at})"
 
 
 class CaptureError(RemateError):
@@ -17,10 +29,15 @@ class CaptureError(RemateError):
         module: Path of the module that ran (`encoder.layer.0`), "" for the root or if unknown.
         source: `file.py:line` of the user's code, "" if unknown.
         hint: What to do.
+        parts: Paths of parts of the model that can be planned instead, as for `at=` of `remate.plan`.
     """
 
-    def __init__(self, message: str, module: str = "", source: str = "", hint: str = "") -> None:
+    def __init__(
+        self, message: str, module: str = "", source: str = "", hint: str = "", parts: Sequence[str] = ()
+    ) -> None:
         self.message, self.module, self.source, self.hint = message, module, source, hint
+        self.parts = tuple(parts)
+        hint += _around(parts) if hint else ""
         where = ", ".join(part for part in (f"module {module!r}" if module else "", source) if part)
         super().__init__(message + (f" ({where})" if where else "") + (f"\n  hint: {hint}" if hint else ""))
 

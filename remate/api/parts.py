@@ -148,11 +148,12 @@ def _first(
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Add the path of the part to the module of a CaptureError."""
+    """Add the path of the part to the paths in a CaptureError."""
     try:
         yield
     except CaptureError as error:
-        raise CaptureError(error.message, f"{path}.{error.module}".rstrip("."), error.source, error.hint) from error
+        module, parts = f"{path}.{error.module}".rstrip("."), [f"{path}.{part}" for part in error.parts]
+        raise CaptureError(error.message, module, error.source, error.hint, parts) from error
 
 
 def _same(

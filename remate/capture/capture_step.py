@@ -246,9 +246,8 @@ def _refuse_draws(step: TracedModule) -> None:
             "draw with torch inside forward (torch.rand_like, dropout), switch the draw off (layerdrop=0, "
             "mask_time_prob=0), or plan the parts of the model that draw nothing"
         )
-        call = static_parts(step.model, "")
         message = f"forward draws from {' and '.join(step.drawn)}: a schedule would repeat one draw"
-        raise CaptureError(message, hint=f"{hint}: {call}" if call else hint)
+        raise CaptureError(message, hint=hint, parts=static_parts(step.model, ""))
 
 
 def _warn_of_checkpoints(step: TracedModule, captured: Captured, call: tuple[Any, ...]) -> None:

@@ -49,7 +49,7 @@ _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 
 
 def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> CaptureError:
-    """Return the CaptureError for `error`, with a call that plans the parts that can be traced."""
+    """Return the CaptureError for `error`, with the parts that can be traced."""
     if isinstance(error, CaptureError) and not isinstance(error, RefusedOperatorError):
         return error
     module, source = watch.module, failed_line(error) or watch.place.line
@@ -61,8 +61,8 @@ def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> Capt
     if hint == _BRANCH and (drops := _layer_drop(_module(model, module))):
         path = ".".join(part for part in ("model", module, drops) if part)
         hint = f"forward leaves out layers at random; to plan and to train without: {path} = 0.0"
-    call = "" if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
-    return CaptureError(message, module, source, f"{hint}; or plan what is around it: {call}" if call else hint)
+    parts = [] if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
+    return CaptureError(message, module, source, hint, parts)
 
 
 def _what(error: Exception) -> tuple[str, str]:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from torch import nn
 
-from remate_runtime.format import fold_paths
 
-_SHOWN = 6  # paths of one proposal
+def static_parts(model: nn.Module, failed: str) -> list[str]:
+    """Return the paths of the largest parts of a model without the module that failed and without others of its class.
 
-
-def static_parts(model: nn.Module, failed: str) -> str:
-    """Return a call of `remate.plan` for the largest parts of a model without the module that failed and without
-    others of its class, or "" if no such part has submodules and trains.
+    A part has submodules and trains.
 
     Args:
         model: The model.
@@ -22,11 +17,7 @@ def static_parts(model: nn.Module, failed: str) -> str:
     broken = model.get_submodule(failed)
     alike = not type(broken).__module__.startswith("torch.")  # modules of torch fail because of their arguments
     fails = {module for module in model.modules() if module is broken or (alike and type(module) is type(broken))}
-    paths = _parts("", model, fails)
-    if not paths or len(folded := fold_paths(paths)) > _SHOWN:
-        return ""
-    at = json.dumps(folded[0] if len(folded) == 1 else list(folded))
-    return f"remate.plan(model, args, at={at})"
+    return _parts("", model, fails)
 
 
 def _parts(path: str, module: nn.Module, fails: set[nn.Module]) -> list[str]:

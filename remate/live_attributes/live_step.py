@@ -99,7 +99,7 @@ class LiveStep:
                 return self._plain(self._trace(overridden_attributes))
         except CaptureError as error:
             message = f"live attributes: with {_spelled(values)}, {error.message}"
-            raise CaptureError(message, error.module, error.source, error.hint) from error
+            raise CaptureError(message, error.module, error.source, error.hint, error.parts) from error
 
     @staticmethod
     def _plain(captured: Captured) -> Captured:

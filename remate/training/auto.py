@@ -35,6 +35,9 @@ def auto(
     work, and saved models load without remate. Some calls run the model's own forward: those in evaluation mode or
     without gradients, those of other sizes, and those that export or transform the model.
 
+    If the model cannot be captured as a whole, the parts of it that can are planned. The budget is then a share of the
+    peak of these parts.
+
     Args:
         model: The model, or a wrapper such as DistributedDataParallel around it.
         budget: As for `remate.plan`.

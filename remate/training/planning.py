@@ -1,29 +1,44 @@
-"""Plans a recorded call within a training step."""
+"""Plans a recorded call within a training step: the whole model, or the parts of it that can be captured."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from remate_runtime.extras import require
-from remate_runtime.format import Schedule
+from remate_runtime.flat_step import expand
+from remate_runtime.format import Schedule, TensorType
 
 from ..capture.recorded import RecordedCall
+from ..errors import CaptureError
 from .settings import AutoSettings
 from .surroundings import undisturbed
 
 _ABOUT_SIZES = "the schedule is for"  # start of the warnings that explain why a size is fixed
+_WHOLE_MODEL = ("at", "live", "fill", "disk_budget", "host_budget", "split", "slowdown")  # options that exclude parts
+_ATTEMPTS = 8  # most modules that are left out one after the other
 
 
 def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule]) -> list[Schedule]:
-    """Plan a call, and carry over the notes of the replaced schedules. Raises the errors of `remate.plan`."""
+    """Plan a call, and carry over the notes of the replaced schedules.
+
+    If the model cannot be captured as a whole, the parts of it that can are planned.
+
+    Raises:
+        RemateError: The errors of `remate.plan`.
+    """
     require("remate.auto", "torch", "plan")
-    from ..api.plan import plan
     from ..schedule_tools.notes import carry_notes
 
     with undisturbed(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        planned = plan(call, budget=settings.budget, progress=settings.progress, **settings.plan)
+        try:
+            planned = _planned(call, settings, settings.plan)
+        except CaptureError as error:
+            if not error.parts or not _may_be_parts(settings):
+                raise
+            planned = _planned_parts(call, settings, error)
     for warning in caught:
         if str(warning.message).startswith(_ABOUT_SIZES):
             settings.say(str(warning.message).splitlines()[0])
@@ -33,3 +48,61 @@ def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Sc
     if len(schedules) == len(known) == 1:
         schedules = [carry_notes(known[0], schedules[0])[0]]
     return schedules
+
+
+def _planned(call: RecordedCall, settings: AutoSettings, options: Mapping[str, Any]) -> Any:
+    from ..api.plan import plan
+
+    return plan(call, budget=settings.budget, progress=settings.progress, **options)
+
+
+def _may_be_parts(settings: AutoSettings) -> bool:
+    """Return whether the options apply to parts of a model, too."""
+    options = settings.plan
+    if (
+        settings.budget in ("min", "fit")
+        or options.get("cost") == "compiled"
+        or options.get("dims") not in (None, "auto")
+    ):
+        return False
+    return all(options.get(name) is None for name in _WHOLE_MODEL)
+
+
+def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureError) -> Any:
+    """Plan the parts that a refusal names, without those that are refused in turn. Raises `refused` if none is left."""
+    options = {name: value for name, value in settings.plan.items() if name != "dims"}
+    parts = list(refused.parts)
+    for _ in range(_ATTEMPTS):
+        try:
+            planned = _planned(call, settings, {**options, "at": parts})
+        except CaptureError as error:
+            left = [part for part in parts if not f"{error.module}.".startswith(f"{part}.")]
+            if len(left) == len(parts) or not (parts := [*left, *error.parts]):
+                break
+        else:
+            schedules = [planned] if isinstance(planned, Schedule) else planned
+            kept = [schedule for schedule in schedules if _returns_usual_layouts(schedule)]
+            if not kept:
+                break
+            where = f" ({refused.source})" if refused.source else ""
+            shown = ", ".join(path for schedule in kept for path in schedule.model.at)
+            settings.say(f"{refused.message}{where}: {shown} are planned, and the rest of the model runs as it is")
+            return kept
+    raise refused
+
+
+def _returns_usual_layouts(schedule: Schedule) -> bool:
+    """Return whether all outputs are contiguous or channels-last.
+
+    For another layout, the gradient that arrives usually has another layout than the planned step assumes. Kernels of
+    backward would round differently than those of the original model.
+    """
+    graph = expand(schedule).graph
+    return all(_usual_layout(graph.values[value].type) for value in graph.outputs)
+
+
+def _usual_layout(kind: TensorType) -> bool:
+    if (strides := kind.strides) is None:
+        return True
+    axes = sorted((axis for axis, n in enumerate(kind.shape) if n > 1), key=lambda axis: -strides[axis])
+    return len(kind.shape) >= 4 and axes == [*sorted(axis for axis in axes if axis != 1), *([1] if 1 in axes else [])]

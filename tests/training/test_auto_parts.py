@@ -1,0 +1,110 @@
+"""`remate.auto` plans the parts of a model that cannot be captured as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.training import state_of
+
+from ..runtime.small import seeded
+from .test_auto import QUICK, train
+
+PRINTED = {**QUICK, "progress": "auto"}
+
+
+def block() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 16))
+
+
+class Checked(nn.Module):
+    """Reads values of its input, as models do that check the range of labels. The middle block reads some, too."""
+
+    def __init__(self, middle: nn.Module | None = None) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = block(), middle or block(), block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.max() > 1e6:
+            raise ValueError("out of range")
+        return self.last(self.middle(self.first(x)))
+
+
+class Reading(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * (2 if x.sum().item() > 0 else 3)
+
+
+class Transposing(nn.Module):
+    """Returns a result whose gradient has another memory layout than the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).transpose(0, 1).contiguous().transpose(0, 1)
+
+
+def paths(model: Any) -> list[str]:
+    state = state_of(model)
+    assert state is not None
+    return sorted(path for schedule in state.outcome.schedules for path in schedule.model.at)
+
+
+@pytest.mark.parametrize(
+    ("middle", "planned"),
+    [
+        (block, ["first", "last", "middle"]),
+        (Reading, ["first", "last", "middle.inner"]),
+        (Transposing, ["first", "last"]),
+    ],
+)
+def test_the_parts_are_planned_and_training_stays_the_same(
+    middle: Any, planned: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def checked() -> Any:
+        return seeded(Checked(middle())).train()
+
+    wanted = train(checked())
+    model = remate.auto(checked(), file=tmp_path / "plans", **PRINTED)
+    assert train(model) == wanted
+    assert paths(model) == planned
+    said = capsys.readouterr().err
+    assert "forward reads a tensor's value" in said
+    assert "the rest of the model runs as it is" in said
+    again = remate.auto(checked(), file=tmp_path / "plans", **QUICK)
+    assert train(again) == wanted
+    state = state_of(again)
+    assert state is not None
+    assert not state.outcome.planned
+
+
+def test_code_around_the_parts_still_runs() -> None:
+    model = remate.auto(seeded(Checked()).train(), **QUICK)
+    train(model)
+    with pytest.raises(ValueError, match="out of range"):
+        model(torch.full((64, 16), 1e7))
+
+
+@pytest.mark.parametrize("option", [{"budget": "min"}, {"slowdown": 0.1, "budget": None}, {"live": ["first.2.p"]}])
+def test_options_for_whole_models_are_not_dropped(option: dict[str, Any]) -> None:
+    model = remate.auto(seeded(Checked()).train(), **{**QUICK, **option})
+    with pytest.raises(remate.CaptureError, match="reads a tensor's value"):
+        train(model)
+
+
+def test_advice_for_a_part_names_paths_of_the_whole_model() -> None:
+    model, x = seeded(Checked(Reading())).train(), torch.randn(64, 16)
+    with pytest.raises(remate.CaptureError, match=r'at="middle\.inner"') as caught:
+        remate.plan(model, (x,), at=["first", "middle"], budget="95%", cost="cpu", effort="quick", progress=None)
+    assert caught.value.parts == ("middle.inner",)
