@@ -39,6 +39,7 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     - Recurrent layers on the CPU: a layer and direction of an LSTM is one operator; others are time steps. On CUDA
       they are refused.
     - Batch norm by cuDNN is one operator.
+    - One-hot vectors are written, so that classes out of range are refused.
 
     Args:
         rates_vary: Dropout rates may follow from live attributes, so one form must serve all rates.
@@ -51,7 +52,7 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     kernels |= {op: _recurrent(op, stepwise) for op in recurrent}
     kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd), rates_vary)
     kernels[torch.ops.aten.cudnn_batch_norm.default] = _cudnn_batch_norm
-    saved = {op: dict(op.py_kernels) for op in (*kernels, *_DRAWS, *_ASSERTIONS)}
+    saved = {op: dict(op.py_kernels) for op in (*kernels, *_DRAWS, *_EXACT, *_ASSERTIONS)}
     try:
         for op, kernel in kernels.items():
             for key in _KEYS:
@@ -59,7 +60,7 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
                 if kernel is not None and usual is not None:
                     op.py_kernels[key] = kernel
             op._dispatch_cache.clear()
-        for op, kernel in (_DRAWS | _ASSERTIONS).items():
+        for op, kernel in (_DRAWS | _EXACT | _ASSERTIONS).items():
             op.py_kernels.update(dict.fromkeys(_KEYS, kernel))
             op._dispatch_cache.clear()
         yield
@@ -130,6 +131,17 @@ def _normal_(onto: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: 
     return onto.copy_(torch.ops.aten.normal_functional(onto.detach(), mean, std))
 
 
+def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Write ones as eager's kernel does. It refuses classes out of range; torch's decomposition asserts them."""
+    if num_classes == -1:
+        raise RefusedOperatorError(
+            "forward calls one_hot without num_classes, so that the size of the result depends on the data",
+            hint="give the number of classes: one_hot(classes, num_classes)",
+        )
+    zeros = torch.zeros(*classes.shape, num_classes, dtype=classes.dtype, device=classes.device)
+    return zeros.scatter_(-1, classes.unsqueeze(-1), 1) if classes.numel() else zeros
+
+
 def _rrelu(
     source: torch.Tensor, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, generator: Any = None
 ) -> Any:
@@ -162,6 +174,7 @@ _DRAWS: dict[Any, Callable[..., torch.Tensor]] = {
     torch.ops.aten.normal_.default: _normal_,
     torch.ops.aten.rrelu.default: _rrelu,
 }
+_EXACT = {torch.ops.aten.one_hot.default: _one_hot}
 # Assertions on values have no result, so a graph would lose them.
 _ASSERTIONS = dict.fromkeys((torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg), _assert_async)
 

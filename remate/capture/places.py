@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import traceback
-from types import CodeType, FrameType
+from itertools import islice
+from types import CodeType, FrameType, TracebackType
 
 import msgspec
 import torch
@@ -57,13 +57,39 @@ def _function(frame: FrameType) -> CodeType:
     return frame.f_code
 
 
+class FailedPosition(msgspec.Struct, frozen=True):
+    """An expression in a file. start, end: line, and byte in the line."""
+
+    file: str
+    start: tuple[int, int]
+    end: tuple[int, int]
+
+
 def failed_line(error: BaseException) -> str:
     """Return `file.py:line` of the user's code that raised `error`, or ""."""
-    line = ""
-    inside = False
-    for frame, number in traceback.walk_tb(error.__traceback__):
-        file = frame.f_code.co_filename
+    last = _failed(error)
+    return "" if last is None else f"{os.path.basename(last.tb_frame.f_code.co_filename)}:{last.tb_lineno}"
+
+
+def failed_position(error: BaseException) -> FailedPosition | None:
+    """Return the expression of the user's code that raised `error`; None if it is unknown."""
+    last = _failed(error)
+    if last is None:
+        return None
+    code = last.tb_frame.f_code
+    line, end_line, column, end_column = next(islice(code.co_positions(), last.tb_lasti // 2, None))
+    if line is None or end_line is None or column is None or end_column is None:
+        return None
+    return FailedPosition(code.co_filename, (line, column), (end_line, end_column))
+
+
+def _failed(error: BaseException) -> TracebackType | None:
+    """The innermost entry of the traceback in user code."""
+    entry, last, inside = error.__traceback__, None, False
+    while entry is not None:
+        file = entry.tb_frame.f_code.co_filename
         inside = inside or file.startswith(_HERE)
         if inside and not file.startswith((_TORCH, _HERE, "<")):
-            line = f"{os.path.basename(file)}:{number}"
-    return line
+            last = entry
+        entry = entry.tb_next
+    return last

@@ -12,6 +12,11 @@ from .lower import Source
 from .origins import Origin
 from .torch_api import GRADIENT, MUTATION, OUTPUT, Port
 
+_COPIED = "write into a copy (x = x.clone()), or make the tensor that forward changes a buffer"
+_AVERAGED = (
+    "move the update to the training loop, directly before the call (an average of other weights, a limit): it "
+    "computes the same; or make it a buffer"
+)
 Ends = Iterable[tuple[Port, Node | None]]
 Origins = Mapping[Node, Origin]
 
@@ -45,7 +50,7 @@ def refuse_writes(
         if port.kind == GRADIENT and place.kind == "buffer":
             raise CaptureError(f"buffer {place.name!r} gets a gradient", hint="make it a Parameter")
         if port.kind == MUTATION and place.kind != "buffer" and inputs.get(node) != place:
-            hint = "write into a copy (x = x.clone()), or make the tensor that forward changes a buffer"
+            hint = _AVERAGED if place.kind == "parameter" else _COPIED
             _refuse(f"forward writes into {place.kind} {place.name!r}", hint, node, origins)
 
 

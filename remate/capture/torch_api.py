@@ -7,7 +7,6 @@ custom autograd functions.
 from __future__ import annotations
 
 import contextlib
-import logging
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +28,8 @@ from torch.fx import Node
 from torch.utils import _pytree as _pytree
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from remate_runtime.torch_private.fake_tensors import quiet_meta_failures
 
 from ..errors import CaptureError
 from .branches import Branches
@@ -96,7 +97,7 @@ def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise
             _full_precision(),
             eager_kernels(rates_vary, stepwise),
             _without_checks(),
-            _quiet_meta_failures(),
+            quiet_meta_failures(),
             hot_paths(),
             real_layouts(mode),
             remembered(mode),
@@ -180,23 +181,6 @@ def _without_checks() -> Iterator[None]:
         distribution.set_default_validate_args(saved)
         if effect is not None:
             holder.register(effect)
-
-
-class _MetaFailures(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("failed while attempting to run meta")
-
-
-@contextlib.contextmanager
-def _quiet_meta_failures() -> Iterator[None]:
-    """Suppress the tracebacks that fake tensors log for operators that refuse their arguments. Capture raises a
-    CaptureError, or forward handles the exception."""
-    log, silent = logging.getLogger(FakeTensor.__module__), _MetaFailures()
-    log.addFilter(silent)
-    try:
-        yield
-    finally:
-        log.removeFilter(silent)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from shutil import which
 from typing import Any
 
@@ -104,3 +106,16 @@ def test_what_names_no_solver(text: str, said: str) -> None:
 def test_names_and_texts_are_inverse() -> None:
     for solvers in (Solvers(), Solvers(leaf="checkmate"), Solvers(inner="rotor", milp="cbc", tree="graph")):
         assert named_solvers(with_solvers("hiremate", solvers)) == ("hiremate", solvers)
+
+
+def test_highs_prints_nothing() -> None:
+    """HiGHS prints its banner once in a process, so this needs a new one."""
+    solves = (
+        "import pyomo.environ as p; from remate.strategy.milp import highs as h; from remate.strategy import Deadline"
+    )
+    model = (
+        "m = p.ConcreteModel(); m.x = p.Var(bounds=(1, 2)); m.o = p.Objective(expr=m.x); "
+        "m.c = p.Constraint(expr=m.x >= 1)"
+    )
+    run = [sys.executable, "-c", f"{solves}\n{model}\nassert h.HighsModel(m).solve(Deadline()).x is not None"]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout == ""

@@ -55,6 +55,14 @@ class SolveOptions(msgspec.Struct, frozen=True):
 DEFAULT = SolveOptions()
 
 
+class _Silent(highspy.Highs):
+    """HiGHS without output. From 1.16 on, its constructor enables callbacks, and that prints a banner to stdout."""
+
+    def enableCallbacks(self) -> None:  # noqa: N802 (the name is HiGHS's)
+        self.setOptionValue("output_flag", False)
+        super().enableCallbacks()
+
+
 class Result(msgspec.Struct, frozen=True):
     """The result of a solve.
 
@@ -111,7 +119,7 @@ class HighsModel:
         lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
         self.rows = len(form.rows)
-        self.highs = highspy.Highs()
+        self.highs = _Silent()
         self.highs.setOptionValue("output_flag", False)
         self.highs.setOptionValue("threads", 1)
         self.highs.setOptionValue("random_seed", SEED)

@@ -102,11 +102,11 @@ def _judge(graph: Graph, op: Op, live: OpOverload) -> str:
 
 
 def _second_opinion(graph: Graph, op: Op, live: OpOverload, wrong: str) -> str:
-    from ..torch_private.fake_tensors import FakeTensorMode, UnsupportedOperatorException
+    from ..torch_private.fake_tensors import FakeTensorMode, UnsupportedOperatorException, quiet_meta_failures
 
     device = torch.device(graph.device if graph.device == "cpu" or torch.cuda.is_available() else "cpu")
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        with FakeTensorMode(allow_non_fake_inputs=True), quiet_meta_failures():
             host = torch.device("cpu")
             make = lambda type_: _empty(type_, host if type_.cpu else device)  # noqa: E731
             inferred = _inferred(graph, op.args, op.kwargs, live, make)

@@ -21,7 +21,7 @@ from torch import nn
 from ..bind.containers import mapped
 from ..torch_private import pytree
 from ..torch_private.execution import TorchDispatchMode
-from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode
+from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode, quiet_meta_failures
 from ..torch_private.operators import OpOverload
 
 _SHAPED = frozenset(
@@ -199,7 +199,7 @@ class _Run(TorchDispatchMode):
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self.wrote, self.requested = set(), []
         given, named = mapped(tuple(args), self._without_data), mapped(dict(kwargs), self._without_data)
-        with self._parameters_without_data(), self:
+        with self._parameters_without_data(), self, quiet_meta_failures():
             self._model.forward(*given, **named)
 
     def _without_data(self, leaf: Any) -> Any:

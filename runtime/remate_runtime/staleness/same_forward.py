@@ -13,7 +13,7 @@ from ..bind.containers import mapped
 from ..bind.order import order_of
 from ..torch_private import pytree
 from ..torch_private.execution import TorchDispatchMode
-from ..torch_private.fake_tensors import FakeCopyMode, FakeTensor, FakeTensorMode
+from ..torch_private.fake_tensors import FakeCopyMode, FakeTensor, FakeTensorMode, quiet_meta_failures
 from .compare import tensors_of
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -82,7 +82,7 @@ class _Log(TorchDispatchMode):
             return self._inputs[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
 
         args, kwargs = (mapped(part, fake) for part in call)
-        with self._fake, self:
+        with self._fake, self, quiet_meta_failures():
             outputs = self._model.forward(*args, **kwargs)
         return [*self._entries, type(outputs), order_of(outputs), [self._named(t) for t in tensors_of(outputs)]]
 

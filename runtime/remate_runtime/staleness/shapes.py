@@ -11,7 +11,7 @@ from torch import nn
 
 from ..bind.containers import mapped
 from ..errors import BindError
-from ..torch_private.fake_tensors import FakeCopyMode, FakeTensorMode
+from ..torch_private.fake_tensors import FakeCopyMode, FakeTensorMode, quiet_meta_failures
 
 
 def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -29,7 +29,7 @@ def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         with FakeCopyMode(fake):
             empty = copy.deepcopy(model)
         given = mapped(tuple(args), without_data), mapped(dict(kwargs), without_data)
-        with fake, torch.no_grad():
+        with fake, torch.no_grad(), quiet_meta_failures():
             return empty.forward(*given[0], **given[1])
     except Exception as error:
         raise BindError(
