@@ -8,6 +8,7 @@ v.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -82,7 +83,7 @@ class Op(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-class Graph(msgspec.Struct, frozen=True):
+class Graph(msgspec.Struct, frozen=True, dict=True):
     """A training step without its plan.
 
     Attributes:
@@ -113,7 +114,20 @@ class Graph(msgspec.Struct, frozen=True):
 
     def nbytes(self, value: int) -> int:
         """Return the bytes that the allocator assigns to the storage of `value`: a multiple of its allocation unit."""
-        return self._rounded(self.values[self.root[value]].type)
+        return self.storage_bytes[value]
+
+    @cached_property
+    def storage_bytes(self) -> tuple[int, ...]:
+        """The result of `nbytes` for every value."""
+        known: dict[int, int] = {}  # by identity of a type, because most types are shared
+        every: list[int] = []
+        for owner in self.root:
+            stored = self.values[owner].type
+            nbytes = known.get(id(stored))
+            if nbytes is None:
+                nbytes = known[id(stored)] = self._rounded(stored)
+            every.append(nbytes)
+        return tuple(every)
 
     def nbytes_of_copy(self, value: int) -> int:
         """Return the bytes of a storage for `value` alone, without gaps."""

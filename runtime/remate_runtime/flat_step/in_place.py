@@ -24,11 +24,12 @@ def _takes(graph: Graph, op: Op, position: int, result: int) -> bool:
     argument = op.args[position] if position < len(op.args) else None
     if not isinstance(argument, Ref):
         return False
-    values, owner = graph.values, graph.root[argument.value]
+    values, owner, nbytes = graph.values, graph.root[argument.value], graph.storage_bytes
+    taken, given = values[argument.value].type, values[result].type
     return (
         values[owner].kind == "op"
-        and values[argument.value].type == values[result].type
-        and graph.nbytes(owner) == graph.nbytes(result)  # no view of a part, and no expanded one
+        and (taken is given or taken == given)
+        and nbytes[owner] == nbytes[result]  # no view of a part, and no expanded one
         and sum(graph.root[v] == owner for v in op.reads) == 1
         and sum(a == argument for a in op.args) == 1
     )

@@ -96,14 +96,19 @@ def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
     groups: list[Gathered] = []
     waiting: list[int] = []
     owners: set[int] = set()
+    nbytes = 0
     for at, numbers in groupby(
         sorted(range(len(completed_at)), key=completed_at.__getitem__), key=completed_at.__getitem__
     ):
-        waiting += numbers
-        owners.update(root[graph.gradients[number][1]] for number in waiting)
-        if sum(map(graph.nbytes, owners)) >= TOGETHER:
+        for number in numbers:
+            waiting.append(number)
+            owner = root[graph.gradients[number][1]]
+            if owner not in owners:
+                owners.add(owner)
+                nbytes += graph.nbytes(owner)
+        if nbytes >= TOGETHER:
             groups.append(Gathered(at, tuple(waiting)))
-            waiting, owners = [], set()
+            waiting, owners, nbytes = [], set[int](), 0
     if waiting:
         groups.append(Gathered(len(graph.operations) - 1, tuple(waiting)))
     elif groups:

@@ -22,7 +22,6 @@ class Storages:
         self.birth: list[int] = []
         self.death: list[int] = []
         self.fixed: set[int] = set()  # storages that other code may read; never written over
-        self.nbytes = [graph.nbytes(i) if v.producer >= 0 else 0 for i, v in enumerate(graph.values)]
         self.states: dict[int, int] = {}  # by recomputed random operation: where its state was saved
         self.extra: list[Allocation] = []  # generator states
         self.copies: list[Allocation] = []  # copies of gradients
@@ -128,7 +127,7 @@ class Storages:
 
     def finish(self, end: int) -> tuple[Allocation, ...]:
         """Return all storages, those of values first. end: number of events."""
-        nbytes, graph = self.nbytes, self.graph
+        nbytes, graph = self.graph.storage_bytes, self.graph
         death = [end if at < 0 else at for at in self.death]
         if graph.delivered != "retained":
             for store, at in self.delivered.items():
@@ -136,7 +135,7 @@ class Storages:
         storages = [
             Allocation(
                 v,
-                nbytes[v] or graph.nbytes(v),
+                nbytes[v],
                 self.birth[at],
                 death[at],
                 graph.memory(v),
