@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ HOUSES = {"remate_runtime": (ROOT / "runtime" / "remate_runtime", RUNTIME), "rem
 LINES = 400
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """A module's tree, which the tests share and must not change."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def modules(house: str) -> dict[str, Path]:
     """Every module of a package by its dotted name; a package by the name of its folder."""
     root = HOUSES[house][0]
@@ -63,9 +70,14 @@ def modules(house: str) -> dict[str, Path]:
     return by_name
 
 
-def imports(name: str, path: Path, *, lazy: bool = True) -> Iterator[str]:
+@cache
+def imports(name: str, path: Path, *, lazy: bool = True) -> tuple[str, ...]:
     """Modules that a module imports, absolute; without those inside functions if not `lazy`."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(_imports(name, path, lazy))
+
+
+def _imports(name: str, path: Path, lazy: bool) -> Iterator[str]:
+    tree = parsed(path)
     inside = {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef) for node in ast.walk(outer)}
     typing = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     inside |= {id(node) for outer in typing for node in ast.walk(outer)}
@@ -150,7 +162,7 @@ def test_nothing_lies_loose_at_the_root() -> None:
 @pytest.mark.parametrize("house", HOUSES)
 def test_every_room_says_what_it_is_for(house: str) -> None:
     for name, path in modules(house).items():
-        assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), name
+        assert ast.get_docstring(parsed(path)), name
 
 
 def test_files_are_small() -> None:
@@ -239,7 +251,7 @@ def test_private_torch_is_in_one_room(house: str) -> None:
     users = {
         name.partition(".")[2]
         for name, path in modules(house).items()
-        if private_torch(ast.parse(path.read_text("utf-8"))) and room(house, name) != "torch_private"
+        if private_torch(parsed(path)) and room(house, name) != "torch_private"
     }
     assert users == PRIVATE_TORCH[house]
 
@@ -251,7 +263,7 @@ def test_the_page_about_private_torch_is_complete() -> None:
     listed = {name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     exported: set[str] = set()
     for path in (HOUSES["remate_runtime"][0] / "torch_private").glob("*.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
+        for node in parsed(path).body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 exported |= set(ast.literal_eval(node.value))
     assert listed == exported
@@ -262,7 +274,7 @@ def test_a_class_has_a_name_of_its_own() -> None:
     places: dict[str, list[str]] = {}
     for house in HOUSES:
         for name, path in modules(house).items():
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            for node in ast.walk(parsed(path)):
                 if isinstance(node, ast.ClassDef) and node.name not in SHARED_NAMES:
                     places.setdefault(node.name, []).append(name)
     assert {name: users for name, users in places.items() if len(users) > 1} == {}

@@ -11,6 +11,9 @@ Modules are imported when they are requested by name.
 
 from __future__ import annotations
 
+import os
+import sys
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
@@ -76,25 +79,40 @@ def strategy(name: str) -> Strategy:
     Raises:
         UnknownNameError: There is none, or the entry point is not a strategy of this name.
     """
-    return _found(name, Strategy, STRATEGIES, STRATEGY_GROUP, strategy_names())
+    return _found(name, Strategy, STRATEGIES, STRATEGY_GROUP)
 
 
 def bound(name: str) -> Bound:
     """Return the bound of this name. Raises UnknownNameError as `strategy` does."""
-    return _found(name, Bound, BOUNDS, BOUND_GROUP, bound_names())
+    return _found(name, Bound, BOUNDS, BOUND_GROUP)
 
 
 def _foreign(group: str) -> dict[str, EntryPoint]:
+    return _entry_points(group, tuple((folder, _modified(folder)) for folder in sys.path))
+
+
+@lru_cache(maxsize=8)
+def _entry_points(group: str, _folders: tuple[tuple[str, int], ...]) -> dict[str, EntryPoint]:
+    """Read the metadata of all installed packages, which takes longer than to solve a small graph: once until a folder
+    of `sys.path` changes, as it does when a package is installed."""
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _found(name: str, kind: type[Kind], own: dict[str, str], group: str, known: tuple[str, ...]) -> Kind:
+def _modified(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _found(name: str, kind: type[Kind], own: dict[str, str], group: str) -> Kind:
     if name in own:
         module, _, attribute = own[name].partition(":")
         return getattr(import_module(module, __package__), attribute)
     point, word = _foreign(group).get(name), kind.__name__.lower()
     if point is None:
-        raise UnknownNameError(f"there is no {word} {name[:80]!r}\n  hint: one of {', '.join(known)}")
+        known = ", ".join(dict.fromkeys([*own, *sorted(_foreign(group))]))
+        raise UnknownNameError(f"there is no {word} {name[:80]!r}\n  hint: one of {known}")
     try:
         loaded = point.load()
     except Exception as error:

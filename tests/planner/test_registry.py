@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from remate.errors import UnknownNameError
-from remate.strategy import Request, StepInstance, alone, policy, solve
+from remate.strategy import Request, StepInstance, alone, policy, registry, solve
 from remate.strategy.registry import STRATEGIES, bound, bound_names, strategy, strategy_names
 
 from .strategy_graphs import transformer
@@ -93,6 +94,23 @@ def test_what_is_wrong_with_another_package_is_said() -> None:
         strategy("broken")
     with pytest.raises(UnknownNameError, match="is a str, not a Strategy"):
         policy("wrong")
+
+
+def test_a_package_that_is_installed_later_is_seen_and_metadata_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before, reads = strategy_names(), []
+    monkeypatch.setattr(registry, "entry_points", lambda group: reads.append(group) or entry_points(group=group))
+    assert strategy_names() == before
+    assert reads == []
+    info = tmp_path / "later-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: later\nVersion: 1.0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[remate.strategies]\nlater = later:LATER\n", encoding="utf-8")
+    importlib.invalidate_caches()
+    assert strategy_names() == strategy_names() == (*before, "later")
+    assert reads == ["remate.strategies"]
 
 
 def test_names_are_those_of_the_table() -> None:
