@@ -20,8 +20,8 @@ def fresh_name(
 
     Args:
         plan: The statements of the plan.
-        operations: As in `plan_name`.
-        recompute: As in `plan_name`.
+        operations: Local ids of the block's forward operations without views.
+        recompute: Local ids of the operations that are recomputed.
         taken: Names of other plans of the block.
     """
     base, exact = _named(operations, recompute)
@@ -35,16 +35,6 @@ def fresh_name(
     digest = hashlib.sha256(encoded).hexdigest()
     names = (f"{base}-{digest[:digits]}" for digits in range(_DIGITS, len(digest)))
     return next(name for name in names if name not in taken)
-
-
-def plan_name(operations: Sequence[str], recompute: Sequence[str]) -> str:
-    """Return a name for the recomputed operations.
-
-    Args:
-        operations: Local ids of a block's forward operations without views.
-        recompute: Local ids of the operations that are recomputed.
-    """
-    return _named(operations, recompute)[0]
 
 
 def _named(operations: Sequence[str], recompute: Sequence[str]) -> tuple[str, bool]:

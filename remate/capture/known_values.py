@@ -18,6 +18,8 @@ from torch.utils import _pytree
 from torch.utils._mode_utils import no_dispatch
 from torch.utils.weak import WeakIdKeyDictionary
 
+from .dispatch import dispatched_by
+
 MAX_ELEMENTS = 1 << 20  # elements of a known tensor: enough for positions, not for masks of long sequences
 _READS = torch.Tag.data_dependent_output
 _RANDOM = torch.Tag.nondeterministic_seeded
@@ -59,11 +61,8 @@ def known_values(mode: FakeTensorMode) -> Iterator[None]:
                     known[fake] = value
         return outputs
 
-    mode.dispatch = dispatch  # type: ignore[method-assign]
-    try:
+    with dispatched_by(mode, dispatch):
         yield
-    finally:
-        mode.dispatch = usual  # type: ignore[method-assign]
 
 
 def _check_rows(table: torch.Tensor, positions: torch.Tensor | None) -> None:

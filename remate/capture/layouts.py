@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime.operator_calls import BATCH_NORMS, RESULTS, on_cpu
 
+from .dispatch import dispatched_by
+
 _ATEN: Any = torch.ops.aten
 
 
@@ -86,11 +88,8 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
         result = _relaid(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
         return _exact(mode, func, args, kwargs or {}, result) if _has_odd_axes(args) else result
 
-    mode.dispatch = dispatch  # type: ignore[method-assign]
-    try:
+    with dispatched_by(mode, dispatch):
         yield
-    finally:
-        del mode.dispatch
 
 
 def _viewed(source: torch.Tensor, shape: Any) -> tuple[int, ...]:

@@ -16,6 +16,8 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
+from .dispatch import dispatched_by
+
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FOLLOWS_DATA = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -54,11 +56,8 @@ def remembered(mode: FakeTensorMode) -> Iterator[None]:
             results[key] = _outline(result, args, kwargs)
         return result
 
-    mode.dispatch = dispatch  # type: ignore[method-assign]
-    try:
+    with dispatched_by(mode, dispatch):
         yield
-    finally:
-        mode.dispatch = usual  # type: ignore[method-assign]
 
 
 def _usable(func: Any) -> bool:

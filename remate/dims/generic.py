@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.errors import RemateError
-from remate_runtime.flat_step import Graph, Number, Op, Ref, expand
+from remate_runtime.flat_step import Graph, Op, expand, renumbered_argument
 from remate_runtime.format import (
     Dimension,
     Real,
@@ -244,7 +244,7 @@ def _other(read_graph: Graph, captured_graph: Graph) -> str:
             (a, b) for a, b in zip(read.writes, captured.writes, strict=False) if a is not None and b is not None
         )
         pairs = [(a, b) for a, b in zip(read.writes, captured.writes, strict=True) if a is not None and b is not None]
-        arguments = _renumbered((read.args, read.kwargs), numbers)
+        arguments = renumbered_argument((read.args, read.kwargs), numbers.__getitem__)
         if (read.op, arguments) != (captured.op, (captured.args, captured.kwargs)):
             return f"{captured.id} ({captured.op}) has different arguments"
         if any(not _alike(read_graph.values[a].type, captured_graph.values[b].type) for a, b in pairs):
@@ -263,18 +263,6 @@ def _other(read_graph: Graph, captured_graph: Graph) -> str:
     if ends != [list(captured_graph.outputs), sorted(captured_graph.gradients)]:
         return "different outputs or gradients"
     return ""
-
-
-def _renumbered(argument: Any, numbers: Mapping[int, int]) -> Any:
-    if isinstance(argument, Ref):
-        return Ref(numbers[argument.value])
-    if isinstance(argument, Number):
-        return argument.of(numbers.__getitem__)
-    if isinstance(argument, tuple):
-        return tuple(_renumbered(item, numbers) for item in argument)
-    if isinstance(argument, dict):
-        return {key: _renumbered(item, numbers) for key, item in argument.items()}
-    return argument
 
 
 def _alike(left: TensorType, right: TensorType) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.flat_step import LIVE, Graph, Number, Op, Ref, Value, numbers_in
+from remate_runtime.flat_step import LIVE, Graph, Value, numbers_in, renumbered
 
 from .hierarchy import BlockSpan
 
@@ -49,7 +49,7 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
             if v is not None:
                 number[v] = len(values)
                 values.append(Value(graph.values[v].name, graph.values[v].type, "op", local))
-    operations = tuple(_renumbered(graph.operations[i], number) for i in order)
+    operations = tuple(renumbered(graph.operations[i], number.__getitem__) for i in order)
     backward_start = part.forward[1] - part.forward[0]
     leaving = {*graph.outputs, *(g for _, g in graph.gradients)}
     leaving_leaf = [
@@ -70,23 +70,3 @@ def leaf_graph(graph: Graph, part: BlockSpan, readers: list[list[int]]) -> LeafG
         Graph(tuple(values), operations, backward_start, outputs, gradients, (), tuple(root), graph.device),
         tuple(order),
     )
-
-
-def _renumbered(op: Op, number: dict[int, int]) -> Op:
-    return msgspec.structs.replace(
-        op,
-        args=tuple(_argument(a, number) for a in op.args),
-        kwargs={k: _argument(a, number) for k, a in op.kwargs.items()},
-        reads=tuple(number[v] for v in op.reads),
-        writes=tuple(None if v is None else number[v] for v in op.writes),
-    )
-
-
-def _argument(argument: object, number: dict[int, int]) -> object:
-    if isinstance(argument, Ref):
-        return Ref(number[argument.value])
-    if isinstance(argument, Number):
-        return argument.of(number.__getitem__)
-    if isinstance(argument, tuple):
-        return tuple(_argument(a, number) for a in argument)
-    return argument

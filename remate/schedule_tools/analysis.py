@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 
 import msgspec
@@ -89,6 +91,13 @@ class Analysis(msgspec.Struct, frozen=True, dict=True):
         return simulate(self.without_recomputes)
 
 
+def phase(opened: Analysis, at: int) -> str:
+    """Return "forward", "backward" or "recompute" for the event at a position."""
+    if isinstance(opened.linked.events[at], RecomputeRun):
+        return "recompute"
+    return "forward" if at < opened.timeline.backward_start else "backward"
+
+
 def open_schedule(path: str) -> Analysis:
     """Read the file at `path`. Raises ScheduleError, whose `faults` list every fault with line and column."""
     data = read(path)
@@ -102,10 +111,17 @@ def open_schedule(path: str) -> Analysis:
 def open_text(data: bytes) -> Analysis:
     """Read the bytes of a schedule file. Raises ScheduleError, whose `faults` list every fault with line and column."""
     schedule = decode(data)
-    try:
+    with faults_located(data):
         return analyse(schedule)
+
+
+@contextmanager
+def faults_located(data: bytes) -> Iterator[None]:
+    """Add lines and columns in the text of a schedule to the faults that the `with` block raises."""
+    try:
+        yield
     except ScheduleError as error:
-        raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None
+        raise ScheduleFaultsError(locate(data, error.faults)) from None
 
 
 def analyse(schedule: Schedule) -> Analysis:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from remate_runtime.errors import ScheduleError, ScheduleFaultsError
-from remate_runtime.format import Schedule, decode, encode, locate, read
+from remate_runtime.format import Schedule, decode, encode, read
 
+from .analysis import faults_located
 from .figures import Refreshed, decode_without_figures, refreshed
 from .lines import with_features
 
@@ -35,7 +35,5 @@ def formatted(path: str | Path, *, figures: bool = False) -> Formatted:
 
 def _with_figures(data: bytes) -> Refreshed:
     schedule = decode_without_figures(data)
-    try:
+    with faults_located(data):
         return refreshed(schedule)
-    except ScheduleError as error:
-        raise ScheduleFaultsError(locate(data.decode(), error.faults)) from None

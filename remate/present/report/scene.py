@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from remate_runtime.display import Curve, curve
-from remate_runtime.link import Computation, RecomputeRun
+from remate_runtime.link import Computation
 
-from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.analysis import Analysis, phase
 from ...step_measurement.memory_trace import MemoryTrace
 
 
@@ -72,14 +72,7 @@ def _stretches(opened: Analysis, memory: Curve) -> list[Stretch]:
     ends = [*memory.starts[1:], memory.end]
     for at, event in enumerate(opened.linked.events):
         if isinstance(event, Computation) and ends[at] > memory.starts[at]:
-            kind = (
-                "recompute"
-                if isinstance(event, RecomputeRun)
-                else "forward"
-                if at < opened.timeline.backward_start
-                else "backward"
-            )
-            stretches.append(Stretch(kind, memory.starts[at], ends[at]))
+            stretches.append(Stretch(phase(opened, at), memory.starts[at], ends[at]))
     return stretches
 
 

@@ -10,10 +10,10 @@ from itertools import pairwise
 from typing import Any
 
 from remate_runtime.display import curve
-from remate_runtime.link import PAGED_TO, Computation, RecomputeRun
+from remate_runtime.link import PAGED_TO, Computation
 from remate_runtime.support.plain_text import plain
 
-from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.analysis import Analysis, phase
 from ...schedule_tools.names import owners
 
 _PROCESS = 1
@@ -63,13 +63,7 @@ def _slices(opened: Analysis, starts: list[int], end: int, scale: int) -> list[d
         if not isinstance(event, Computation):
             continue
         op, place = graph.operations[event.op], home[event.op]
-        kind = (
-            "recompute"
-            if isinstance(event, RecomputeRun)
-            else "forward"
-            if at < opened.timeline.backward_start
-            else "backward"
-        )
+        kind = phase(opened, at)
         start, stop = _time(starts[at], scale), _time(ends[at], scale)
         block = growing.get(kind)
         if kind == "recompute" or block is None or block["name"] != place.id:

@@ -22,6 +22,7 @@ from .graph import (
 from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
 from .page_rules import held_outside, is_paged_gradient, is_parameter, stays
+from .renumbering import renumbered, renumbered_argument
 from .splitting import FlatSplit, SplitStep, row_count, split_step
 from .statements import StatedSplit, tiles_by_id
 from .tile_writer import TILE
@@ -52,6 +53,8 @@ __all__ = [
     "numbers_in",
     "overwritable",
     "planned_number",
+    "renumbered",
+    "renumbered_argument",
     "row_count",
     "split_step",
     "stays",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..format.tensor_type import TensorType
 from ..operators import VIEWS
-from .graph import Graph, Number, Op, Ref, Value, roots
+from .graph import Graph, Op, Ref, Value, roots
+from .renumbering import renumbered, values_in
 
 TILE = "@"  # in ids: OPERATION@TILE
 ALL = "all"  # in place of the number of a tile: an operation that runs once for all tiles
@@ -60,7 +61,7 @@ class TileWriter:
             like: An operation with the same keyword arguments and kind of result.
         """
         kwargs = dict(kwargs or (like.kwargs if like else {}))
-        reads = tuple(dict.fromkeys(_refs((args, tuple(kwargs.values())))))
+        reads = tuple(dict.fromkeys(values_in((args, tuple(kwargs.values())))))
         source, view = self.graph.operations[i].source, operator in VIEWS
         ns, workspace = (0, 0) if view else self._cost(i, name)
         multiple = like.multiple if like else False
@@ -85,23 +86,7 @@ class TileWriter:
         kept = [v for v, about in enumerate(self.values) if about.kind != "op" or v in produced]
         new = {v: at for at, v in enumerate(kept)}
 
-        def moved(argument: Any) -> Any:
-            if isinstance(argument, Ref):
-                return Ref(new[argument.value])
-            if isinstance(argument, Number):
-                return argument.of(new.__getitem__)
-            return tuple(map(moved, argument)) if isinstance(argument, tuple) else argument
-
-        operations = tuple(
-            replace(
-                op,
-                args=moved(op.args),
-                kwargs={name: moved(given) for name, given in op.kwargs.items()},
-                reads=tuple(new[v] for v in op.reads),
-                writes=tuple(None if v is None else new[v] for v in op.writes),
-            )
-            for op in self.operations
-        )
+        operations = tuple(renumbered(op, new.__getitem__) for op in self.operations)
         graph = self.graph
         return replace(
             graph,
@@ -145,11 +130,3 @@ class TileWriter:
         result = self.new(name, replace(self.type(value), dtype=dtype)) if into is None else into
         self.emit(i, name, "aten._to_copy", (Ref(value),), (result,), {"dtype": {"dtype": dtype}})
         return result
-
-
-def _refs(argument: Any) -> Iterator[int]:
-    if isinstance(argument, Ref):
-        yield argument.value
-    elif isinstance(argument, tuple):
-        for item in argument:
-            yield from _refs(item)

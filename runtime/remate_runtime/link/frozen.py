@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, cast
 
 from msgspec.structs import replace
 
-from ..flat_step.graph import FlatPage, FlatRecompute, Graph, Number, Op, Ref
+from ..flat_step.graph import FlatPage, FlatRecompute, Graph
+from ..flat_step.renumbering import renumbered
 from .events import Linked, RecomputeRun, Run
 from .linker import link
 
@@ -101,29 +101,11 @@ def _only(
     """Return the graph with only the operations of `kept`, and the values that they or the caller produce."""
     values = list(new)
 
-    def argument(item: Any) -> Any:
-        if isinstance(item, Ref):
-            return Ref(new[item.value])
-        if isinstance(item, Number):
-            return item.of(new.__getitem__)
-        if not isinstance(item, tuple):
-            return item
-        return tuple(map(argument, cast("tuple[Any, ...]", item)))
-
-    def operation(op: Op) -> Op:
-        return replace(
-            op,
-            args=tuple(map(argument, op.args)),
-            kwargs={name: argument(item) for name, item in op.kwargs.items()},
-            reads=tuple(new[value] for value in op.reads),
-            writes=tuple(None if value is None else new[value] for value in op.writes),
-        )
-
     values_left = [graph.values[at] for at in values]
     return replace(
         graph,
         values=tuple(v if v.producer < 0 else replace(v, producer=numbers[v.producer]) for v in values_left),
-        operations=tuple(operation(graph.operations[index]) for index in kept),
+        operations=tuple(renumbered(graph.operations[index], new.__getitem__) for index in kept),
         outputs=tuple(new[value] for value in graph.outputs),
         gradients=tuple((new[source], new[value]) for source, value in gradients),
         updates=tuple((new[buffer], new[value]) for buffer, value in graph.updates),

@@ -9,12 +9,12 @@ copies, new tensors) are not compared.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from ..flat_step.graph import Graph, Op, Ref
+from ..flat_step.graph import Graph, Op
+from ..flat_step.renumbering import values_in
 from ..operator_calls.overloads import SHORT_DTYPES, TORCH_DTYPES
 from ..operators.tables import VIEWS
 from ..torch_private import pytree
@@ -96,17 +96,9 @@ def _kind(graph: Graph, op: Op) -> Kind | None:
     kind = graph.values[written].type
     return (
         name,
-        sum(_refs(op.args)) + sum(_refs(tuple(op.kwargs.values()))),
+        sum(1 for _ in values_in((op.args, tuple(op.kwargs.values())))),
         (tuple(kind.shape), TORCH_DTYPES[kind.dtype]),
     )
-
-
-def _refs(arguments: Any) -> Iterator[int]:
-    for item in arguments:
-        if isinstance(item, Ref):
-            yield 1
-        elif isinstance(item, tuple):
-            yield from _refs(item)
 
 
 def _name(name: str) -> str:
