@@ -87,8 +87,10 @@ def priced_as_another(cost: str, kind: str) -> str:
     device = DEVICES.get(cost)
     if device is None or device.kind == kind:
         return ""
-    if device.gpu is None:
+    if device.kind == "cpu":
         return f"the step is for {kind}, but the costs are for a CPU"
+    if device.gpu is None:
+        return f"the step is for the CPU, but the costs are for a {cost}: a GPU runs other kernels, with other memory"
     return (
         f"the step is for the CPU, but the costs are for a {cost}: CUDA runs other kernels, with other memory. "
         f"device='cuda:{cost}' plans the step of a {cost}"

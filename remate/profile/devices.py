@@ -59,9 +59,10 @@ _LAUNCH_CUDA = 4_000
 _NCCL_NS, _NCCL = 12_000, 0.8
 # Gloo between two processes of one machine: 200 µs, and 1 GB/s.
 _GLOO = Link(200_000, 1e9)
-# Dense matrix products reach about 65-75% of the tensor cores' peak at the power limit, streaming kernels about 85%
-# of the bandwidth.
-_EFFICIENCY_CUDA = (0.65, 0.7, 0.85)
+# The fastest BF16 products have 87% of the tensor cores' peak on A100, 80% on H100 and 51% on MI300X (S. Bekman,
+# ml-engineering b9e29720, compute/accelerator/README.md); those of a step reach about four fifths of that. docs/gpu.md
+# compares whole steps. Streaming kernels reach about 85% of the bandwidth.
+_EFFICIENCY_CUDA, _EFFICIENCY_AMPERE, _EFFICIENCY_CDNA3 = (0.65, 0.7, 0.85), (0.7, 0.7, 0.85), (0.41, 0.7, 0.85)
 
 # NVIDIA H100/H200 SXM data sheets (figures without sparsity): FP64 tensor 67 TFLOP/s, FP32 67, TF32 494.7, FP16 and
 # BF16 989.4, FP8 1978.9. PyTorch computes float32 products without TF32 by default, so f32 is 67; convolutions use
@@ -123,6 +124,20 @@ _L40S_VECTOR = {"f64": 1.43e12, "f32": 91.6e12, "f16": 91.6e12, "bf16": 91.6e12}
 _TURING_MATRIX = {"f64": 0.254e12, "f32": 8.1e12, "f16": 65e12, "bf16": 8.1e12, "i8": 130e12}
 _TURING_VECTOR = {"f64": 0.254e12, "f32": 8.1e12, "f16": 16.2e12, "bf16": 8.1e12}
 
+# AMD Instinct MI300X data sheet, without sparsity: FP64 matrix 163.4 TFLOP/s, FP32 matrix 163.4, TF32 653.7, FP16 and
+# BF16 1307.4, FP8 and INT8 2614.9; FP64 vector 81.7, FP32 vector 163.4. Units for 16 bits have the rate of FP32 here.
+_CDNA3_MATRIX = {
+    "f64": 163.4e12,
+    "f32": 163.4e12,
+    "tf32": 653.7e12,
+    "f16": 1307.4e12,
+    "bf16": 1307.4e12,
+    "f8e4m3": 2614.9e12,
+    "f8e5m2": 2614.9e12,
+    "i8": 2614.9e12,
+}
+_CDNA3_VECTOR = {"f64": 81.7e12, "f32": 163.4e12, "f16": 163.4e12, "bf16": 163.4e12}
+
 # One core with AVX2 at 3 GHz: two FMA units of eight floats make 96 GFLOP/s; one core streams about 12 GB/s of a
 # server's memory. 16-bit types have no units of their own there and are converted.
 _CPU_MATRIX = {"f64": 48e9, "f32": 96e9, "f16": 24e9, "bf16": 48e9}
@@ -142,9 +157,10 @@ def _gpu(
     bandwidth: float,
     link: float,
     processors: int,
+    efficiency: tuple[float, float, float] = _EFFICIENCY_CUDA,
 ) -> Device:
     gpu, between = Gpu(title, sm, gigabytes * 10**9), Link(_NCCL_NS, link * _NCCL)
-    return Device(name, "cuda", *rates, bandwidth, _EFFICIENCY_CUDA, _LAUNCH_CUDA, between, gpu, processors)
+    return Device(name, "cuda", *rates, bandwidth, efficiency, _LAUNCH_CUDA, between, gpu, processors)
 
 
 DEVICES: dict[str, Device] = {
@@ -157,13 +173,36 @@ DEVICES: dict[str, Device] = {
         # bandwidth: 3.35 TB/s of HBM3 (SXM); link: NVLink 4
         _gpu("h100", "NVIDIA H100 80GB HBM3", (9, 0), 80, (_HOPPER_MATRIX, _HOPPER_VECTOR), 3.35e12, 450e9, 132),
         # bandwidth: 2.039 TB/s of HBM2e (80 GB SXM); link: NVLink 3, 300 GB/s each way
-        _gpu("a100", "NVIDIA A100-SXM4-80GB", (8, 0), 80, (_AMPERE_MATRIX, _AMPERE_VECTOR), 2.039e12, 300e9, 108),
+        _gpu(
+            "a100",
+            "NVIDIA A100-SXM4-80GB",
+            (8, 0),
+            80,
+            (_AMPERE_MATRIX, _AMPERE_VECTOR),
+            2.039e12,
+            300e9,
+            108,
+            _EFFICIENCY_AMPERE,
+        ),
         # bandwidth: 1,008 GB/s of GDDR6X; link: PCIe 4.0 x16, 32 GB/s each way
         _gpu("rtx4090", "NVIDIA GeForce RTX 4090", (8, 9), 24, (_ADA_MATRIX, _ADA_VECTOR), 1.008e12, 32e9, 128),
         # bandwidth: 864 GB/s of GDDR6; link: PCIe 4.0 x16
         _gpu("l40s", "NVIDIA L40S", (8, 9), 48, (_L40S_MATRIX, _L40S_VECTOR), 864e9, 32e9, 142),
         # bandwidth: 320 GB/s of GDDR6; link: PCIe 3.0 x16, 16 GB/s each way
         _gpu("t4", "Tesla T4", (7, 5), 16, (_TURING_MATRIX, _TURING_VECTOR), 320e9, 16e9, 40),
+        # ROCm runs other operators than CUDA, so costs alone. bandwidth: 5.3 TB/s of HBM3; link: Infinity Fabric, seven
+        # links of 64 GB/s each way; processors: compute units
+        Device(
+            "mi300x",
+            "cuda",
+            _CDNA3_MATRIX,
+            _CDNA3_VECTOR,
+            5.3e12,
+            _EFFICIENCY_CDNA3,
+            _LAUNCH_CUDA,
+            Link(_NCCL_NS, 448e9 * _NCCL),
+            processors=304,
+        ),
         # POET's times are FLOP over FLOP/s, without memory traffic
         *(
             Device(name, "cpu", _flat(POWER[name].flops), _flat(POWER[name].flops), 1e18, (1.0, 1.0, 1.0), 0, _GLOO)
@@ -186,7 +225,8 @@ def named_gpu(device: str | None) -> Device | None:
     named = DEVICES.get(device.removeprefix(_PREFIX))
     if named is None or named.gpu is None:
         names = ", ".join(_PREFIX + name for name, known in DEVICES.items() if known.gpu)
-        raise ProfileError(f"{device[:80]!r} is no GPU that can be planned for\n  hint: one of {names}")
+        why = ": ROCm runs other operators than CUDA" if named is not None and named.kind == "cuda" else ""
+        raise ProfileError(f"{device[:80]!r} is no GPU that can be planned for{why}\n  hint: one of {names}")
     return named
 
 

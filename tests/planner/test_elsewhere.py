@@ -268,6 +268,7 @@ def test_a_model_on_the_cpu_is_refused():
     [
         ({"device": "cuda:h9"}, "cuda:b200, cuda:h200, cuda:h100"),
         ({"device": "cpu"}, "is not the name of a GPU"),
+        ({"device": "cuda:mi300x"}, "ROCm runs other operators"),
         ({"device": "cuda:h100", "cost": "measured"}, "needs the device"),
     ],
 )
@@ -354,5 +355,8 @@ def test_every_gpu_has_rates_and_a_capability():
     gpus = {name: device for name, device in DEVICES.items() if device.gpu}
     assert set(gpus) == {"a100", "h100", "h200", "b200", "rtx4090", "l40s", "t4"}
     assert all(device.kind == "cuda" and {"f32", "f16", "bf16"} <= device.matrix.keys() for device in gpus.values())
+    assert {name for name, device in DEVICES.items() if device.kind == "cuda"} - gpus.keys() == {"mi300x"}
+    assert "a GPU runs other kernels" in priced_as_another("mi300x", "cpu")
+    assert not priced_as_another("mi300x", "cuda")
     assert named_gpu("cuda:1") is None
     assert named_gpu("cuda:l40s") is DEVICES["l40s"]

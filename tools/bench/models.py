@@ -63,15 +63,16 @@ class Bottleneck(nn.Module):
         return self.relu(y + self.shortcut(x))
 
 
-def _resnet101() -> Built:
+def resnet(stages: tuple[int, ...]) -> ConvNet:
+    """ResNet with this number of bottlenecks in each stage."""
     stem = nn.Sequential(conv_bn(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
     blocks: list[nn.Module] = []
     inputs = 64
-    for stage, count in enumerate((3, 4, 23, 3)):
+    for stage, count in enumerate(stages):
         for index in range(count):
             blocks.append(Bottleneck(inputs, 64 << stage, 2 if stage and not index else 1))
             inputs = 256 << stage
-    return ConvNet(stem, blocks, inputs, 1000), (torch.randn(64, 3, 224, 224),), {}
+    return ConvNet(stem, blocks, inputs, 1000)
 
 
 def _regnet() -> Built:
@@ -156,7 +157,13 @@ LARGE: dict[str, Large] = {
             20.0,
             0.03,
         ),
-        ("resnet101", "ResNet-101, 64 images of 224×224", _resnet101, 20.0, 0.03),
+        (
+            "resnet101",
+            "ResNet-101, 64 images of 224×224",
+            lambda: (resnet((3, 4, 23, 3)), (torch.randn(64, 3, 224, 224),), {}),
+            20.0,
+            0.03,
+        ),
         ("regnet", "RegNetY-4GF-like, 64 images of 224×224", _regnet, 20.0, 0.03),
         (
             "mixer",

@@ -296,6 +296,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "ranks": _text("ranks.txt", 0, ["peak of a step, the larger of two ranks", "measured"]),
     "compile-time": _text("compile_time.txt"),
     "overhead": _text("overhead.txt"),
+    "published": _text("published.txt"),
     "versions": versions,
     "rooms-runtime": lambda: rooms("RUNTIME", ROOT / "runtime" / "remate_runtime"),
     "rooms-planner": lambda: rooms("PLANNER", ROOT / "remate"),
