@@ -22,13 +22,15 @@ gt.Tensor hardsigmoid hardsigmoid_backward hardswish hardswish_backward hardtanh
 leaky_relu leaky_relu_backward log log1p logical_and logical_not logical_or lt.Scalar lt.Tensor masked_fill.Scalar
 maximum minimum mish mish_backward mul.Scalar mul.Tensor native_dropout_backward ne.Scalar ne.Tensor neg
 pow.Tensor_Scalar reciprocal relu rsqrt rsub.Scalar rsub.Tensor sigmoid sigmoid_backward silu silu_backward sin softplus
-softplus_backward sqrt sub.Scalar sub.Tensor tanh tanh_backward threshold_backward where.self _to_copy
+softplus_backward sqrt sub.Scalar sub.Tensor tanh tanh_backward threshold_backward where.self xlogy.Tensor
+_to_copy
 """.split()
 # Whose kernels may round a few elements, or a few rows, otherwise than many: what does not fill a vector, blocks of
 # products. `tests/runtime/test_row_rules.py` compares the others bit for bit.
 ROUNDS = """
-addmm bmm convolution convolution_backward elu elu_backward gelu gelu_backward mean.dim mish mish_backward mm
+addmm binary_cross_entropy_with_logits bmm convolution convolution_backward elu elu_backward gelu gelu_backward logsumexp mean.dim mish mish_backward mm
 pow.Tensor_Scalar rsqrt sigmoid silu silu_backward softplus softplus_backward sum.dim_IntList
+xlogy.Tensor
 """.split()
 OTHERS: dict[str, dict[str, Any]] = {
     "_log_softmax": {"rule": "along", "cut": [0], "over": 1, "out": ["rows"]},
@@ -43,8 +45,29 @@ OTHERS: dict[str, dict[str, Any]] = {
     "addmm": {"rule": "product", "cut": [1, 2]},
     "sum.dim_IntList": {"rule": "reduce"},
     "mean.dim": {"rule": "reduce"},
+    "amax": {"rule": "reduce"},
+    "argmax": {"rule": "reduce"},
+    "logsumexp": {"rule": "reduce"},
+    "full": {"rule": "sized", "size": 0},
+    "new_full": {"rule": "sized", "size": 1},
+    "new_zeros": {"rule": "sized", "size": 1},
+    "ones": {"rule": "sized", "size": 0},
+    "zeros": {"rule": "sized", "size": 0},
+    "gather": {"rule": "along", "cut": [0, 2], "over": 1, "out": ["rows"]},
+    "scatter.src": {"rule": "along", "cut": [0, 2, 3], "over": 1, "out": ["rows"]},
+    "scatter.value": {"rule": "along", "cut": [0, 2], "over": 1, "out": ["rows"]},
+    "scatter_add": {"rule": "along", "cut": [0, 2, 3], "over": 1, "out": ["rows"]},
+    "binary_cross_entropy_with_logits": {"rule": "elementwise", "reduces": 4},
+    "huber_loss": {"rule": "elementwise", "reduces": 2},
+    "huber_loss_backward": {"rule": "elementwise", "reduces": 3},
+    "mse_loss": {"rule": "elementwise", "reduces": 2},
+    "mse_loss_backward": {"rule": "elementwise", "reduces": 3},
+    "smooth_l1_loss": {"rule": "elementwise", "reduces": 2},
+    "smooth_l1_loss_backward": {"rule": "elementwise", "reduces": 3},
     "nll_loss_forward": {"rule": "loss"},
     "nll_loss_backward": {"rule": "loss_backward"},
+    "nll_loss2d_forward": {"rule": "loss"},
+    "nll_loss2d_backward": {"rule": "loss_backward"},
 }
 VIEWS = {
     "view": "reshape",

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph
 from remate_runtime.format import (
+    SPLIT_FEATURE,
     Schedule,
     Settings,
 )
@@ -199,9 +200,18 @@ def _planned(
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
             schedule = plan_step(step, settings, cost, **names, progress=say)
-        if text := _size_one(schedule):
-            aloud(options.progress, say)(text)
+        for text in (_size_one(schedule), _not_split(schedule, step)):
+            if text:
+                aloud(options.progress, say)(text)
     return replace(schedule, model=replace(schedule.model, fill=fill))
+
+
+def _not_split(schedule: Schedule, step: Hierarchy) -> str:
+    """A note that nothing can be split, where splits are permitted."""
+    from .splitting import why_not_split
+
+    permitted = schedule.solve.settings is not None and schedule.solve.settings.split
+    return why_not_split(step) if permitted and SPLIT_FEATURE not in schedule.requires else ""
 
 
 def _size_one(schedule: Schedule) -> str:

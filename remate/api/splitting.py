@@ -21,7 +21,7 @@ from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.devices import is_estimated
 from ..splits.tiled_step import TiledStep, tiled_step
-from ..splits.windows import Window, head_windows
+from ..splits.windows import Window, head_windows, loss_heads
 from ..strategy import QUICK, CandidatePool, Request, Solution, StepInstance, effort_named, policy, solve
 from .progress import Progress
 from .unsolved import without_recomputes
@@ -96,6 +96,17 @@ def floor_if_split(step: Hierarchy, cost: str) -> int | None:
     return least if least < whole.floor else None
 
 
+def why_not_split(step: Hierarchy) -> str:
+    """Return why no loss head can be split; "" if one can."""
+    heads = loss_heads(step)
+    if heads.windows:
+        return ""
+    if not heads.refusals:
+        return "no loss head can be split: the model has no loss that is known (cross_entropy, nll_loss, log_softmax)"
+    refusal = heads.refusals[0]
+    return f"no loss head can be split: {refusal.message}" + (f"\n  hint: {refusal.hint}" if refusal.hint else "")
+
+
 class _SplitSearch:
     """The search for the number of tiles."""
 
@@ -141,7 +152,6 @@ class _SplitSearch:
         yield self._quick(self._whole, None, 1)
         windows, worse, best = head_windows(self._step), 0, None
         if not windows:
-            self._say("no loss head can be split along rows")
             return
         bare = _bare(self._step, self._whole, self._cost)
         for into in TILES:

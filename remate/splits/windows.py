@@ -39,61 +39,110 @@ class Window(msgspec.Struct, frozen=True):
     seed: int
 
 
+class LossHeads(msgspec.Struct, frozen=True):
+    """The loss heads of a step.
+
+    Attributes:
+        windows: Those that can be split, in step order.
+        refusals: Why the others cannot be split.
+    """
+
+    windows: tuple[Window, ...]
+    refusals: tuple[ScheduleError, ...]
+
+
 def head_windows(step: Hierarchy) -> tuple[Window, ...]:
     """Return a window for every loss head that can be split, in step order."""
+    return loss_heads(step).windows
+
+
+def loss_heads(step: Hierarchy) -> LossHeads:
+    """Return the windows of all loss heads of a step, and why others cannot be split."""
     graph = step.captured.graph
     readers = readers_of(graph)
     windows: list[Window] = []
+    refusals: list[ScheduleError] = []
     for part in step.leaves():
-        seeds = [i for i in range(*part.forward) if _is_loss(graph, i)]
+        seeds = _seeds(graph, range(*part.forward))
         if not seeds:
             continue
         leaf = leaf_graph(graph, part, readers)
         for seed in seeds:
             taken = {i for window in windows for i in window.operations}
-            window = _grown(leaf, leaf.operations.index(seed), taken)
-            if window is not None:
-                operations = tuple(leaf.operations[i] for i in window)
-                windows.append(Window(part.id, operations, row_count(leaf.graph, window), seed))
-    return tuple(windows)
+            if seed in taken:
+                continue
+            try:
+                grown = _grown(leaf, leaf.operations.index(seed), taken)
+            except ScheduleError as refusal:
+                refusals.append(refusal)
+                continue
+            operations = tuple(leaf.operations[i] for i in grown)
+            windows.append(Window(part.id, operations, row_count(leaf.graph, grown), seed))
+    return LossHeads(tuple(sorted(windows, key=lambda window: window.seed)), tuple(refusals))
 
 
-def _is_loss(graph: Graph, i: int) -> bool:
-    rule = ROWS.operators.get(graph.operations[i].op)
-    return rule is not None and rule.rule == "loss"
+def _seeds(graph: Graph, span: range) -> list[int]:
+    """Return the losses of a leaf, those of many elements at once last, as other windows may contain them."""
+    kinds: list[list[int]] = [[], [], []]
+    for i in span:
+        op = graph.operations[i]
+        rule = ROWS.operators.get(op.op)
+        if rule is None:
+            continue
+        if rule.rule == "loss":
+            kinds[0].append(i)
+        elif op.op == "aten._log_softmax":
+            kinds[1].append(i)
+        elif rule.reduces is not None:
+            kinds[2].append(i)
+    return [i for kind in kinds for i in kind]
 
 
-def _grown(leaf: LeafGraph, seed: int, taken: Collection[int]) -> tuple[int, ...] | None:
-    """Return the operations of a window around a seed, by their indices in the leaf; None if it cannot be split."""
+def _grown(leaf: LeafGraph, seed: int, taken: Collection[int]) -> tuple[int, ...]:
+    """Return the operations of a window around a seed, by their indices in the leaf.
+
+    Raises:
+        ScheduleError: The seed cannot be split.
+    """
     graph = leaf.graph
     pool = [i for i in _pool(graph, seed) if leaf.operations[i] not in taken]
+    if len(pool) <= _MOST and _refusal(graph, pool) is None:
+        return tuple(pool)
     members = _start(graph, pool, seed)
-    while members is not None and len(members) < _MOST:
+    while len(members) < _MOST:
         near = sorted(set(pool).difference(members), key=lambda i: (abs(i - seed), i))
-        joined = next((i for i in near if _splits(graph, (*members, i))), None)
+        # An operation may join only together with those between it and the window.
+        ways = [*((*members, i) for i in near), *(_with_between(graph, members, pool, i) for i in near)]
+        joined = next((way for way in ways if _refusal(graph, way) is None), None)
         if joined is None:
             break
-        members = (*members, joined)
-    return None if members is None else tuple(sorted(members))
+        members = joined
+    return tuple(sorted(members))
 
 
-def _start(graph: Graph, pool: Sequence[int], seed: int) -> tuple[int, ...] | None:
+def _with_between(graph: Graph, members: Sequence[int], pool: Sequence[int], i: int) -> tuple[int, ...]:
+    half = [m for m in members if (m < graph.backward_start) == (i < graph.backward_start)] or [i]
+    first, last = min(*half, i), max(*half, i)
+    return tuple({*members, *(other for other in pool if first <= other <= last)})
+
+
+def _start(graph: Graph, pool: Sequence[int], seed: int) -> tuple[int, ...]:
     """Return the seed with as few operations before it as it takes to have rows."""
     members, before = (seed,), [i for i in pool if i < seed]
-    while not _splits(graph, members):
+    while (refusal := _refusal(graph, members)) is not None:
         if not before:
-            return None
+            raise refusal
         members = (before.pop(), *members)
     return members
 
 
-def _splits(graph: Graph, members: Sequence[int]) -> bool:
-    """Return whether the linker can split these operations."""
+def _refusal(graph: Graph, members: Sequence[int]) -> ScheduleError | None:
+    """Return why the linker cannot split these operations; None if it can."""
     try:
         split_step(graph, FlatSplit(tuple(sorted(members)), 2))
-    except ScheduleError:
-        return False
-    return True
+    except ScheduleError as refusal:
+        return refusal
+    return None
 
 
 def _pool(graph: Graph, seed: int) -> list[int]:

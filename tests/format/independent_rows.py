@@ -23,6 +23,7 @@ class RowAxes:
         self.made = {w for i in named for w in step.ops[i].writes}
         self.axes: dict[str, tuple[int, int]] = {}
         self.sums: set[str] = set()
+        self.last: set[str] = set()
         self.by_rows: dict[int, list[str]] = {}
         first = step.ops[named[0]].writes[0]
         sizes = self.shape(first)
@@ -118,7 +119,8 @@ class RowAxes:
         elif kind == "reduce":
             value = str(op.args[0])
             axes, rank = self.at(value), len(self.shape(value))
-            over = {int(d) % rank for d in op.args[1] or range(rank)}
+            given = op.args[1] if len(op.args) > 1 else None
+            over = {int(d) % rank for d in ([given] if isinstance(given, int) else given or range(rank))}
             rest = [d for d in range(rank) if d not in over or (len(op.args) > 2 and op.args[2])]
             if axes is None:
                 known = self.at(out)
@@ -128,20 +130,35 @@ class RowAxes:
             read = {value: axes}
             if not over & set(range(*axes)):
                 results = [(rest.index(axes[0]), rest.index(axes[1] - 1) + 1)]
+        elif kind == "sized":
+            axes, sizes = self.at(out), self.shape(out)
+            for value in op.reads:
+                known = self.at(value)
+                if axes is None and known is not None and self.shape(value)[: known[1]] == sizes[: known[1]]:
+                    axes = known
+            if axes is None:
+                return
+            read = {value: axes for value in op.reads if self.shape(value)[: axes[1]] == sizes[: axes[1]]}
+            results = [axes]
         else:
             scores, target = (str(op.args[at]) for at in ((0, 1) if kind == "loss" else (1, 2)))
             if self.at(scores) is None:
                 return
             read = {scores: (0, 1), target: (0, 1)}
+            if kind == "loss" and not op.args[3]:
+                self.last |= set(op.writes[1:])
+                results = [(0, 1), None]
             if kind == "loss_backward":
                 results = [(0, 1)]
                 if not op.args[4]:
                     read = {str(op.args[0]): (0, 1), **read}
         for value, axes in read.items():
             self.learn(value, axes)
+        if isinstance(op.line["out"], list):  # results that nothing reads have no name
+            results = [axes for axes, name in zip(results, op.line["out"], strict=True) if name is not None]
         for value, axes in zip(op.writes, results, strict=True):
             if axes is None:
-                self.sums.add(value)
+                (self.last if value in self.last else self.sums).add(value)
             else:
                 self.learn(value, axes)
         self.by_rows[i] = list(read)

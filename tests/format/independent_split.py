@@ -23,7 +23,7 @@ class Window:
         self.step, self.named, self.into, self.costs, self.home = step, named, into, costs, home
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
         rows = RowAxes(step, named)
-        self.view, self.made, self.axes, self.sums = rows.view, rows.made, rows.axes, rows.sums
+        self.view, self.made, self.axes, self.sums, self.lasts = rows.view, rows.made, rows.axes, rows.sums, rows.last
         self.by_rows, self.rows, self.tiled = rows.by_rows, rows.rows, rows.tiled
         self.tiles: dict[tuple[str, int], str] = {}
         self.ops: list[Op] = []
@@ -88,7 +88,7 @@ class Window:
         base = op.reads[0] if op.view else ""
         while base in self.view:
             base = self.view[base].reads[0]
-        return op.view and not self.wanted & set(op.writes) and base in self.made and base not in self.sums
+        return op.view and not self.wanted & set(op.writes) and base in self.made and base not in self.sums | self.lasts
 
     # Tiles
 
@@ -104,9 +104,11 @@ class Window:
             if self.is_loss(i):
                 self.after_loss(i)
                 continue
-            for k, value in enumerate(op.writes):
-                end = f".{k}" if isinstance(op.line["out"], list) else ""
-                if value in self.sums:
+            for value in op.writes:
+                end = f".{value[len(op.id) + 1 :]}" if isinstance(op.line["out"], list) else ""
+                if value in self.lasts:
+                    self.becomes(self.tiles[value, -1], value)
+                elif value in self.sums:
                     self.last(i, f"all.sum{end}", self.total[value], value)
                 elif value in self.wanted:
                     self.last(i, f"all.shape{end}", self.whole[value], value)
@@ -117,11 +119,15 @@ class Window:
         elif suffix.startswith("all.shape") and self.axes[value][1] - self.axes[value][0] > 1:
             self.emit(i, suffix, "aten.view", [source], value)
         else:
-            at = next(k for k, op in enumerate(self.ops) if source in op.writes)
-            self.ops[at] = self.ops[at]._replace(writes=[value if w == source else w for w in self.ops[at].writes])
+            self.becomes(source, value)
+
+    def becomes(self, source: str, value: str) -> None:
+        at = next(k for k, op in enumerate(self.ops) if source in op.writes)
+        self.ops[at] = self.ops[at]._replace(writes=[value if w == source else w for w in self.ops[at].writes])
 
     def is_loss(self, i: int) -> bool:
-        return ROWS["operators"][self.step.ops[i].line["op"]]["rule"] == "loss"
+        op = self.step.ops[i]
+        return ROWS["operators"][op.line["op"]]["rule"] == "loss" and op.args[3] != 0
 
     def ends(self, tile: int) -> tuple[int, int]:
         return tile * self.rows // self.into, (tile + 1) * self.rows // self.into
@@ -151,7 +157,8 @@ class Window:
         writes = []
         for value in op.writes:
             written = name + value[len(op.id) :]
-            self.step.types[written] = self.step.types[value] if value in self.sums else self.tile_type(value, tile)
+            whole = value in self.sums | self.lasts
+            self.step.types[written] = self.step.types[value] if whole else self.tile_type(value, tile)
             writes.append(written)
         first = op.writes[0]
         if operator == "aten.mm" and first in self.total and self.step.types[first].dtype not in LOW:
@@ -159,10 +166,13 @@ class Window:
             self.total[first] = writes[0]
             return
         self.put(i, str(tile), {**op.line, "op": operator}, args, writes)
-        for k, (value, written) in enumerate(zip(op.writes, writes, strict=True)):
-            end = f".{k}" if several else ""
+        for value, written in zip(op.writes, writes, strict=True):
+            end = f".{value[len(op.id) + 1 :]}" if several else ""
             if value in self.sums:
                 self.add(i, f"{tile}.sum{end}", value, written)
+                continue
+            if value in self.lasts:
+                self.tiles[value, -1] = written
                 continue
             self.tiles[value, tile] = written
             if value in self.wanted:
@@ -248,17 +258,18 @@ class Window:
         op, (start, stop) = self.step.ops[i], self.ends(tile)
         scores = self.part(i, str(op.args[0]), tile, 1)
         about = self.step.types[f"{op.id}@all.index"]
-        part = self.typed(i, f"{tile}.rows2", about._replace(shape=(stop - start,)))
+        rest = about.shape[1:]
+        part = self.typed(i, f"{tile}.rows2", about._replace(shape=(stop - start, *rest)))
         self.emit(i, f"{tile}.rows2", "aten.slice.Tensor", [f"{op.id}@all.index"], part)
-        column = self.typed(i, f"{tile}.column", about._replace(shape=(stop - start, 1)))
+        column = self.typed(i, f"{tile}.column", about._replace(shape=(stop - start, 1, *rest)))
         self.emit(i, f"{tile}.column", "aten.unsqueeze", [part], column)
         about = self.step.types[scores]._replace(strides=None)
-        taken = self.typed(i, str(tile), about._replace(shape=(stop - start, 1)))
+        taken = self.typed(i, str(tile), about._replace(shape=(stop - start, 1, *rest)))
         self.emit(i, str(tile), "aten.gather", [scores, column], taken)
         if op.id not in self.whole:
-            self.whole[op.id] = self.typed(i, "all.whole", about._replace(shape=(self.rows, 1)))
+            self.whole[op.id] = self.typed(i, "all.whole", about._replace(shape=(self.rows, 1, *rest)))
             self.emit(i, "all.whole", "aten.empty.memory_format", [], self.whole[op.id])
-        filled = self.typed(i, f"{tile}.whole", about._replace(shape=(self.rows, 1)))
+        filled = self.typed(i, f"{tile}.whole", about._replace(shape=(self.rows, 1, *rest)))
         self.emit(i, f"{tile}.whole", "aten.slice_scatter", [self.whole[op.id], taken], filled)
         self.whole[op.id] = filled
 
@@ -268,7 +279,28 @@ class Window:
         number, target = self.typed(i, "all.class", about), self.typed(i, "all.target", about)
         self.emit(i, "all.class", "aten._to_copy", [f"{op.id}@all.ignored"], number)
         self.emit(i, "all.target", "aten.neg", [number], target)
-        self.put(i, "all.loss", op.line, named([self.whole[op.id], target]), list(op.writes))
+        if op.args[2] is None:
+            self.put(i, "all.loss", op.line, named([self.whole[op.id], target]), list(op.writes))
+        else:
+            self.weighted_loss(i, str(op.args[2]), target)
+
+    def weighted_loss(self, i: int, weight: str, target: str) -> None:
+        op = self.step.ops[i]
+        about = self.step.types[f"{op.id}@all.index"]._replace(dtype=self.step.types[weight].dtype)
+        column = about._replace(shape=(about.shape[0], 1, *about.shape[1:]))
+        self.emit(i, "all.weights", "aten.take", [weight, f"{op.id}@all.index"], self.typed(i, "all.weights", about))
+        self.emit(i, "all.column", "aten.unsqueeze", [f"{op.id}@all.weights"], self.typed(i, "all.column", column))
+        weights = f"{op.id}@all.column"
+        both = [self.whole[op.id], weights]
+        self.emit(i, "all.weighted", "aten.mul.Tensor", both, self.typed(i, "all.weighted", column))
+        self.emit(i, "all.negative", "aten.neg", [weights], self.typed(i, "all.negative", column))
+        loss, total = op.writes
+        mean = op.args[3] == 1
+        summed = self.typed(i, "all.summed:0", column._replace(shape=())) if mean else loss
+        for suffix, scores, result in (("total", "negative", total), ("summed", "weighted", summed)):
+            self.put(i, f"all.{suffix}", op.line, named([f"{op.id}@all.{scores}", target]), [result])
+        if mean:
+            self.emit(i, "all.loss", "aten.div.Tensor", [summed, total], loss)
 
     # Operations
 

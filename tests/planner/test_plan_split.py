@@ -27,6 +27,7 @@ from tests.models import decoders
 
 pytestmark = pytest.mark.eager
 WIDTH, WORDS, ROWS = 64, 1024, 256
+WEIGHTS = {"weight": torch.linspace(0.5, 1.5, WORDS)}
 
 
 class Layer(nn.Module):
@@ -221,7 +222,7 @@ def test_what_does_not_go_with_splits_is_refused(options: dict[str, Any], error:
         remate.plan(model, args, **given)
 
 
-@pytest.mark.parametrize("loss", [{}, {"reduction": "sum"}, {"ignore_index": 5}, {"label_smoothing": 0.1}])
+@pytest.mark.parametrize("loss", [{}, {"reduction": "sum"}, {"ignore_index": 5}, {"label_smoothing": 0.1}, WEIGHTS])
 def test_windows_of_heads(loss: dict[str, Any]) -> None:
     step = prepare(Model(**loss), words(), cost="cpu")
     (window,) = head_windows(step)
@@ -232,8 +233,27 @@ def test_windows_of_heads(loss: dict[str, Any]) -> None:
     assert {"aten._log_softmax", "aten.nll_loss_forward", "aten.nll_loss_backward"} <= set(kinds)
 
 
-def test_a_loss_with_weights_of_classes_is_not_split() -> None:
-    assert not head_windows(prepare(Model(weight=torch.rand(WORDS)), words(), cost="cpu"))
+def test_why_no_head_is_split_is_said() -> None:
+    said: list[str] = []
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, WORDS))
+    for loss, why in (
+        (F.mse_loss, "'mse_loss' (aten.mse_loss) cannot be split along rows"),
+        (torch.dist, "has no loss that is known"),
+    ):
+        args = torch.randn(ROWS, WIDTH), torch.randn(ROWS, WORDS)
+        options: dict[str, Any] = {"budget": "99%", "cost": "cpu", "split": "head"}
+        remate.plan(WithLoss(model, loss), args, **options, progress=said.append)
+        assert any(why in line for line in said)
+        said.clear()
+
+
+class WithLoss(nn.Module):
+    def __init__(self, model: nn.Module, loss: Any) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return self.loss(self.model(x), y)
 
 
 def test_sizes_stay_open() -> None:

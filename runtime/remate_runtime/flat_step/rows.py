@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import ScheduleError
 from ..operators.rows import ROWS, RowRule
 from .graph import Graph, Op, Ref
 
 Axes = tuple[int, int]
+LAST = "last"
 NOT_SPLIT = "R091"
 
 
@@ -24,6 +25,7 @@ class Rows:
     Attributes:
         axes: The axes of each value with rows.
         sums: Values that are sums over all rows.
+        last: Values that no tile computes differently, taken from the last one that runs.
         read: By operation, the values that it reads row by row, with their axes.
         count: Number of rows.
     """
@@ -32,6 +34,7 @@ class Rows:
         self.graph = graph
         self.axes: dict[int, Axes] = {}
         self.sums: set[int] = set()
+        self.last: set[int] = set()
         self.read: dict[int, dict[int, Axes]] = {}
         self._made = frozenset(v for i in operations for v in graph.operations[i].writes if v is not None)
         self._seed(graph.operations[operations[0]])
@@ -143,16 +146,25 @@ class Rows:
         if rule is None or op.random:
             why = "it draws random numbers" if op.random else ROWS.barriers.get(op.op, "there is no rule for its rows")
             raise _refused(op, why, "leave it out")
+        if rule.reduces is not None and (op.args[rule.reduces] if rule.reduces < len(op.args) else 1) != 0:
+            raise _refused(
+                op,
+                "it reduces all elements at once, which tiles would do in another order",
+                'leave it out, or use reduction="none" in the model and take the mean of each row and then of the rows',
+            )
         applied = _RULES[rule.rule](self, op, rule)
         if applied is None:
             return False
         self.read[i], outs = applied
         for value, axes in self.read[i].items():
+            self._fits(op, value, axes)
             self._learn(value, axes, op)
         for value, out in zip(op.writes, outs, strict=False):
             if value is not None and isinstance(out, tuple):
                 self._fits(op, value, out)
                 self._learn(value, out, op)
+            elif value is not None and out == LAST:
+                self.last.add(value)
             elif value is not None:
                 self.sums.add(value)
                 if not self._backward(i) and rule.rule != "loss":
@@ -161,7 +173,7 @@ class Rows:
                     )
         for value in op.reads:
             producer = self.graph.values[value].producer
-            inside = value in self.sums or self._inside(value)
+            inside = value in self.sums or value in self.last or self._inside(value)
             if value not in self.read[i] and inside and self._backward(i) == self._backward(producer):
                 raise _refused(op, f"it reads all rows of {self._name(value)}", "leave it out")
         return True
@@ -228,7 +240,8 @@ class Rows:
     def reduce(self, op: Op, rule: RowRule) -> _Found | None:
         value = op.args[0].value
         axes, rank = self.of(value), len(self.shape(value))
-        over = {int(at) % rank for at in op.args[1] or range(rank)}
+        given = op.args[1] if len(op.args) > 1 else None
+        over = {int(at) % rank for at in ((given,) if isinstance(given, int) else given or range(rank))}
         left = [at for at in range(rank) if at not in over or (len(op.args) > 2 and op.args[2])]
         if axes is None:
             result_axes = self.of(op.writes[0] or 0)
@@ -241,31 +254,45 @@ class Rows:
             raise _refused(op, "it computes along the rows", "leave it out")
         return {value: axes}, [None]
 
-    def loss(self, op: Op, rule: RowRule) -> _Found | None:
-        value, target, weight, reduction = op.args[0].value, op.args[1].value, op.args[2], op.args[3]
-        if self.of(value) is None:
+    def sized(self, op: Op, rule: RowRule) -> _Found | None:
+        result = next(v for v in op.writes if v is not None)
+        shape, out = self.shape(result), self.of(result)
+        for value in op.reads:
+            axes = self.of(value)
+            if out is None and axes is not None and self.shape(value)[: axes[1]] == shape[: axes[1]]:
+                out = axes
+        if out is None:
             return None
-        if self.of(value) != (0, 1) or weight is not None or reduction not in (1, 2) or len(self.shape(value)) != 2:
-            why = "classes have weights" if weight is not None else "it reduces nothing" if not reduction else ""
-            raise _refused(op, why or "its rows are not the first of two axes", "leave it out")
-        return {value: (0, 1), target: (0, 1)}, [None, None]
+        return {v: out for v in op.reads if self.shape(v)[: out[1]] == shape[: out[1]]}, [out]
+
+    def loss(self, op: Op, rule: RowRule) -> _Found | None:
+        """A loss without reduction has rows. The second result, the sum of weights, then has no meaning."""
+        scores, target = op.args[0].value, op.args[1].value
+        if self._scores(op, scores) is None:
+            return None
+        return {scores: (0, 1), target: (0, 1)}, [None, None] if op.args[3] else [(0, 1), LAST]
 
     def loss_backward(self, op: Op, rule: RowRule) -> _Found | None:
-        value, target = op.args[1].value, op.args[2].value
-        if self.of(value) is None:
+        scores, target = op.args[1].value, op.args[2].value
+        if self._scores(op, scores) is None:
             return None
-        if self.of(value) != (0, 1) or len(self.shape(value)) != 2:
-            raise _refused(op, "its rows are not the first of two axes", "leave it out")
-        read = {value: (0, 1), target: (0, 1)}
+        read = {scores: (0, 1), target: (0, 1)}
         return (read if op.args[4] else {op.args[0].value: (0, 1), **read}), [(0, 1)]
 
+    def _scores(self, op: Op, value: int) -> Axes | None:
+        axes = self.of(value)
+        if axes not in (None, (0, 1)) or len(self.shape(value)) < 2:
+            raise _refused(op, "its rows are not the axis before that of classes", "leave it out")
+        return axes
 
-_Found = tuple[dict[int, Axes], list[Axes | None]]
+
+_Found = tuple[dict[int, Axes], list[Axes | Literal["last"] | None]]
 _RULES: dict[str, Any] = {
     "elementwise": Rows.elementwise,
     "along": Rows.along,
     "product": Rows.product,
     "reduce": Rows.reduce,
+    "sized": Rows.sized,
     "loss": Rows.loss,
     "loss_backward": Rows.loss_backward,
 }

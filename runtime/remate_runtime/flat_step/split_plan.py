@@ -16,6 +16,7 @@ from .graph import Graph
 from .layout import InstanceSpan
 from .splitting import FlatSplit, split_step
 from .statements import StatedSplit
+from .tile_loss import WEIGHTED
 from .tile_writer import TILE
 
 _GROWTH = 8  # at most so many operations, views included, per tile of an operation
@@ -61,7 +62,8 @@ def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], costs: Mapping
             raise ScheduleError(fault.code, fault.message, fault.where or split.where, fault.hint) from None
     graph = step.graph
     sums = _depending(graph, {v for v, value in enumerate(graph.values) if value.name in summed})
-    tiles = (op for op in graph.operations if TILE in op.id and ROWS.operators.get(op.op, _EXACT).rounds)
+    tiles = [op for op in graph.operations if TILE in op.id and ROWS.operators.get(op.op, _EXACT).rounds]
+    tiles += (op for op in graph.operations if op.id.endswith(WEIGHTED))  # kernels may add products without rounding
     parts = _depending(graph, {v for op in tiles for v in op.writes if v is not None})
     reordered = tuple(source for source, value in graph.gradients if value in sums)
     others = (source for source, value in graph.gradients if value in parts and value not in sums)

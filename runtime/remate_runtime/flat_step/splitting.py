@@ -127,10 +127,13 @@ class _Splitting:
         if not op.view or not self.whole.isdisjoint(op.writes):
             return False
         owner = self.graph.root[op.reads[0]]
-        return self.graph.values[owner].producer in self.members and owner not in self.rows.sums
+        whole = owner in self.rows.sums or owner in self.rows.last
+        return self.graph.values[owner].producer in self.members and not whole
 
     def _is_loss(self, i: int) -> bool:
-        return ROWS.operators[self.graph.operations[i].op].rule == "loss"
+        """Return whether an operation is a loss of all rows."""
+        op = self.graph.operations[i]
+        return ROWS.operators[op.op].rule == "loss" and bool(op.args[3])
 
     def _window(self, members: Sequence[int], backward: bool) -> None:
         """Write a window: all tiles, then the results that need all of them."""
@@ -152,10 +155,12 @@ class _Splitting:
                 losses[i].end()
                 continue
             for k, v in results[i]:
-                if v in self.rows.sums:
+                if v in self.rows.last:
+                    tiles.end_last(v)
+                elif v in self.rows.sums:
                     tiles.end_sum(i, k, v)
                 elif self._leaves(v):
                     tiles.end_whole(i, k, v)
 
     def _leaves(self, value: int) -> bool:
-        return value in self.whole and value not in self.rows.sums
+        return value in self.whole and value not in self.rows.sums and value not in self.rows.last

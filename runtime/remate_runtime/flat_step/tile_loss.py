@@ -1,4 +1,4 @@
-"""`nll_loss_forward` tile by tile, with a bitwise equal result.
+"""`nll_loss_forward` and `nll_loss2d_forward` tile by tile, with a bitwise equal result.
 
 Each tile gathers the log probability of its rows. A single loss over all rows then adds them in the original order.
 """
@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from ..errors import ScheduleError
 from .graph import Op, Ref
+from .rows import NOT_SPLIT
 from .tile_writer import ALL, TILE, TileWriter
+
+WEIGHTED = f"{TILE}{ALL}.weighted"  # ends the id of the product of log probabilities and weights of classes
+_SUM = 2  # reduction
+_IGNORED = -1
 
 
 class TiledLoss:
@@ -19,7 +25,11 @@ class TiledLoss:
         self.op: Op = out.graph.operations[i]
         self.name = f"{self.op.id}{TILE}{ALL}"
         target, ignored = self.op.args[1].value, self.op.args[4]
-        kind = replace(out.type(target), strides=None)
+        kind = out.type(target)
+        if kind.strides is not None and len(kind.shape) > 1:
+            message = f"{self.op.id[:120]!r} cannot be split along rows: its target is not contiguous"
+            raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
+        kind = replace(kind, strides=None)
         self.mask = out.new(f"{self.name}.ignored", replace(kind, dtype="bool"))
         out.emit(i, f"{self.name}.ignored", "aten.eq.Scalar", (Ref(target), ignored), (self.mask,))
         self.index = out.new(f"{self.name}.index", kind)  # ignored targets need a valid class, too
@@ -30,15 +40,17 @@ class TiledLoss:
         """Gather the log probabilities of a tile."""
         out, i, name, count = self.out, self.i, f"{self.op.id}{TILE}{tile}", bounds[1] - bounds[0]
         kind = out.type(self.index)
+        rest = kind.shape[1:]
         part = out.view(
-            i, f"{name}.rows2", "aten.slice.Tensor", self.index, (0, *bounds), replace(kind, shape=(count,))
+            i, f"{name}.rows2", "aten.slice.Tensor", self.index, (0, *bounds), replace(kind, shape=(count, *rest))
         )
-        column = out.view(i, f"{name}.column", "aten.unsqueeze", part, (1,), replace(kind, shape=(count, 1)))
+        kind = replace(kind, shape=(count, 1, *rest))
+        column = out.view(i, f"{name}.column", "aten.unsqueeze", part, (1,), kind)
         kind = replace(out.type(scores), strides=None)
-        taken = out.new(name, replace(kind, shape=(count, 1)))
+        taken = out.new(name, replace(kind, shape=(count, 1, *rest)))
         out.emit(i, name, "aten.gather", (Ref(scores), 1, Ref(column)), (taken,))
         if self.whole < 0:
-            self.whole = out.empty(i, f"{self.name}.whole", replace(kind, shape=(self.rows, 1)))
+            self.whole = out.empty(i, f"{self.name}.whole", replace(kind, shape=(self.rows, 1, *rest)))
         self.whole = out.filled(i, f"{name}.whole", self.whole, taken, 0, bounds)
 
     def end(self) -> None:
@@ -47,5 +59,31 @@ class TiledLoss:
         number = out.cast(i, f"{self.name}.class", self.mask, "i64")
         target = out.new(f"{self.name}.target", out.type(number))
         out.emit(i, f"{self.name}.target", "aten.neg", (Ref(number),), (target,))
-        args = (Ref(self.whole), Ref(target), None, self.op.args[3], -1)
-        out.emit(i, f"{self.name}.loss", self.op.op, args, self.op.writes, like=self.op)
+        if self.op.args[2] is None:
+            self._loss("loss", self.whole, target, self.op.args[3], self.op.writes)
+        else:
+            self._weighted(self.op.args[2], target)
+
+    def _loss(self, suffix: str, scores: int, target: int, reduction: int, writes: tuple[int | None, ...]) -> None:
+        args = (Ref(scores), Ref(target), None, reduction, _IGNORED)
+        self.out.emit(self.i, f"{self.name}.{suffix}", self.op.op, args, writes, like=self.op)
+
+    def _weighted(self, weight: Ref, target: int) -> None:
+        """Compute the sums of weighted log probabilities and of weights, both in the order of the operator."""
+        out, i, (loss, total) = self.out, self.i, self.op.writes
+        kind = replace(out.type(self.index), dtype=out.type(weight.value).dtype)
+        weights = out.new(f"{self.name}.weights", kind)
+        out.emit(i, f"{self.name}.weights", "aten.take", (weight, Ref(self.index)), (weights,))
+        kind = replace(kind, shape=(kind.shape[0], 1, *kind.shape[1:]))
+        column = out.view(i, f"{self.name}.column", "aten.unsqueeze", weights, (1,), kind)
+        weighted = out.new(f"{self.op.id}{WEIGHTED}", kind)
+        out.emit(i, f"{self.op.id}{WEIGHTED}", "aten.mul.Tensor", (Ref(self.whole), Ref(column)), (weighted,))
+        negative = out.new(f"{self.name}.negative", kind)
+        out.emit(i, f"{self.name}.negative", "aten.neg", (Ref(column),), (negative,))
+        mean, scalar = self.op.args[3] != _SUM, replace(kind, shape=())
+        summed = out.new(f"{self.name}.summed:0", scalar) if mean else loss
+        total = out.new(f"{self.name}.total:0", scalar) if total is None else total
+        self._loss("total", negative, target, _SUM, (total, None))
+        self._loss("summed", weighted, target, _SUM, (summed, None))
+        if mean and summed is not None:
+            out.emit(i, f"{self.name}.loss", "aten.div.Tensor", (Ref(summed), Ref(total)), (loss,))

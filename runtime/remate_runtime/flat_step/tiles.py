@@ -30,6 +30,7 @@ class Tiles:
         self.out, self.rows, self.bounds = out, rows, bounds
         self._made: dict[tuple[int, int], int] = {}  # by value and tile
         self._sums: dict[int, int] = {}  # by value: the sum over the tiles so far
+        self._last: dict[int, int] = {}  # by value: the result of the tile before
         self._filled: dict[int, int] = {}  # by value: the whole as filled so far
 
     def run(self, i: int, tile: int) -> None:
@@ -38,11 +39,14 @@ class Tiles:
         args, name = self._arguments(i, tile), f"{op.id}{TILE}{tile}"
         writes: list[int | None] = []
         for k, v in enumerate(op.writes):
-            kind = None if v is None else out.type(v) if v in rows.sums else self._type(v, tile)
+            whole = v in rows.sums or v in rows.last
+            kind = None if v is None else out.type(v) if whole else self._type(v, tile)
             result = None if kind is None else out.new(f"{name}:{k}" if op.multiple else name, kind)
             writes.append(result)
-            if v is not None and result is not None and v not in rows.sums:
+            if v is not None and result is not None and not whole:
                 self._made[v, tile] = result
+            elif v is not None and result is not None and v in rows.last:
+                self._last[v] = result
         total, result = op.writes[0], writes[0]
         if op.op == "aten.mm" and total in self._sums and result is not None and out.type(result).dtype not in _LOW:
             out.emit(i, name, "aten.addmm", (Ref(self._sums[total]), *args), (result,))
@@ -68,7 +72,11 @@ class Tiles:
             count += 1
             return Ref(self.read(i, argument.value, read[argument.value], tile, count))
 
-        return tuple(map(taken, self.out.graph.operations[i].args))
+        op = self.out.graph.operations[i]
+        args, size = list(op.args), ROWS.operators[op.op].size
+        if size is not None and op.writes[0] is not None:
+            args[size] = self._type(op.writes[0], tile).shape
+        return tuple(map(taken, args))
 
     # Reading
 
@@ -137,6 +145,10 @@ class Tiles:
             self.out.cast(i, name, total, kind.dtype, value)
         else:
             self.out.becomes(total, value)
+
+    def end_last(self, value: int) -> None:
+        """Let the value be the result of the last tile."""
+        self.out.becomes(self._last[value], value)
 
     # Values that are read as a whole
 

@@ -16,17 +16,20 @@ class RowRule(msgspec.Struct, frozen=True):
     """What an operator does with rows.
 
     rule: elementwise, with broadcasting; along: rows of the arguments `cut` give rows of the result; product, of the
-    matrices `cut`; reduce: a sum or mean over the axes of the second argument; loss: `nll_loss`. over: position of the
-    axis that it computes along, where no rows may be. leading: rows must be within so many first axes. out: for each
-    result whether it has rows, or is a sum over all rows. rounds: its kernels may round
-    fewer rows otherwise.
+    matrices `cut`; reduce: over the axes of the second argument; sized: its argument `size` is the shape of the result,
+    whose elements are equal; loss: `nll_loss`. over: position of the axis that it computes along, where no rows may be.
+    leading: rows must be within so many first axes. out: for each result whether it has rows, or is a sum over all
+    rows. reduces: position of an argument that must be 0, for no reduction. rounds: its kernels may round fewer rows
+    otherwise.
     """
 
-    rule: Literal["elementwise", "along", "product", "reduce", "loss", "loss_backward"]
+    rule: Literal["elementwise", "along", "product", "reduce", "sized", "loss", "loss_backward"]
     cut: tuple[int, ...] = ()
     over: int | None = None
     leading: int | None = None
     out: tuple[Literal["rows", "sum"], ...] = ()
+    size: int | None = None
+    reduces: int | None = None
     rounds: bool = False
 
 
