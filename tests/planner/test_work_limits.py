@@ -10,6 +10,9 @@ import pytest
 
 from remate.standalone_graphs.graph import bare_step
 from remate.strategy import AUTO, QUICK, Context, Deadline, Request, StepInstance, candidates, solve
+from remate.strategy.bound.cut_model import CutModel
+from remate.strategy.bound.floor import forced_bytes
+from remate.strategy.milp.highs import Result, visits
 from remate.strategy.registry import strategy
 
 from ..standalone_graphs.dags import random_dag
@@ -71,3 +74,29 @@ def test_no_strategy_or_bound_of_auto_exceeds_its_limit(monkeypatch: pytest.Monk
     solution = solve(instance, Request(int(0.7 * instance.baseline.peak), effort=QUICK), AUTO)
     assert solution.peak <= 0.7 * instance.baseline.peak
     assert 0 < max(over) < ONE_SOLVE, "some limit is reached, and none is exceeded by much"
+
+
+@pytest.mark.parametrize("relax", [True, False])
+def test_a_solve_spends_what_its_rows_and_iterations_count(relax: bool) -> None:
+    model, solved = _one_cut(Deadline(), relax=relax)
+    iterations = model.engine.highs.getInfo().simplex_iteration_count
+    deadline = Deadline()
+    assert _one_cut(deadline, relax=relax)[1].bound == solved.bound > 0
+    assert deadline.spent == visits(model.engine.rows, iterations, relax=relax)
+
+
+def test_a_relaxation_gets_the_iterations_that_are_left() -> None:
+    model, solved = _one_cut(Deadline(), relax=True)
+    deadline = Deadline()
+    with deadline.limited(visits(model.engine.rows, 1, relax=True)):
+        cut_short = _one_cut(deadline, relax=True)[1]
+    assert (solved.status, cut_short.status, cut_short.bound) == ("optimal", "iterations", -float("inf"))
+
+
+def _one_cut(deadline: Deadline, *, relax: bool) -> tuple[CutModel, Result]:
+    """Solve the model of one cut behind the forward, under half of the peak."""
+    instance = StepInstance(random_graph(5, 60))
+    problem, peak = instance.problem, instance.baseline.peak
+    model = CutModel(problem, 1, peak, overlapping=False)
+    place = [problem.backward[0]]
+    return model, model.solve(deadline, peak // 2, QUICK, place, forced_bytes(problem), relax=relax)

@@ -70,7 +70,7 @@ TIES = 1e-4  # times that differ by less are equal, %; older cells have four dec
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     """One solve of a graph. budget: % of the baseline's peak. time, bound: % over the baseline; peak: % of its; time is
-    None where there is no result, and `lacks` says why. cpu: seconds."""
+    None where there is no result, and `lacks` says why. cpu: seconds. limit: seconds on the wall, 0 for none."""
 
     graph: str
     nodes: int
@@ -85,6 +85,8 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     stopped_by: str = ""
     lacks: str = ""
     earlier: bool = False  # measured with an older commit
+    limit: float = 0.0
+    effort: str = "normal"
 
     @property
     def key(self) -> tuple[str, int, str]:

@@ -44,14 +44,17 @@ STRATEGIES = (
 )
 
 
-def measured(bare: BareInstance, graph: str, strategy: str, budget: int, limit: float | None = None) -> Cell:
+def measured(
+    bare: BareInstance, graph: str, strategy: str, budget: int, limit: float | None = None, effort: str = "normal"
+) -> Cell:
     """One strategy under one budget. With `:kept`, it keeps the given order. `limit` is in wall-clock seconds."""
     before, (name, _, kept) = _cpu(), strategy.partition(":")
+    allowed = {"limit": limit or 0.0, "effort": effort}
     try:
-        result = solve(bare, f"{budget}%", name, keep_order=bool(kept), time_limit=limit)
+        result = solve(bare, f"{budget}%", name, keep_order=bool(kept), time_limit=limit, effort=effort)
     except (InfeasibleError, NotApplicableError) as error:
         lacks = NONE_FITS if isinstance(error, InfeasibleError) else NOT_APPLICABLE
-        return Cell(graph, len(bare.nodes), budget, strategy, lacks=lacks, cpu=_cpu() - before)
+        return Cell(graph, len(bare.nodes), budget, strategy, lacks=lacks, cpu=_cpu() - before, **allowed)
     return Cell(
         graph,
         len(bare.nodes),
@@ -64,6 +67,7 @@ def measured(bare: BareInstance, graph: str, strategy: str, budget: int, limit: 
         len(result.sequence) - len(bare.order),
         result.reordered,
         result.stopped_by,
+        **allowed,
     )
 
 
@@ -90,7 +94,7 @@ def _run(args: argparse.Namespace) -> None:
                 for strategy in args.strategies.split(","):
                     if (path.stem, budget, strategy) in known:
                         continue
-                    cell = measured(bare, path.stem, strategy, budget, args.limit)
+                    cell = measured(bare, path.stem, strategy, budget, args.limit, args.effort)
                     with STORE.open("ab") as store:
                         store.write(msgspec.json.encode(cell) + b"\n")
                     print(cell.graph, budget, *cell.row(), flush=True)
@@ -112,6 +116,7 @@ def main() -> None:
     parser.add_argument("--budgets", default="", help="in %%, with commas; default: those of the table")
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
     parser.add_argument("--limit", type=float, help="seconds on the wall for one solve; cells that it ended say `t`")
+    parser.add_argument("--effort", default="normal", choices=("quick", "normal", "thorough"))
     parser.add_argument("--again", action="store_true", help="measure stored cells again")
     parser.add_argument("--tables", action="store_true", help="write tables and pictures of the stored cells")
     args = parser.parse_args()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+from msgspec.structs import replace
 
 from ..base import Bound, Context, Request
 from ..deadline import Deadline
@@ -22,6 +23,7 @@ LARGEST = 500  # variables of a model of several cuts, for each cut that the eff
 # Share of the effort's work. If the relaxation takes more, integers would take too long: HiGHS cannot be stopped at the
 # root of a search, which alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005
+RELAXED = 4.0  # share of the effort's work that a relaxation of several cuts may take: unfinished, it proves nothing
 HOPEFUL = 0.9  # share of the proven bound that a relaxation must reach before integers are tried
 
 
@@ -84,8 +86,10 @@ class _BudgetedModel:
         return self._answer(places, True)
 
     def _answer(self, places: list[int], relax: bool) -> tuple[float, float]:
-        request = self.request
-        result = self.model.solve(self.deadline, request.budget, request.effort, places, self.forced, relax=relax)
+        request, effort = self.request, self.request.effort
+        if relax and len(places) > 1:
+            effort = replace(effort, work=RELAXED * effort.work)
+        result = self.model.solve(self.deadline, request.budget, effort, places, self.forced, relax=relax)
         return max(0.0, result.bound) if result.status != "failed" else 0.0, result.work
 
 

@@ -21,7 +21,7 @@ from ..local.polish import pruned
 
 COPIES = 2  # intervals of an operation; more gained nothing in the paper's experiments
 WORK = 0.5  # deterministic seconds of CP-SAT for each node of the effort, in each phase
-LARGEST = 600  # operations
+LARGEST = 600  # operations of a step, unless a limit in seconds ends the search
 GRACE = 5.0  # seconds in which the program may return its best solution after the deadline
 POLL = 0.2
 WORKER = "remate.strategy.cpsat.retention_intervals"
@@ -85,16 +85,16 @@ def moccasin(instance: StepInstance, request: Request, context: Context) -> Prop
     Differences:
         Effort is CP-SAT's deterministic time with one worker and a fixed seed, because results must not depend on the
         machine; the paper allows 30 minutes on the clock. Workspace, pinned results and tangents are added, because
-        real steps have them. Larger steps than the effort can solve are refused.
+        real steps have them. Steps too large for the effort are refused, unless a limit in seconds ends the search.
 
     Raises:
         MissingExtraError: OR-Tools is not installed.
     """
     require("the strategy moccasin", "cpsat")
-    if len(instance.graph.operations) > LARGEST:
+    if len(instance.graph.operations) > LARGEST and context.deadline.remaining() == float("inf"):
         raise NotApplicableError(
-            f"the strategy 'moccasin' solves steps of up to {LARGEST:,} operations, and this step has "
-            f"{len(instance.graph.operations):,}\n  hint: use another strategy, or auto"
+            f"the strategy 'moccasin' solves steps of up to {LARGEST:,} operations without --time-limit, and this step "
+            f"has {len(instance.graph.operations):,}\n  hint: use --time-limit, another strategy, or auto"
         )
     operations = [i for i, real in enumerate(instance.problem.real) if real]
     requested = _question(instance, operations, request)

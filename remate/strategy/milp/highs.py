@@ -20,7 +20,10 @@ from ..deadline import Deadline
 
 SEED = 20260101
 CHECK = 300  # simplex iterations that one check of a search counts as; whole relaxations are solved between checks
-VISITS = 0.08  # visits of a unit of work
+# Visits of a solve, fitted by `python -m tools.bench.solver_work`. Rows count once because HiGHS is set up again.
+RELAXATION, PER_ROW, PER_PIVOT = 400.0, 5.0, 0.01  # per solve, row, and row times simplex iteration
+SEARCH, PER_SEARCHED_ROW, PER_ITERATION = 1000.0, 36.0, 310.0  # per solve, row, and simplex iteration
+PER_CHECK = 0.08 * CHECK  # per row and check of a search, whose iterations HiGHS reports only at its end
 EVERY = 0.5  # seconds between progress messages of one solve
 SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
@@ -165,7 +168,8 @@ class HighsModel:
         """Minimise the objective. deadline: ends the solve early."""
         highs = self.highs
         self._deadline, self._stage = deadline, options.stage
-        most = int(min(min(options.work, deadline.left() / VISITS) / max(1, self.rows), 2**31 - 1))
+        relax = self.relaxes(options)
+        most = int(min(options.work / max(1, self.rows), self._affordable(deadline.left(), relax), 2**31 - 1))
         self._checks = most // CHECK
         if deadline.stopped():
             return Result("interrupted" if deadline.interrupted else "time", None, float("inf"), -float("inf"))
@@ -179,9 +183,19 @@ class HighsModel:
         if options.start is not None and not options.relax:
             self._start(options.start)
         highs.run()
-        result = self._result(most, options.relax)
-        deadline.spend(VISITS * result.work)
+        result = self._result(most, relax)
+        deadline.spend(visits(self.rows, highs.getInfo().simplex_iteration_count, relax=relax))
         return result
+
+    def relaxes(self, options: SolveOptions) -> bool:
+        """Return whether these options solve a linear program."""
+        return options.relax or not self._integer.any()
+
+    def _affordable(self, left: float, relax: bool) -> float:
+        """Return the simplex iterations that these visits allow, as `solve` counts them."""
+        if relax:
+            return max(0.0, left - visits(self.rows, 0, relax=True)) / (PER_PIVOT * max(1, self.rows))
+        return CHECK * left / (PER_CHECK * max(1, self.rows))
 
     def _start(self, start: np.ndarray) -> None:
         known = np.flatnonzero(~np.isnan(start))
@@ -196,7 +210,7 @@ class HighsModel:
             name = "iterations"
         x = np.array(self.highs.getSolution().col_value) if feasible else None
         objective = info.objective_function_value if feasible else float("inf")
-        if relax or not self._integer.any():
+        if relax:
             proven = objective if name == "optimal" else -float("inf")
             return Result(name, x, objective, proven, float(self.rows * info.simplex_iteration_count))
         bound = info.mip_dual_bound if name != "infeasible" else float("inf")
@@ -218,6 +232,20 @@ class HighsModel:
             primal, dual = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
             incumbent = f"{primal:.3f}%" if abs(primal) < 1e20 else "none yet"
             deadline.say(f"searching: best so far {incumbent}, proven at least {max(dual, 0.0):.3f}% ({self._stage})")
+
+
+def visits(rows: int, iterations: int, *, relax: bool) -> float:
+    """Return the work of a solve in visits. It is equal on every machine.
+
+    Args:
+        rows: Rows of the model.
+        iterations: Simplex iterations; -1 if HiGHS solved nothing.
+        relax: Whether it was a linear relaxation.
+    """
+    iterations = max(0, iterations)
+    if relax:
+        return RELAXATION + PER_ROW * rows + PER_PIVOT * rows * iterations
+    return SEARCH + PER_SEARCHED_ROW * rows + PER_ITERATION * iterations
 
 
 def binaries(x: np.ndarray, columns: np.ndarray) -> np.ndarray:
