@@ -106,8 +106,7 @@ def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
         raise UsageError("--dry uses the device of the schedule\n  hint: remove --device and --memory-trace")
     if args.engine not in ENGINES:
         raise UsageError(
-            f"--dry runs the engines {' and '.join(ENGINES)}, and {args.engine} needs the device\n"
-            "  hint: remove --engine"
+            f"--dry runs the engines {', '.join(ENGINES)}, and not {args.engine}\n  hint: --engine compiled"
         )
     if schedule.model.at:
         raise UsageError(
