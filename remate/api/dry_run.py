@@ -80,10 +80,7 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
         EngineError: The engine cannot run dry, or cannot execute this schedule.
     """
     if engine not in ENGINES:
-        raise EngineError(
-            f"engine {engine!r} cannot run dry\n"
-            f"  use engine={' or engine='.join(map(repr, ENGINES))}"
-        )
+        raise EngineError(f"engine {engine!r} cannot run dry\n  use engine={' or engine='.join(map(repr, ENGINES))}")
     expanded, bare = expand(schedule), _without_workspaces(schedule)
     peaks = (simulate(link(step.graph, step.recomputes)).peak for step in (expanded, expand(bare)))
     workspaces = next(peaks) - next(peaks)

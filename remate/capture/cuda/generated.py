@@ -22,7 +22,12 @@ from .attention import Capability
 # Of all architectures since Volta: NVIDIA, CUDA C++ Programming Guide, table of technical specifications.
 _WARP, _REGISTERS, _BLOCK = 32, 65536, 1024
 # Threads and KiB of shared memory of a multiprocessor; KiB of L2. The same guide, and data sheets.
-_PROCESSOR = {(7, 5): (1024, 64, 4096), (8, 0): (2048, 164, 40960), (8, 6): (1536, 100, 6144), (8, 9): (1536, 100, 73728)}
+_PROCESSOR = {
+    (7, 5): (1024, 64, 4096),
+    (8, 0): (2048, 164, 40960),
+    (8, 6): (1536, 100, 6144),
+    (8, 9): (1536, 100, 73728),
+}
 _LARGEST = (2048, 228, 51200)  # of Hopper and Blackwell
 
 
