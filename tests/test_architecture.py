@@ -179,6 +179,7 @@ PRIVATE_TORCH = {
         "api.dry_run",
         "api.meant",
         "capture.branches",
+        "capture.cuda.generated",
         "capture.cuda.no_gpu",
         "capture.cuda.rules",
         "capture.cuda.versions",

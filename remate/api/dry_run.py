@@ -1,7 +1,8 @@
 """Runs a step of a schedule without kernels, on tensors without memory, for any device.
 
 The engine runs forward and backward as usual, and checks type, layout and storage of every result. The peak counts
-storages, rounded as the device rounds them. It does not count workspaces of kernels.
+storages, rounded as the device rounds them. It does not count workspaces of kernels. Of compiled steps, Inductor writes
+the code, and all of it runs but the kernels.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from torch._guards import detect_fake_mode
 
 from remate_runtime import apply, predicted_peak
+from remate_runtime.engine import without_kernels
 from remate_runtime.errors import EngineError
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Block, Schedule, output_leaves
@@ -28,8 +30,9 @@ from remate_runtime.staleness import tensors_of
 from ..capture.fake_storages import StorageCount
 from ..capture.layouts import real_layouts
 from ..capture.recorded import RecordedCall
+from ..profile.devices import DEVICES as GPUS
 
-ENGINES = ("eager", "arena")
+ENGINES = ("eager", "arena", "compiled")
 
 
 class DryRun(msgspec.Struct, frozen=True):
@@ -77,10 +80,7 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
         EngineError: The engine cannot run dry, or cannot execute this schedule.
     """
     if engine not in ENGINES:
-        raise EngineError(
-            f"engine {engine!r} cannot run dry: what it compiles or records needs the device\n"
-            f"  use engine={' or engine='.join(map(repr, ENGINES))}"
-        )
+        raise EngineError(f"engine {engine!r} cannot run dry\n  use engine={' or engine='.join(map(repr, ENGINES))}")
     expanded, bare = expand(schedule), _without_workspaces(schedule)
     peaks = (simulate(link(step.graph, step.recomputes)).peak for step in (expanded, expand(bare)))
     workspaces = next(peaks) - next(peaks)
@@ -88,9 +88,15 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
     storages, cast = StorageCount(schedule.model.device, resident), schedule.model.autocast
     autocast = torch.autocast(schedule.model.device, TORCH_DTYPES[cast] if cast else None, enabled=bool(cast))
     mode: Any = detect_fake_mode(resident)
-    with _quiet():
-        applied = apply(call.model, bare, verify=False, namespaces=tuple(namespaces), engine=engine)
-    with _quiet(), mode, real_layouts(mode):
+    executes: Any = without_kernels() if engine == "compiled" else engine
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_quiet())
+        if engine == "compiled" and schedule.model.device == "cuda":
+            stack.enter_context(_code())
+        applied = apply(call.model, bare, verify=False, namespaces=tuple(namespaces), engine=executes)
+        predicted = predicted_peak(applied)
+        stack.enter_context(mode)
+        stack.enter_context(real_layouts(mode))
         leaves = list(output_leaves(schedule.model.outputs))
         trained = [tensor for tensor in resident if tensor.requires_grad]
 
@@ -110,7 +116,7 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
         delivered = step()
     count = len(expanded.graph.operations) + len(expanded.recomputes)
     state = DEVICES["cpu"].generator_state if schedule.model.device == "cpu" else 0
-    return DryRun(count, storages.peak, predicted_peak(applied), workspaces, delivered, state)
+    return DryRun(count, storages.peak, predicted, workspaces, delivered, state)
 
 
 def _without_workspaces(schedule: Schedule) -> Schedule:
@@ -121,6 +127,19 @@ def _without_workspaces(schedule: Schedule) -> Schedule:
         return replace(block, forward=forward, backward=backward)
 
     return replace(schedule, blocks={name: bare(block) for name, block in schedule.blocks.items()})
+
+
+def _code() -> contextlib.AbstractContextManager[None]:
+    """Inside, Inductor writes code for the GPU of the dry run."""
+    from ..capture.cuda.generated import code_for
+    from ..capture.cuda.no_gpu import Absent
+
+    about: Any = torch.cuda.get_device_properties(0)
+    if not isinstance(about, Absent):
+        return contextlib.nullcontext()
+    known = [device for device in GPUS.values() if device.gpu and device.gpu.name == about.name]
+    processors = known[0].processors if known else GPUS["h100"].processors
+    return code_for((about.major, about.minor), about.name, about.total_memory, processors)
 
 
 @contextlib.contextmanager

@@ -336,8 +336,8 @@ def test_the_command_plans_checks_plans_again_and_runs_dry(tmp_path: Path, capsy
     assert "ran dry for cuda (sm_75) by engine eager" in capsys.readouterr().out
     assert main(["run", file, "--model", target, "--dry", "--engine", "arena"]) == 0
     assert "by engine arena: 8 gradients\npeak of storages 560 KiB, as predicted" in capsys.readouterr().out
-    assert main(["run", file, "--model", target, "--dry", "--engine", "compiled"]) == 2
-    assert "--dry runs the engines eager and arena" in capsys.readouterr().err
+    assert main(["run", file, "--model", target, "--dry", "--engine", "auto"]) == 2
+    assert "--dry runs the engines eager, arena, compiled, and not auto" in capsys.readouterr().err
     assert main(["show", file]) == 0
     assert "cuda (sm_75, captured by rules)" in capsys.readouterr().out
 

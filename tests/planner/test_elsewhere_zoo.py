@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import remate
-from remate.api.dry_run import ENGINES, dry_run
+from remate.api.dry_run import dry_run
 from remate.api.elsewhere import on_device_of
 from remate.capture.recorded import RecordedCall
 from remate.errors import CaptureError
@@ -24,10 +24,22 @@ def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
     model, args, kwargs = ZOO[name].build("cpu")
     schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
     with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
-        runs = [dry_run(call, schedule, engine=engine) for engine in ENGINES]
+        runs = [dry_run(call, schedule, engine=engine) for engine in ("eager", "arena")]
     for ran in runs:
         assert ran.peak == ran.predicted or (name in BELOW and ran.peak < ran.predicted and ran is runs[-1])
         assert ran.gradients == sum(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ZOO if name not in RECURRENT])
+def test_code_of_compiled_steps_runs_and_holds_no_more_than_predicted(name, caplog):
+    model, args, kwargs = ZOO[name].build("cpu")
+    schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
+    with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
+        ran = dry_run(call, schedule, engine="compiled")
+    assert "does not compile" not in caplog.text
+    assert 0.99 * ran.predicted < ran.peak <= ran.predicted
+    assert ran.gradients == sum(p.requires_grad for p in model.parameters())
 
 
 @pytest.mark.parametrize("name", RECURRENT)

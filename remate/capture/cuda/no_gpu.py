@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -103,7 +104,7 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         "current_device": lambda: 0,
         "get_device_capability": lambda device=None: capability,
         "get_device_name": lambda device=None: name,
-        "get_device_properties": lambda device=None: _properties(capability, name, memory),
+        "get_device_properties": lambda device=None: Absent(name, *capability, memory),
         "get_rng_state": lambda device="cuda": state.clone(),
         "set_rng_state": lambda new_state, device="cuda": None,
         "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
@@ -129,6 +130,10 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
             setattr(torch.cuda, key, function)
 
 
-def _properties(capability: Capability, name: str, memory: int) -> Any:
-    major, minor = capability
-    return SimpleNamespace(name=name, major=major, minor=minor, total_memory=memory)
+class Absent(msgspec.Struct, frozen=True):
+    """The properties of a GPU that is not here, with torch's names."""
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int

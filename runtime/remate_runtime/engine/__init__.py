@@ -15,6 +15,7 @@ into a schedule file. The tests of `tests/runtime` hold for every engine.
 from __future__ import annotations
 
 from .compiled.artefacts import Artefacts, ns_of
+from .compiled.compiled_engine import without_kernels
 from .compiled.prediction import PredictedMemory, check_available, predict_memory
 from .compiled_step import CompiledStep, Engine, Forwarded, MeasuredLane
 from .eager.pages import Pager, StepPages
@@ -43,4 +44,5 @@ __all__ = [
     "of_torch",
     "predict_memory",
     "run_step",
+    "without_kernels",
 ]

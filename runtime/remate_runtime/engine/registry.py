@@ -11,8 +11,10 @@ from .experimental.arena.arena_engine import ARENA
 ENGINES: tuple[Engine, ...] = (EAGER, ARENA, COMPILED, AUTO)
 
 
-def engine_of(name: str) -> Engine:
-    """Return an engine by name. Raises EngineError with the known names."""
+def engine_of(name: str | Engine) -> Engine:
+    """Return an engine by name, and an engine as it is. Raises EngineError with the known names."""
+    if isinstance(name, Engine):
+        return name
     engines = {engine.name: engine for engine in ENGINES}
     if name not in engines:
         known = "; ".join(f"{engine.name!r} ({engine.about})" for engine in ENGINES)

@@ -20,7 +20,7 @@ from .inductor import Compiled, DoesNotCompileError, compiled, has_been_compiled
 from .times import KnownTimes, Run, compiled_run
 from .workers import prepare
 from .workspaces import Workspaces, made_up
-from .wrapper import WrapperMemory, held
+from .wrapper import WrapperMemory, held, without_kernels
 
 _log = logging.getLogger(__name__)
 _RUNS = 4  # the first warms up
@@ -45,11 +45,13 @@ class Artefacts:
         constants: Constants of the step.
     """
 
-    def __init__(self, device: torch.device = _CPU) -> None:
-        self.device = numbered(device)
+    def __init__(self, device: torch.device = _CPU, kernels: bool = True) -> None:
+        """kernels: Whether the device runs kernels. False for a dry run: functions are Inductor's code around kernels,
+        nothing is measured, and nothing stays on disk."""
+        self.device, self._kernels = numbered(device), kernels
         self._known: dict[str, tuple[Compiled, tuple[TensorType, ...]] | str] = {}
         self._held: dict[tuple[str, Collection[int]], WrapperMemory] = {}
-        self.workspaces, self.constants = Workspaces(self.device), Constants()
+        self.workspaces, self.constants = Workspaces(self.device, kernels), Constants()
         self._times, self._disk = KnownTimes(self.device), Disk()
         self._has_warned = self._is_closed = False
         if self._disk.reason:
@@ -58,7 +60,7 @@ class Artefacts:
     def prepare(self, graphs: Iterable[SegmentGraph]) -> None:
         """Compile unknown graphs in parallel, before `get` compiles them one by one."""
         # On a GPU Inductor itself compiles kernels in parallel, and each of our processes would create a context.
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" or not self._kernels:
             return
         keys = {self._key(about): about for about in graphs}
         with suppress(OSError), self._disk.use():
@@ -93,6 +95,9 @@ class Artefacts:
         if self._is_closed:
             raise DoesNotCompileError("nothing can be written")
         given = about.module, about.takes, about.gives, about.donated, about.free, self.device, key
+        if not self._kernels:
+            with self._disk.aside():
+                return without_kernels(compiled(*given), self.device, checks=True)
         known = False
         try:
             with self._disk.use():
@@ -134,7 +139,7 @@ class Artefacts:
     def _warm(self, function: Function) -> None:
         """Run a function once on a GPU. Its first run compares kernels, and needs memory for copies: here no activation
         is in memory yet."""
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self._kernels:
             with suppress(torch.OutOfMemoryError):
                 _taken(function, self.device)
 
@@ -146,7 +151,7 @@ class Artefacts:
             interpretation: Prepares a run of the segment by the interpreter.
         """
         # On a GPU the launches of a segment overlap with those of its neighbours, so its own time says little.
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" or not self._kernels:
             return False
         with suppress(OSError), self._disk.use():
             run = compiled_run(function.run, function.about.takes, self.device)

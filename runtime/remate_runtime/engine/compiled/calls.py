@@ -11,7 +11,7 @@ from ...flat_step.graph import Graph
 from ...format.tensor_type import TensorType
 from ...link.events import Event, Free, View
 from ...operator_calls.constants import Constants
-from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
+from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out, storage_address
 from ...torch_private.operators import OpOverload
 from ..eager.instructions import Instruction, InstructionCompiler, Slots
 from ..eager.part import InstructionPart
@@ -108,19 +108,21 @@ class SegmentCall:
             if at not in self._relaid and tuple(slots[owner].stride()) != strides[at]
         )
         # Keep the inputs' storages, so that no result reuses an address of theirs.
-        kept = [slots[owner].untyped_storage() for at, (owner, _) in enumerate(pairs) if at not in about.donated]
+        kept = [slots[owner] for at, (owner, _) in enumerate(pairs) if at not in about.donated]
+        seen = {storage_address(tensor) for tensor in kept} - {0}
+        kept = [tensor.untyped_storage() for tensor in kept]
         self._run(slots)
-        copied, seen = set(self._copied), {storage.data_ptr() for storage in kept} - {0}
+        copied = set(self._copied)
         # Of several results in one storage, the largest one keeps it.
         order = sorted(range(len(segment.makes)), key=lambda at: -about.gives[at].nbytes)
         for at in order:
             tensor, kind = slots[segment.makes[at]], about.gives[at]
             self._check(tensor, kind)
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() and (storage.data_ptr() in seen or storage.nbytes() > kind.nbytes):
+            where = storage_address(tensor)
+            if where and (where in seen or tensor.untyped_storage().nbytes() > kind.nbytes):
                 copied.add(at)
                 slots[segment.makes[at]] = _copy(tensor, kind, self._device)
-            seen.add(storage.data_ptr())
+            seen.add(where)
         self._copied = tuple(sorted(copied))  # includes those of overlapping calls
 
     def _check(self, result: torch.Tensor, kind: TensorType) -> None:

@@ -218,6 +218,21 @@ def _backward(
     return tuple(segment(at) for at in range(len(sections)))
 
 
+def without_kernels() -> Engine:
+    """Return the engine "compiled" for a dry run: Inductor's code around kernels runs, and no kernel does."""
+
+    def start() -> Compile:
+        known: dict[torch.device, Artefacts] = {}
+
+        def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
+            device = _meant(step, device)
+            return compile_step(step, device, known.setdefault(device, Artefacts(device, kernels=False)))
+
+        return compile_
+
+    return COMPILED._replace(start=start)
+
+
 COMPILED = Engine("compiled", "compiles segments of the step with Inductor", _start, exact=False)
 AUTO = Engine(
     "auto", "compiles where there is a compiler, calls one operator after the other elsewhere", _start_auto, exact=False

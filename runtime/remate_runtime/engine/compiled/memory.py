@@ -19,6 +19,7 @@ from ...link.storages import generator_state
 from .artefacts import Artefacts, Function
 from .live_ranges import Piece
 from .segments import Segment
+from .wrapper import allocated
 
 
 class Planned(NamedTuple):
@@ -99,7 +100,8 @@ class _Moments:
         self._end(ends)
         for owner, nbytes in zip(segment.makes, held.made, strict=True):
             self._make(owner, nbytes)
-        self._beyond.append((self.now, held.peak - sum(takes[at].nbytes for at in owned) - sum(held.made)))
+        inputs = sum(allocated(takes[at].nbytes, self._artefacts.device) for at in owned)
+        self._beyond.append((self.now, held.peak - inputs - sum(held.made)))
         self.now += 1
 
     def interpreted(self, piece: Piece) -> None:
@@ -119,7 +121,9 @@ class _Moments:
         self.now += 1
 
     def _state(self, event: Run | RecomputeRun) -> None:
-        nbytes, _ = generator_state(self._graph, self._graph.operations[event.op])
+        nbytes, memory = generator_state(self._graph, self._graph.operations[event.op])
+        if memory != DEVICE:
+            return
         if isinstance(event, Run):
             self._saved[event.op] = self.now
             return
@@ -160,6 +164,8 @@ class _Moments:
 
     def _put(self, owner: int, storage: _Storage) -> None:
         graph = self._graph
+        if graph.memory(owner) != DEVICE:
+            storage = storage._replace(nbytes=0)
         if owner in self._there:
             self._kept.append(self._there.pop(owner))
         tangent = graph.values[owner].kind == "tangent"

@@ -18,10 +18,13 @@ from .wrapper import Ran
 
 
 class Workspaces:
-    """Measured operators on a device. Their workspace is the memory beyond arguments and results."""
+    """Measured operators on a device. Their workspace is the memory beyond arguments and results.
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    Without kernels, nothing is measured, and operators need no workspace beyond that of the file.
+    """
+
+    def __init__(self, device: torch.device, kernels: bool = True) -> None:
+        self._device, self._kernels = device, kernels
         self._known: dict[str, Ran] = {}
 
     def of(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
@@ -34,13 +37,14 @@ class Workspaces:
         """
         key = repr((str(operator), pytree.tree_map_only(torch.Tensor, _signature, (args, kwargs))))
         if key not in self._known:
-            self._known[key] = _measured(operator, args, kwargs, self._device)
+            measure = _measured if self._kernels else _without_data
+            self._known[key] = measure(operator, args, kwargs, self._device)
         return self._known[key]
 
     def interpreted(self, graph: Graph, op: Op) -> int:
         """Return the larger of an operation's workspace in the file and the measured one, in bytes. Files may have
         estimates, or be planned at a different size."""
-        if not op.op.startswith("aten.") or numbers_in(op):
+        if not op.op.startswith("aten.") or numbers_in(op) or not self._kernels:
             return op.workspace
 
         def given(argument: Any) -> Any:
@@ -80,6 +84,12 @@ def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, An
     storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in pytree.tree_leaves(results) if _is(t)}
     strides = tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(results) if _is(leaf))
     return Ran(max(0, peak - sum(nbytes for key, nbytes in storages.items() if key not in taken)), strides)
+
+
+def _without_data(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Ran:
+    """Return the strides of results on tensors without data."""
+    results = operator(*args, **kwargs)
+    return Ran(0, tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(results) if _is(leaf)))
 
 
 def _is(leaf: Any) -> bool:

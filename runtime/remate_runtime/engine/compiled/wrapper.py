@@ -15,10 +15,12 @@ import torch
 
 from ...format.tensor_type import TensorType
 from ...operator_calls.overloads import empty, laid_out
+from ...operators import DEVICES
 from .inductor import Compiled, DoesNotCompileError, named
 
 _NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
 _KERNELS = ("cpp_fused", "triton_", "assert_")  # prefixes of the names of kernels and of size checks
+_CHECK = "assert_size_stride"
 
 
 class WrapperMemory(NamedTuple):
@@ -79,7 +81,7 @@ def held(
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-    storages = _LiveStorages()
+    storages = _LiveStorages(device)
 
     class AllocationWatch(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,17 +115,24 @@ def held(
         storages.note([tensor for at, tensor in enumerate(given) if at in owned])
         taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
         with AllocationWatch():
-            results = list(_without_kernels(function, device)(given))
+            results = list(without_kernels(function, device)(given))
     shared: list[int] = []
     for at in sorted(range(len(results)), key=lambda at: -results[at].nbytes):
         key, storage = _key(results[at]), results[at].untyped_storage()
         if storage.nbytes() and (key in taken or storage.nbytes() > results[at].nbytes):
             shared.append(at)
         taken.add(key)
-    sizes = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
-    copies = sum(results[at].nbytes for at in shared)
+    bytes_of = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
+    sizes = [allocated(nbytes, device) for nbytes in bytes_of]
+    copies = sum(sizes[at] for at in shared)
     types = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
     return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), types)
+
+
+def allocated(nbytes: int, device: torch.device) -> int:
+    """Return the bytes that the allocator of a device assigns to a storage."""
+    unit = DEVICES[device.type].allocation
+    return -(-nbytes // unit) * unit
 
 
 def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
@@ -140,7 +149,8 @@ def _type(tensor: torch.Tensor, kind: TensorType) -> TensorType:
 class _LiveStorages:
     """Counts the bytes of recorded storages that still exist."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self.peak = 0
         self.others: set[int] = set()  # storages that the function does not own
         self._known: dict[int, tuple[Any, int]] = {}
@@ -157,7 +167,7 @@ class _LiveStorages:
             reference = StorageWeakRef(storage)
             known = self._known.get(reference.cdata)
             if reference.cdata not in self.others and (known is None or known[0].expired()):
-                self._known[reference.cdata] = reference, storage.nbytes()
+                self._known[reference.cdata] = reference, allocated(storage.nbytes(), self._device)
         self.peak = max(self.peak, self.level() + workspace)
 
 
@@ -173,8 +183,14 @@ def _tensors(given: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _without_kernels(function: Any, device: torch.device) -> Compiled:
-    """Return Inductor's wrapper with kernels that do nothing."""
+def without_kernels(function: Any, device: torch.device, checks: bool = False) -> Compiled:
+    """Return Inductor's wrapper with kernels that do nothing.
+
+    Args:
+        function: The function.
+        device: The device of its tensors.
+        checks: Whether it checks shapes and strides, as Inductor's code does.
+    """
     runner = getattr(function, "compiled_fn_runner", None)
     if runner is None:  # a graph without operations has no wrapper
         return function
@@ -182,7 +198,7 @@ def _without_kernels(function: Any, device: torch.device) -> Compiled:
     names = dict(call.__globals__)
     nothing = lambda *given, **named: None  # noqa: E731
     for name in names:
-        if name.startswith(_KERNELS):
+        if name.startswith(_KERNELS) and not (checks and name == _CHECK):
             names[name] = SimpleNamespace(run=nothing) if name.startswith("triton_") else nothing
     names["empty_strided_cpu"] = partial(_empty_strided, torch.device("cpu"))
     names["empty_strided_cuda"] = partial(_empty_strided, device)
