@@ -10,6 +10,7 @@ from __future__ import annotations
 from math import prod
 
 from .independent_pages import ACCOUNTS, Lanes, leaving, paged_parameters, resident, trips
+from .independent_shards import Delivered, Shards
 from .independent_step import TABLES, Json, Name, Op, Step
 
 
@@ -175,6 +176,10 @@ class Simulation:
         self.resident, self.away = resident(sizes, self.trips), paged_parameters(sizes, self.trips)
         self.handed = {value for moves in out.values() for value, *_ in moves if value not in self.step.parameters}
         self.least: list[dict[str, int]] = []  # by event, the same where delivered gradients are gone
+        self.bare: list[int] = []  # by event, bytes of the device without gradients that it or an earlier one delivers
+        self.lasting: list[int] = []  # the same of what was there before the event
+        self.before: set[int] = set()
+        self.delivered: list[Delivered] = []
         self.gone: dict[int, int] = {}  # storage of a gradient -> the event that delivers it
         for at, index in enumerate(self.order):
             if index is None:
@@ -193,6 +198,9 @@ class Simulation:
             if freed:
                 self.events.append({"free": freed})
                 self.held.append({})
+                self.least.append({})
+                self.bare.append(0)
+                self.lasting.append(0)
             late = self.step.parameters if self.assumed == "consumed" else ()
             self._leave([page for page in out.get(at, []) if page[0] not in late])
             self._deliver(deliveries.get(at, []))
@@ -214,11 +222,15 @@ class Simulation:
                 if self.step.gradients[source] in self.handed:
                     continue
                 if computed and all(s in self.step.parameters for s in sharing):
-                    self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
+                    store = self.slots[self.step.gradients[source]]
+                    if store not in self.gone:
+                        self.delivered.append(Delivered(source, self.stores[store][1], len(self.events)))
+                    self.gone[store] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
                     self._copy(self.step.gradients[source])
                     if source in self.step.parameters:
                         self.gone[self.count] = len(self.events)
+                        self.delivered.append(Delivered(source, self.stores[self.count][1], len(self.events)))
             self._emit({"deliver": sources})
 
     def _copy(self, value: str) -> None:
@@ -370,15 +382,34 @@ class Simulation:
         less = {memory: nbytes - gone[memory] for memory, nbytes in held.items()}
         self.held.append(held)
         self.least.append(less)
+        ours = {store: b for store, (_, b, m) in self.stores.items() if m == "device"}
+        passed = sum(b for store, b in ours.items() if self.gone.get(store, len(self.events) + 1) <= len(self.events))
+        self.bare.append(held["device"] - passed)
+        new = sum(b for store, b in ours.items() if store not in self.before and store not in self.gone)
+        self.lasting.append(self.bare[-1] - new - (extra or {}).get("device", 0))
+        self.before = set(self.stores)
         said = held if self.assumed == "retained" else less
         self.events.append(
             {**event, **{memory: nbytes for memory, nbytes in said.items() if nbytes or memory == "device"}}
         )
 
 
+def _shard(step: Simulation) -> None:
+    shards = Shards(step.step, step.root)
+    for kind, accounts in (("retained", step.held), ("consumed", step.least)):
+        bytes_at = shards.device(step.events, step.bare, step.lasting, step.delivered, kind)
+        for at, nbytes in enumerate(bytes_at):
+            if "free" not in step.events[at]:
+                accounts[at]["device"] = nbytes
+                if (kind == "retained") == (step.assumed == "retained"):
+                    step.events[at]["device"] = nbytes
+
+
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
     step = Simulation(Step(file), file["solve"].get("gradients", "retained"))
+    if "sharded" in step.step.model:
+        _shard(step)
     kept, summed = step.beside()
 
     def peak(kind: str, memory: str) -> int:

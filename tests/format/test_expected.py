@@ -18,7 +18,14 @@ from tests.schedule_tools.hand_edits import by_hand
 from tests.schedule_tools.test_random_edits import scheduled
 from tools.expected import CORPUS, expected, expected_of, text
 
-from . import independent_pages, independent_rows, independent_simulator, independent_split, independent_step
+from . import (
+    independent_pages,
+    independent_rows,
+    independent_shards,
+    independent_simulator,
+    independent_split,
+    independent_step,
+)
 
 ROOT = Path(__file__).parents[2]
 VALID = sorted((CORPUS / "valid").glob("*.json"))
@@ -29,7 +36,14 @@ LARGER = [
 ]
 
 
-MODULES = [independent_simulator, independent_step, independent_pages, independent_rows, independent_split]
+MODULES = [
+    independent_simulator,
+    independent_step,
+    independent_pages,
+    independent_rows,
+    independent_shards,
+    independent_split,
+]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -43,6 +57,7 @@ def test_the_second_simulator_is_independent(module: ModuleType) -> None:
         "independent_step",
         "independent_pages",
         "independent_rows",
+        "independent_shards",
         "independent_split",
     }
 
