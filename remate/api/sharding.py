@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 from torch import nn
 
-from remate_runtime.format import Model, Sharded, fold_paths
+from remate_runtime.format import Model, Sharded, fold_paths, unfold_paths
 
 from ..capture.parts import matched
 from ..errors import CaptureError
@@ -49,3 +51,9 @@ def with_sharding(planned: Model, model: nn.Module, options: PlanOptions) -> Mod
     patterns = [options.fsdp] if isinstance(options.fsdp, str) else options.fsdp
     modules = fold_paths([*matched(model, patterns)])
     return replace(planned, sharded=Sharded(modules=modules, shards=options.shards, kept=("",)))
+
+
+def sharding_again(planned: Model) -> dict[str, Any]:
+    """Return the options that lead to the sharding of a model section."""
+    sharded = planned.sharded
+    return {} if sharded is None else {"fsdp": tuple(unfold_paths(sharded.modules)), "shards": sharded.shards}

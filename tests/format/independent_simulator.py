@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from math import prod
 
+from .independent_deliveries import deliveries_of
 from .independent_pages import ACCOUNTS, Lanes, leaving, paged_parameters, resident, trips
 from .independent_shards import Delivered, Shards
 from .independent_step import TABLES, Json, Name, Op, Step
@@ -118,42 +119,6 @@ class Simulation:
                 live -= writes
             live |= reads
 
-    # When gradients go to their owners
-
-    def _deliveries(self) -> dict[int, list[str]]:
-        backward_start = self.order.index(None)
-        last: dict[str, int] = {}
-        for at, index in enumerate(self.order):
-            if isinstance(index, int) and at > backward_start:
-                op = self.step.ops[index]
-                last.update((self.root(value), at) for value in (*op.reads, *op.writes))
-        first: dict[str, int] = {}  # the same in the step without recomputation, by operation
-        for index, op in enumerate(self.step.ops):
-            if index >= self.step.backward_start and not op.view:
-                first.update((self.root(value), index) for value in (*op.reads, *op.writes))
-        ends: dict[str, int] = {}
-        for source, gradient in zip(self.of, self.gradients, strict=True):
-            owner = self.root(gradient)
-            ends[owner] = max(ends.get(owner, -1), first.get(owner, -1), first.get(self.root(source), -1))
-        groups: list[list[str]] = [[]]
-        owners: set[str] = set()
-        for end in sorted(set(ends.values())):
-            for source, gradient in zip(self.of, self.gradients, strict=True):
-                if ends[self.root(gradient)] == end:
-                    groups[-1].append(source)
-                    owners.add(self.root(gradient))
-            if sum(self._nbytes(owner) for owner in owners) >= 1 << 20:
-                groups.append([])
-                owners = set()
-        groups = [group for group in groups if group]
-        by_position: dict[int, list[str]] = {}
-        for number, group in enumerate(groups):
-            touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
-            behind = max(last.get(value, backward_start) for value in touched)
-            at = behind if number + 1 < len(groups) else len(self.order) - 1
-            by_position.setdefault(at, []).extend(group)
-        return by_position
-
     # Storages
 
     def _storages(self) -> None:
@@ -170,7 +135,7 @@ class Simulation:
         }
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
-        deliveries = self._deliveries()
+        deliveries = deliveries_of(self)
         out = leaving(self.step, self.order, self.root, self.trips, deliveries, self.assumed == "consumed")
         sizes = {name: self._nbytes(name) for name in self.step.parameters if not self._on_host(name)}
         self.resident, self.away = resident(sizes, self.trips), paged_parameters(sizes, self.trips)

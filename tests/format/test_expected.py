@@ -19,6 +19,7 @@ from tests.schedule_tools.test_random_edits import scheduled
 from tools.expected import CORPUS, expected, expected_of, text
 
 from . import (
+    independent_deliveries,
     independent_pages,
     independent_rows,
     independent_shards,
@@ -37,6 +38,7 @@ LARGER = [
 
 
 MODULES = [
+    independent_deliveries,
     independent_simulator,
     independent_step,
     independent_pages,
@@ -56,6 +58,7 @@ def test_the_second_simulator_is_independent(module: ModuleType) -> None:
         "__future__",
         "independent_step",
         "independent_pages",
+        "independent_deliveries",
         "independent_rows",
         "independent_shards",
         "independent_split",
