@@ -44,7 +44,9 @@ class Tower(nn.Module):
 
 def planned(budget: Any, **options: Any) -> Schedule:
     given: dict[str, Any] = {"fsdp": "layers.*", "shards": 2, **options}
-    return remate.plan(Tower(), (X,), budget=budget, cost="cpu", effort="quick", progress=None, **given)
+    schedule = remate.plan(Tower(), (X,), budget=budget, cost="cpu", effort="quick", progress=None, **given)
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 @pytest.fixture(scope="module")
