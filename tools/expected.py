@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from remate.strategy.bound.floor import proven_floor
-from remate.strategy.problem import Problem
+from remate.strategy import StepInstance
 from remate_runtime.flat_step import expand
 from remate_runtime.format import GRADIENTS, Schedule, load
 from remate_runtime.link import (
@@ -56,7 +55,7 @@ def expected_of(schedule: Schedule, *, floor: bool = True) -> dict[str, Any]:
         "peaks": {kind: simulate(linked, kind).peak for kind in GRADIENTS},
         **({"paged": timeline.paged, "stall": timeline.stall} if timeline.paged else {}),
         "time": timeline.time,
-        **({"floor": proven_floor(Problem(expanded.graph))} if floor else {}),
+        **({"floor": StepInstance(expanded.graph).floor} if floor else {}),
         "events": [
             {
                 **event,

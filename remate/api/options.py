@@ -45,6 +45,8 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     power: str = ""
     limit: float | None = None
     device: str | None = None
+    fsdp: str | Sequence[str] | None = None
+    shards: int | None = None
 
     @property
     def live_paths(self) -> tuple[str, ...]:
@@ -84,6 +86,8 @@ class PlanKeywords(SearchKeywords, total=False):
     power: str
     limit: float | None
     device: str | None
+    fsdp: str | Sequence[str] | None
+    shards: int | None
 
 
 def takes(keywords: type, **defaults: Any) -> Callable[[_F], _F]:

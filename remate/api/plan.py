@@ -33,6 +33,7 @@ from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .progress import Progress, aloud, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_pages_and_splits, settings_of
+from .sharding import check_sharding, with_sharding
 from .writing import schedule_of
 
 if TYPE_CHECKING:
@@ -139,6 +140,9 @@ def plan(
         limit: With strategy `"poet"`: most of the other figure (time or energy), as a multiple of the baseline's.
         device: A GPU that this machine need not have, `"cuda:h100"`. The step is the one that CUDA runs there, for a
             model on the CPU or the meta device. An ambient autocast of the CPU counts as CUDA's. Needs a C++ compiler.
+        fsdp: Paths of the modules that `fully_shard` (FSDP2) will shard, for example `"layers.*"`. It will shard the
+            model, too. The budget is that of one rank: it counts gathered parameters and buffers of communication.
+        shards: With `fsdp`: number of ranks that each parameter is divided over.
 
     Returns:
         The schedule. If `at` names parts with several different steps: a collection with `save(folder)`.
@@ -171,6 +175,7 @@ def _planned(
     check_budget(budget, options.slowdown)
     gpu = gpu_elsewhere(options.device)
     cost, at = cost_for(gpu, cost), options.at
+    check_sharding(options, cost)
     fixed = at, options.disk_budget, options.host_budget, options.split  # these need a budget
     default = budget is None and options.slowdown is None and (cost == COMPILED or any(x is not None for x in fixed))
     if default:
@@ -265,8 +270,9 @@ def prepare(
     def priced(graph: Graph) -> Graph:
         return costed(graph, cost, options.profile, progress, cached=options.cache, again=options.measure_again)
 
-    traced = replace(traced, digest=call.noted(traced.digest))
-    graph = replace(priced(traced.graph), delivered=assumed(options.gradients))
+    section = with_sharding(traced.model, called(model).model, options)
+    traced = replace(traced, digest=call.noted(traced.digest), model=section)
+    graph = replace(priced(traced.graph), delivered=assumed(options.gradients), sharded=section.sharded)
     say("finding repeated blocks")
     with gc_paused():
         step = replace(partition(replace(traced, graph=graph)), price=priced)

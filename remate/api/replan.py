@@ -23,6 +23,7 @@ from .elsewhere import gpu_of_file
 from .options import PlanOptions
 from .plan import DEFAULTS, Progress, plan_step, prepare
 from .settings import checked
+from .sharding import sharding_again
 
 
 def prepare_again(
@@ -61,6 +62,7 @@ def prepare_again(
         differentiate=requested.differentiate or None,
         gradients=schedule.solve.gradients,
         live=requested.live,
+        **sharding_again(schedule.model),
     )
     if schedule.model.at:
         from .parts import prepare_part_again

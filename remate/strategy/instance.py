@@ -15,6 +15,7 @@ from ..partition.hierarchy import BlockSpan
 from .base import BASELINE, Candidate
 from .bound.floor import floor_and_holder, least_need, proven_floor
 from .problem import Problem
+from .sharded import foreseen, guaranteed
 
 FORBIDDEN = 1 << 62  # bytes
 View = TypeVar("View")
@@ -25,7 +26,8 @@ class StepInstance:
     """One step.
 
     Attributes:
-        graph: The step, with costs.
+        judge: The step that plans are judged on, with costs.
+        graph: The step for strategies. It differs if FSDP2 shards the parameters: their memory counts as workspace.
         blocks: Its hierarchy, if it has any: outermost blocks in forward order.
         once: Forward operations that may not run again.
         orderable: Whether first executions may take place in any order that the reads allow.
@@ -41,14 +43,21 @@ class StepInstance:
         orderable: bool = False,
         end: int | None = None,
     ) -> None:
-        self.graph, self.blocks, self.once, self.orderable = graph, tuple(blocks), frozenset(once), orderable
-        self.end = end
+        self.judge, self.graph = graph, foreseen(graph)
+        self.blocks, self.once, self.orderable, self.end = tuple(blocks), frozenset(once), orderable, end
         self.kept: dict[tuple[Any, ...], Any] = {}
 
     @cached_property
     def problem(self) -> Problem:
         """Return the step at the level of storages."""
         return Problem(self.graph, self.once, self.end)
+
+    @cached_property
+    def provable(self) -> StepInstance:
+        """Return this step for bounds: with the memory of sharded parameters that every schedule uses."""
+        if self.judge.sharded is None:
+            return self
+        return StepInstance(guaranteed(self.judge), self.blocks, self.once, self.orderable, self.end)
 
     @cached_property
     def leaves(self) -> tuple[BlockSpan, ...]:
@@ -63,25 +72,25 @@ class StepInstance:
     @cached_property
     def floor(self) -> int:
         """Return bytes that the peak of every schedule reaches at least."""
-        return proven_floor(self.problem)
+        return proven_floor(self.provable.problem)
 
     @cached_property
     def floor_holder(self) -> str:
         """Return the operation that needs the floor, as text; "" if there is none."""
-        at = floor_and_holder(self.problem)[1]
-        return "" if at < 0 else f"{self.graph.operations[at].id} ({self.graph.operations[at].op})"
+        at = floor_and_holder(self.provable.problem)[1]
+        return "" if at < 0 else f"{self.judge.operations[at].id} ({self.judge.operations[at].op})"
 
     @cached_property
     def floor_of_delivered(self) -> int | None:
         """Return the floor if gradients were freed at their delivery; None if they already are."""
-        if self.graph.delivered != "retained":
+        if self.judge.delivered != "retained" or self.judge.sharded is not None:
             return None
         return proven_floor(Problem(replace(self.graph, delivered="accumulated"), self.once))
 
     @cached_property
     def least_need(self) -> int:
         """Return bytes that some operation needs alone, so the peak of every schedule in any order reaches them."""
-        return least_need(self.problem)
+        return least_need(self.provable.problem)
 
     def ordered(self, order: tuple[int, ...]) -> StepInstance:
         """Return this step with its operations in another order, as one forward without a hierarchy."""
@@ -97,7 +106,7 @@ class StepInstance:
         misplaced = self.end is not None and self.end != len(self.graph.operations) - 1
         if misplaced or (self.once and any(recompute.op in self.once for recompute in recomputes)):
             return Candidate(tuple(recomputes), FORBIDDEN, self.baseline.time, strategy, solver)
-        timeline = simulate(link(self.graph, recomputes))
+        timeline = simulate(link(self.judge, recomputes))
         return Candidate(tuple(recomputes), timeline.peak, timeline.time, strategy, solver)
 
     def view(

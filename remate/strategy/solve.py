@@ -235,7 +235,7 @@ class _Search:
                     self._run(tried, request)
             else:
                 with self.deadline.limited(min(self._work(), PROVING * self._allowed(gap=1.0))):
-                    self._prove(tried.prove(self.instance, request, self.context))
+                    self._prove(tried.prove(self.instance.provable, request, self.context))
 
     def _work(self) -> float:
         """Return the visits of one strategy or bound."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from math import prod
 
+from .independent_deliveries import deliveries_of
 from .independent_pages import ACCOUNTS, Lanes, leaving, paged_parameters, resident, trips
+from .independent_shards import Delivered, Shards
 from .independent_step import TABLES, Json, Name, Op, Step
 
 
@@ -117,42 +119,6 @@ class Simulation:
                 live -= writes
             live |= reads
 
-    # When gradients go to their owners
-
-    def _deliveries(self) -> dict[int, list[str]]:
-        backward_start = self.order.index(None)
-        last: dict[str, int] = {}
-        for at, index in enumerate(self.order):
-            if isinstance(index, int) and at > backward_start:
-                op = self.step.ops[index]
-                last.update((self.root(value), at) for value in (*op.reads, *op.writes))
-        first: dict[str, int] = {}  # the same in the step without recomputation, by operation
-        for index, op in enumerate(self.step.ops):
-            if index >= self.step.backward_start and not op.view:
-                first.update((self.root(value), index) for value in (*op.reads, *op.writes))
-        ends: dict[str, int] = {}
-        for source, gradient in zip(self.of, self.gradients, strict=True):
-            owner = self.root(gradient)
-            ends[owner] = max(ends.get(owner, -1), first.get(owner, -1), first.get(self.root(source), -1))
-        groups: list[list[str]] = [[]]
-        owners: set[str] = set()
-        for end in sorted(set(ends.values())):
-            for source, gradient in zip(self.of, self.gradients, strict=True):
-                if ends[self.root(gradient)] == end:
-                    groups[-1].append(source)
-                    owners.add(self.root(gradient))
-            if sum(self._nbytes(owner) for owner in owners) >= 1 << 20:
-                groups.append([])
-                owners = set()
-        groups = [group for group in groups if group]
-        by_position: dict[int, list[str]] = {}
-        for number, group in enumerate(groups):
-            touched = [self.root(value) for source in group for value in (source, self.step.gradients[source])]
-            behind = max(last.get(value, backward_start) for value in touched)
-            at = behind if number + 1 < len(groups) else len(self.order) - 1
-            by_position.setdefault(at, []).extend(group)
-        return by_position
-
     # Storages
 
     def _storages(self) -> None:
@@ -169,12 +135,16 @@ class Simulation:
         }
         last = {i: k for k, i in enumerate(self.order) if i is not None}
         ran: set[int] = set()
-        deliveries = self._deliveries()
+        deliveries = deliveries_of(self)
         out = leaving(self.step, self.order, self.root, self.trips, deliveries, self.assumed == "consumed")
         sizes = {name: self._nbytes(name) for name in self.step.parameters if not self._on_host(name)}
         self.resident, self.away = resident(sizes, self.trips), paged_parameters(sizes, self.trips)
         self.handed = {value for moves in out.values() for value, *_ in moves if value not in self.step.parameters}
         self.least: list[dict[str, int]] = []  # by event, the same where delivered gradients are gone
+        self.bare: list[int] = []  # by event, bytes of the device without gradients that it or an earlier one delivers
+        self.lasting: list[int] = []  # the same of what was there before the event
+        self.before: set[int] = set()
+        self.delivered: list[Delivered] = []
         self.gone: dict[int, int] = {}  # storage of a gradient -> the event that delivers it
         for at, index in enumerate(self.order):
             if index is None:
@@ -193,6 +163,9 @@ class Simulation:
             if freed:
                 self.events.append({"free": freed})
                 self.held.append({})
+                self.least.append({})
+                self.bare.append(0)
+                self.lasting.append(0)
             late = self.step.parameters if self.assumed == "consumed" else ()
             self._leave([page for page in out.get(at, []) if page[0] not in late])
             self._deliver(deliveries.get(at, []))
@@ -214,11 +187,15 @@ class Simulation:
                 if self.step.gradients[source] in self.handed:
                     continue
                 if computed and all(s in self.step.parameters for s in sharing):
-                    self.gone[self.slots[self.step.gradients[source]]] = len(self.events)
+                    store = self.slots[self.step.gradients[source]]
+                    if store not in self.gone:
+                        self.delivered.append(Delivered(source, self.stores[store][1], len(self.events)))
+                    self.gone[store] = len(self.events)
                 if self.maker.get(owner) is None or sharing[0] != source:
                     self._copy(self.step.gradients[source])
                     if source in self.step.parameters:
                         self.gone[self.count] = len(self.events)
+                        self.delivered.append(Delivered(source, self.stores[self.count][1], len(self.events)))
             self._emit({"deliver": sources})
 
     def _copy(self, value: str) -> None:
@@ -370,15 +347,34 @@ class Simulation:
         less = {memory: nbytes - gone[memory] for memory, nbytes in held.items()}
         self.held.append(held)
         self.least.append(less)
+        ours = {store: b for store, (_, b, m) in self.stores.items() if m == "device"}
+        passed = sum(b for store, b in ours.items() if self.gone.get(store, len(self.events) + 1) <= len(self.events))
+        self.bare.append(held["device"] - passed)
+        new = sum(b for store, b in ours.items() if store not in self.before and store not in self.gone)
+        self.lasting.append(self.bare[-1] - new - (extra or {}).get("device", 0))
+        self.before = set(self.stores)
         said = held if self.assumed == "retained" else less
         self.events.append(
             {**event, **{memory: nbytes for memory, nbytes in said.items() if nbytes or memory == "device"}}
         )
 
 
+def _shard(step: Simulation) -> None:
+    shards = Shards(step.step, step.root)
+    for kind, accounts in (("retained", step.held), ("consumed", step.least)):
+        bytes_at = shards.device(step.events, step.bare, step.lasting, step.delivered, kind)
+        for at, nbytes in enumerate(bytes_at):
+            if "free" not in step.events[at]:
+                accounts[at]["device"] = nbytes
+                if (kind == "retained") == (step.assumed == "retained"):
+                    step.events[at]["device"] = nbytes
+
+
 def simulate(file: Json) -> Json:
     """Events, peak of each memory in bytes, and time in ns of a valid file."""
     step = Simulation(Step(file), file["solve"].get("gradients", "retained"))
+    if "sharded" in step.step.model:
+        _shard(step)
     kept, summed = step.beside()
 
     def peak(kind: str, memory: str) -> int:

@@ -18,7 +18,15 @@ from tests.schedule_tools.hand_edits import by_hand
 from tests.schedule_tools.test_random_edits import scheduled
 from tools.expected import CORPUS, expected, expected_of, text
 
-from . import independent_pages, independent_rows, independent_simulator, independent_split, independent_step
+from . import (
+    independent_deliveries,
+    independent_pages,
+    independent_rows,
+    independent_shards,
+    independent_simulator,
+    independent_split,
+    independent_step,
+)
 
 ROOT = Path(__file__).parents[2]
 VALID = sorted((CORPUS / "valid").glob("*.json"))
@@ -29,7 +37,15 @@ LARGER = [
 ]
 
 
-MODULES = [independent_simulator, independent_step, independent_pages, independent_rows, independent_split]
+MODULES = [
+    independent_deliveries,
+    independent_simulator,
+    independent_step,
+    independent_pages,
+    independent_rows,
+    independent_shards,
+    independent_split,
+]
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -42,7 +58,9 @@ def test_the_second_simulator_is_independent(module: ModuleType) -> None:
         "__future__",
         "independent_step",
         "independent_pages",
+        "independent_deliveries",
         "independent_rows",
+        "independent_shards",
         "independent_split",
     }
 

@@ -4,6 +4,7 @@ works."""
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -17,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 import remate
 from remate.errors import CaptureError
-from remate_runtime import BindError, apply
+from remate.step_measurement.allocator import peak_bytes
+from remate_runtime import BindError, EngineError, apply
 
 from .small import data, seeded
 from .stepping import everything, just_in_time, schedule_of
@@ -269,6 +271,64 @@ def _freed(rank: int) -> None:
     assert [path for does, path in seen if does == "_to_sharded"][-2:] == ["blocks.1", "blocks.0"]
 
 
+class Deep(nn.Module):
+    """Blocks of 0.4 MiB, so that gradients are delivered, and reduced, during backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [nn.Sequential(nn.Linear(128, 400), nn.GELU(), nn.Linear(400, 128)) for _ in range(4)]
+        self.blocks, self.head = nn.Sequential(*layers), nn.Linear(128, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(x)).square().mean()
+
+
+def _planned(rank: int, world: int) -> None:
+    """The peak of a rank is the one of the plan. gloo may free a buffer of a group late, on a thread of its own."""
+    x, buffer = data(300, 128), 4 * (2 * 128 * 400 + 528) + 64
+    for budget in ("100%", "88%"):
+        schedule = remate.plan(
+            seeded(Deep()),
+            (x,),
+            budget=budget,
+            cost="cpu",
+            fsdp="blocks.*",
+            shards=world,
+            effort="quick",
+            progress=None,
+        )
+        model, wanted = seeded(Deep()), fully_sharded(seeded(Deep()), True)
+        with warnings.catch_warnings(action="error"):
+            model = fully_sharded(apply(model, schedule), True)
+            model(x).backward()
+        wanted(x).backward()
+        for planned, parameter in zip(model.parameters(), wanted.parameters(), strict=True):
+            assert torch.equal(planned.grad.to_local(), parameter.grad.to_local())
+        model.zero_grad()
+        found = peak_bytes(lambda model=model: model(x).backward())
+        assert 0 <= found - schedule.peak_bytes <= buffer, (budget, found, schedule.peak_bytes)
+        assert schedule.peak_bytes < schedule.baseline_peak_bytes or budget == "100%"
+
+
+def _planned_otherwise(rank: int, world: int) -> None:
+    """A model that is sharded otherwise than its file says is right, and says that the budget may not hold."""
+    x = data(300, 128)
+    schedule = remate.plan(seeded(Deep()), (x,), budget="100%", cost="cpu", fsdp="blocks.*", shards=9, progress=None)
+    for shard, said in (
+        (lambda m: m, "fully_shard was not called on the parts of this model"),
+        (lambda m: fully_sharded(m, True), rf"blocks.\[0-3\] over {world} ranks \(kept after forward: the model\)"),
+        (
+            lambda m: fully_sharded(m, True, reshard_after_forward=False),
+            r"kept after forward: the model, blocks.\[0-3\]\)",
+        ),
+    ):
+        model = shard(apply(seeded(Deep()), schedule))
+        with pytest.warns(UserWarning, match=said):
+            model(x).backward()
+    with pytest.raises(EngineError, match="communicates with other ranks"):
+        apply(seeded(Deep()), schedule, engine="compiled")
+
+
 def _resumed(rank: int, folder: str) -> None:
     """Block files: accumulation without communication, a checkpoint of DCP, and on from there by other processes."""
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -310,6 +370,9 @@ def _rank(rank: int, world: int, folder: str) -> None:
         _equal(rank)
         _gathered(rank)
         _freed(rank)
+        _planned_otherwise(rank, world)
+        if world > 1:
+            _planned(rank, world)
         _resumed(rank, folder)
         _refusals(rank)
         _other_torch(rank)

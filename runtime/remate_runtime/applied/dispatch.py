@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..bind.fsdp2 import Fsdp2
+from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model, Schedule
@@ -168,6 +168,7 @@ class Dispatch:
         """
         parts = sharded_parts(self._submodules)
         if not parts:
+            self._compare_sharding(None)
             return
         if len(self.steps) > 1 or self.otherwise != "error" or any(step.schedule.model.dims for step in self.steps):
             raise BindError(
@@ -183,6 +184,17 @@ class Dispatch:
             self._sharded = sharded
             for step in self.steps:
                 step.gather(sharded)
+            self._compare_sharding(sharded)
+
+    def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
+        """Warn, once, if the model is sharded otherwise than the budget assumes."""
+        planned = self.steps[0].schedule.model.sharded
+        if planned is None or "sharding" in self._warned:
+            return
+        self._warned.add("sharding")
+        if fault := sharding_fault(planned, sharded):
+            text = f"{fault}: gradients are right, and the budget may not hold; plan again, with this fsdp= and shards="
+            warnings.warn(text, UserWarning, stacklevel=frames_to_caller())
 
     def _other_mode(self, args: Any, kwargs: Any) -> Any:
         model = self.model

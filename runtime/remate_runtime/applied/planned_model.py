@@ -161,7 +161,8 @@ def _applied_to_parts(
 
 def _refuse_engine(given: Sequence[Read], engine: str, cuda_graphs: bool) -> None:
     """Raise EngineError for an engine that cannot run collectives."""
-    if (engine != "eager" or cuda_graphs) and any(entry.schedule.model.ranks for entry in given):
+    models = [entry.schedule.model for entry in given]
+    if (engine != "eager" or cuda_graphs) and any(model.ranks or model.sharded for model in models):
         what = "cuda_graphs=True" if cuda_graphs else f"engine {engine!r}"
         raise EngineError(
             f"the step communicates with other ranks, which {what} does not support\n  use engine='eager'"

@@ -16,6 +16,8 @@ import torch
 from torch import nn
 
 from ..errors import BindError
+from ..format.distributed import Sharded
+from ..format.module_paths import fold_paths, unfold_paths
 from ..torch_private.execution import NO_TASK, graph_task
 
 # Private attributes of torch's objects, and methods with their numbers of arguments.
@@ -26,7 +28,10 @@ _OF_STATE: _Names = {
     **dict.fromkeys(("_fsdp_param_groups", "_is_root", "_modules", "_mp_policy", "_state_ctx", "_training_state")),
 }
 _OF_CONTEXT: _Names = {"iter_forward_root": None}
-_OF_GROUP: _Names = {"unshard": 0, "wait_for_unshard": 0, "reshard": 0, "post_backward": 0, "fsdp_params": None}
+_OF_GROUP: _Names = {
+    **{"unshard": 0, "wait_for_unshard": 0, "reshard": 0, "post_backward": 0},
+    **dict.fromkeys(("fsdp_params", "mesh_info", "_reshard_after_forward")),
+}
 _OF_PARAMETER: _Names = {"_module_info": None, "sharded_param": None}
 _OF_GATHERED: _Names = {"_unsharded_param": None}
 _OF_PLACE: _Names = {"module": None, "param_name": None, "shared_modules": None, "shared_param_names": None}
@@ -54,7 +59,7 @@ class Fsdp2:
         self._states: list[Any] = list(states.values())
         for state in self._states:
             _check(state)
-        names: dict[int, list[str]] = {}  # paths by module
+        self._names = names = dict[int, list[str]]()  # paths by module
         for path, module in model.named_modules(remove_duplicate=False):
             names.setdefault(id(module), []).append(path)
         self._parameters: dict[str, tuple[int, Any]] = {}  # group and FSDPParam of each parameter, by name
@@ -105,6 +110,18 @@ class Fsdp2:
                 for parameter in group.fsdp_params:
                     parameter._unsharded_param.requires_grad_(parameter.sharded_param.requires_grad)
 
+    def sharded(self) -> Sharded:
+        """Return how the model is sharded, as a file would say it, of a model that is being called."""
+        modules, kept, shards = list[str](), list[str](), 1
+        root = self._states[0]._state_ctx.iter_forward_root
+        for state in (root, *self._states):
+            paths = [""] if state is root else [self._names[id(module)][0] for module in state._modules]
+            modules += [] if state is root else paths
+            for group in state._fsdp_param_groups:
+                kept += [] if group._reshard_after_forward else paths
+                shards = max(shards, getattr(group.mesh_info, "shard_mesh_size", 1))
+        return Sharded(modules=fold_paths(modules), shards=shards, kept=fold_paths(kept))
+
     def act(self, does: str, group: int) -> None:
         """Perform the action of a border (`link.borders.Border`)."""
         state = self._states[group]
@@ -118,6 +135,23 @@ class Fsdp2:
             case "reduce":
                 for group_of_parameters in reversed(state._fsdp_param_groups):
                     group_of_parameters.post_backward()
+
+
+def sharding_fault(planned: Sharded, fsdp2: Fsdp2 | None) -> str:
+    """Return how a model is sharded otherwise than its file says; "" if it is not. fsdp2: None if it is not sharded."""
+    if fsdp2 is None:
+        return f"the file counts memory for {_text(planned)}, and fully_shard was not called on the parts of this model"
+    live = fsdp2.sharded()
+    same = live.shards == planned.shards and all(
+        {*unfold_paths(getattr(live, field))} == {*unfold_paths(getattr(planned, field))}
+        for field in ("modules", "kept")
+    )
+    return "" if same else f"the file counts memory for {_text(planned)}, and the model has {_text(live)}"
+
+
+def _text(sharded: Sharded) -> str:
+    kept = ", ".join(path or "the model" for path in sharded.kept) or "none"
+    return f"{', '.join(sharded.modules)} over {sharded.shards} ranks (kept after forward: {kept})"
 
 
 def _check(state: Any) -> None:

@@ -100,7 +100,8 @@ class _Expansion:
         self.causes.report()
         made = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
         model, assumed, lanes = self.schedule.model, self.schedule.solve.gradients, {**LANES, **self.schedule.lanes}
-        graph = Graph(*made, model.device, assumed, model.modules * model.calls, model.modules, lanes)
+        parts = model.modules * model.calls, model.modules
+        graph = Graph(*made, model.device, assumed, *parts, lanes, sharded=model.sharded)
         step = SplitPlan(graph, tuple(self.where), tuple(self.places))
         if splits := stated_splits(self.schedule, self.places):
             step = split_by_plan(step, splits, self.schedule.costs)
@@ -206,11 +207,8 @@ class _Expansion:
             if name not in known and name not in block.live:
                 meant = close_names(name, sorted(unbound) or known, 1)
                 unbound -= set(meant)  # one cause: the name is misspelt
-                hint = (
-                    f"did you mean {meant[0]}?"
-                    if meant
-                    else f"inputs of the block: {', '.join([*known][:8]) or 'none'}"
-                )
+                inputs = ", ".join([*known][:8]) or "none"
+                hint = f"did you mean {meant[0]}?" if meant else f"inputs of the block: {inputs}"
                 message = f"block {place.block_name!r} has no input {name[:120]!r}"
                 self.causes.add(ScheduleError("R034", message, hint=hint), f"{where}/with/{escape(name)}")
         for name, text in known.items():

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from ..format.distributed import Sharded
 from ..format.number_text import computed, parse_number
 from ..format.schedule import LANES, Lane
 from ..format.tensor_type import TensorType
@@ -96,6 +97,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
         modules: Modules that make these calls, each with separate parameters.
         lanes: Paging speed of each memory.
         tangents_held: Whether the caller of backward keeps all gradients of outputs, as pipelines do in their buffers.
+        sharded: How FSDP2 divides the parameters over ranks.
     """
 
     values: tuple[Value, ...]
@@ -111,6 +113,7 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
     modules: int = 1
     lanes: Mapping[str, Lane] = msgspec.field(default_factory=lambda: LANES)
     tangents_held: bool = False
+    sharded: Sharded | None = None
 
     def nbytes(self, value: int) -> int:
         """Return the bytes that the allocator assigns to the storage of `value`: a multiple of its allocation unit."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .codes import CODES
-from .distributed import Distributed
+from .distributed import Distributed, Sharded
 from .expression_text import parse_real, parse_size
 from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
@@ -105,6 +105,7 @@ __all__ = [
     "Recompute",
     "Schedule",
     "Settings",
+    "Sharded",
     "Side",
     "Size",
     "SizedType",

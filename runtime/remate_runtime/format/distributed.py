@@ -1,4 +1,4 @@
-"""Tensors in a schedule that torch distributes over ranks."""
+"""Tensors in a schedule that torch distributes over ranks: DTensors, and parameters that FSDP2 shards."""
 
 from __future__ import annotations
 
@@ -16,3 +16,14 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     mesh: tuple[str, ...]  # dimensions of the device mesh
     placements: tuple[str, ...]
     gradient: tuple[str, ...] = ()  # placements of the gradient, if they differ
+
+
+class Sharded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How `fully_shard` (FSDP2) divides the parameters over ranks. Budget and peaks are those of one rank.
+
+    The model is sharded, too: it has the parameters that no other module here has.
+    """
+
+    modules: tuple[str, ...] = ()  # paths; a run of numbers is written once: layers.[0-31]
+    shards: int  # number of ranks that each parameter is divided over
+    kept: tuple[str, ...] = ()  # those that stay gathered from forward to backward; "" is the model

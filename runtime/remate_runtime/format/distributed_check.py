@@ -8,7 +8,7 @@ from typing import Any
 
 from ..operators.collectives import COLLECTIVES, COMMUNICATION
 from ..operators.tables import namespace
-from .distributed import Distributed
+from .distributed import Distributed, Sharded
 from .json_values import object_at
 from .limits import MAX_NAME, MAX_PARAMETERS, MAX_RANKS
 from .literals import Faults
@@ -53,6 +53,25 @@ def check_distributed(faults: Faults, layout: Distributed, where: str) -> None:
             hint = "write one for each mesh dimension"
             message = f"{len(placements)} placements for {len(layout.mesh)} mesh dimensions"
             faults.add("R013", message, f"{where}/{field}", hint)
+
+
+def check_sharded(faults: Faults, sharded: Sharded, where: str) -> None:
+    """Check how the parameters are sharded, as far as no other part of the file is needed."""
+    if not 2 <= sharded.shards <= MAX_RANKS:
+        faults.add("R013", f"a parameter has 2 to {MAX_RANKS} shards", f"{where}/shards", "")
+    if sum(map(count_paths, (*sharded.modules, *sharded.kept))) > MAX_PARAMETERS:
+        faults.add("R072", f"over {MAX_PARAMETERS} sharded modules", where, "")
+        return
+    known = {"", *unfold_paths(sharded.modules)}
+    for field, paths in (("modules", sharded.modules), ("kept", sharded.kept)):
+        for index, path in enumerate(paths):
+            at = f"{where}/{field}/{index}"
+            if field == "kept" and not path:
+                continue
+            if len(path) > MAX_NAME or not _PATH.fullmatch(path) or not count_paths(path):
+                faults.add("R014", f"{path[:80]!r} is not a path", at, "write layers.0, or layers.[0-3] for four")
+            elif not known.issuperset(unfold_paths([path])):
+                faults.add("R013", f"{path[:80]!r} is not sharded", at, 'name one of `modules`, or "" for the model')
 
 
 def check_mesh(faults: Faults, schedule: Schedule) -> None:

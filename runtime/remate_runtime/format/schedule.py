@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..errors import ScheduleError
-from .distributed import Distributed
+from .distributed import Distributed, Sharded
 from .module_paths import count_paths
 from .name_runs import unfolded
 from .statements import FileObject, Page, Recompute, Split
@@ -188,6 +188,7 @@ class Model(FileObject, frozen=True):
     ranks: dict[str, int] = {}  # mesh dimensions that collectives of the step run over: their number of ranks
     coordinate: dict[str, int] = {}  # the rank of the step in these; without it, all ranks run the same step
     distributed: tuple[Distributed, ...] = ()  # parameters and buffers that each rank has a part or a copy of
+    sharded: Sharded | None = None  # how FSDP2 divides the parameters
     caches: tuple[str, ...] = ()  # attributes and buffers that forward creates at its first call and keeps
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # named sizes; without them, the file is for one size

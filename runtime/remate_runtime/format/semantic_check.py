@@ -17,8 +17,8 @@ import msgspec
 from ..errors import ScheduleError
 from ..operators.tables import NAMESPACES, permissible
 from .digest_check import DigestCheck
-from .distributed import Distributed
-from .distributed_check import check_collective, check_distributed, check_mesh, check_ranks
+from .distributed import Distributed, Sharded
+from .distributed_check import check_collective, check_distributed, check_mesh, check_ranks, check_sharded
 from .enough import EnoughFaultsError
 from .limits import (
     MAX_DIMS,
@@ -95,6 +95,7 @@ class SemanticCheck:
             Model: self._model,
             Dimension: self._dimension,
             Distributed: lambda layout, where: check_distributed(self, layout, where),
+            Sharded: lambda sharded, where: check_sharded(self, sharded, where),
             Live: lambda live, where: self._fault(range_fault(live), where),
             Solve: self._solve,
             Compiled: self._compiled,
@@ -125,6 +126,8 @@ class SemanticCheck:
             self.struct(live, f"/model/live/{escape(name)}")
         for index, layout in enumerate(schedule.model.distributed):
             self.struct(layout, f"/model/distributed/{index}")
+        if schedule.model.sharded is not None:
+            self.struct(schedule.model.sharded, "/model/sharded")
         self._model(schedule.model, "/model")
         check_mesh(self, schedule)
         self._solve(schedule.solve, "/solve")

@@ -13,6 +13,7 @@ from .events import (
     Event,
     Execution,
     Free,
+    Gathers,
     Linked,
     PageBack,
     PageGone,
@@ -30,6 +31,7 @@ from .inference import forward_alone
 from .lanes import Clock, Copy, LaneUse
 from .linker import link
 from .parameters import parameter_bytes
+from .sharding import Group, Groups, groups_of
 from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, peak_together, resident_by_call, simulate
 from .storages import generator_state
 
@@ -46,6 +48,9 @@ __all__ = [
     "Execution",
     "FittedSchedule",
     "Free",
+    "Gathers",
+    "Group",
+    "Groups",
     "LaneUse",
     "Linked",
     "PageBack",
@@ -66,6 +71,7 @@ __all__ = [
     "freed_by_owner",
     "gathered",
     "generator_state",
+    "groups_of",
     "last_touches",
     "link",
     "memory_of_workspace",

@@ -156,6 +156,19 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     delivered: int | None = None
 
 
+class Gathers(msgspec.Struct, frozen=True):
+    """Memory of the device that FSDP2 uses beside the storages of the step (`link.sharding`).
+
+    Attributes:
+        allocations: Gathered parameters, buffers of communication, and gradients of shards.
+        moments: Positions before whose event more is in use, and the bytes beside all storages and allocations that
+            are in use both before and during that event.
+    """
+
+    allocations: tuple[Allocation, ...]
+    moments: tuple[tuple[int, int], ...]
+
+
 class Linked(msgspec.Struct, frozen=True):
     """A step with everything that a schedule file leaves to be derived.
 
@@ -165,6 +178,7 @@ class Linked(msgspec.Struct, frozen=True):
         backward_start: Position of the forward/backward boundary.
         allocations: All storages.
         pages: The pages of the plan. Those without effect have no events.
+        gathers: Memory of sharded parameters; None if the step has the whole ones.
     """
 
     graph: Graph
@@ -172,6 +186,7 @@ class Linked(msgspec.Struct, frozen=True):
     backward_start: int
     allocations: tuple[Allocation, ...]
     pages: tuple[FlatPage, ...] = ()
+    gathers: Gathers | None = None
 
     @property
     def forward(self) -> tuple[Event, ...]:

@@ -28,6 +28,7 @@ from .deliveries import copied, deliveries, freed_by_owner, gradient_views, last
 from .events import BackwardStart, Deliver, Event, Free, Linked, PageGone, PageOut, RecomputeRun, Run, Update, View
 from .paging import BACKWARD_START, Moments, Move, Moves, moves
 from .parameters import with_parameters
+from .sharding import with_gathers
 from .storages import Storages
 
 
@@ -47,7 +48,7 @@ def link(graph: Graph, recomputes: Sequence[FlatRecompute] = (), pages: Sequence
     walk = _executions(graph, moments, paging.before, gradient_views(graph, touched))
     delivered = deliveries(graph, touched, walk.order, walk.backward_start_at)
     linked = _assemble(graph, walk, delivered, paging, *_liveness(graph, walk))
-    return with_parameters(replace(linked, pages=tuple(pages)))
+    return with_gathers(with_parameters(replace(linked, pages=tuple(pages))))
 
 
 def _assemble(

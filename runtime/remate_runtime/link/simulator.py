@@ -105,7 +105,8 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     ]
     count = len(linked.events)
     by_memory: dict[str, list[Allocation]] = {DEVICE: []}
-    for allocation in linked.allocations:
+    gathers = linked.gathers
+    for allocation in (*linked.allocations, *(gathers.allocations if gathers else ())):
         if allocation.delivered is not None:
             allocation = replace(allocation, death=count if retained else allocation.delivered + 1)
         by_memory.setdefault(allocation.memory, []).append(allocation)
@@ -114,7 +115,12 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
         if op.workspace:
             workspace.setdefault(memory_of_workspace(linked.graph, op), []).append((at, op.workspace))
     memories = {
-        memory: account(by_memory.get(memory, []), workspace.get(memory, []), count)
+        memory: account(
+            by_memory.get(memory, []),
+            workspace.get(memory, []),
+            count,
+            gathers.moments if gathers and memory == DEVICE else (),
+        )
         for memory in sorted({*by_memory, *workspace})
     }
     beside = resident_by_call(linked).beside(linked.graph, retained) if linked.graph.calls > 1 else 0
@@ -185,7 +191,12 @@ def memory_of_workspace(graph: Graph, op: Op) -> str:
     return HOST if written and all(graph.memory(value) == HOST for value in written) else DEVICE
 
 
-def account(allocations: Sequence[Allocation], workspace: Iterable[tuple[int, int]], count: int) -> Account:
+def account(
+    allocations: Sequence[Allocation],
+    workspace: Iterable[tuple[int, int]],
+    count: int,
+    before: Iterable[tuple[int, int]] = (),
+) -> Account:
     """Return the bytes of a memory at each of `count` moments.
 
     Args:
@@ -193,16 +204,23 @@ def account(allocations: Sequence[Allocation], workspace: Iterable[tuple[int, in
         workspace: (moment, bytes that are used only then). An engine whose moments are whole segments passes the
             segment's maximum beyond the allocations at its borders, which may be negative.
         count: Number of moments.
+        before: (moment, bytes in use at its beginning beside the allocations that last from the moment before to the
+            one after).
     """
     born, died = [0] * count, [0] * (count + 1)
     for allocation in allocations:
+        if allocation.birth == allocation.death:
+            continue
         born[allocation.birth] += allocation.nbytes
         died[allocation.death] += allocation.nbytes
     bytes_at = list(accumulate(b - d for b, d in zip(born, died, strict=False)))
     died[count] = 0  # what the step passes on stays until it ends
 
     after = tuple(h - d for h, d in zip(bytes_at, died[1:], strict=True))
+    least = [(at, bytes_at[at] - born[at] + nbytes) for at, nbytes in before]
     for at, nbytes in workspace:
         bytes_at[at] += nbytes
+    for at, nbytes in least:
+        bytes_at[at] = max(bytes_at[at], nbytes)
     peak = max(bytes_at, default=0)
     return Account(peak, bytes_at.index(peak) if bytes_at else 0, tuple(bytes_at), after, tuple(allocations))

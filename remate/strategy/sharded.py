@@ -1,0 +1,65 @@
+"""Steps whose parameters FSDP2 shards, as strategies and bounds see them: what FSDP2 uses counts as workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from remate_runtime.flat_step import Graph
+from remate_runtime.link import RecomputeRun, Run, groups_of, link, simulate
+
+
+def foreseen(graph: Graph) -> Graph:
+    """Return the step with the workspace that FSDP2 takes without recomputation; a step without shards unchanged.
+
+    A forward operation may run again in backward, where FSDP2 holds more, so it gets the larger of the two: that of
+    the first operation of backward that reads parameters of the same group.
+    """
+    if graph.sharded is None:
+        return graph
+    bare = _without(graph)
+    linked = link(graph)
+    during, plain = simulate(linked).during, simulate(link(bare)).during
+    extra = [0] * len(graph.operations)
+    for at, event in enumerate(linked.events):
+        if isinstance(event, Run | RecomputeRun):
+            extra[event.op] = max(0, during[at] - plain[at])
+    groups = _read_groups(graph)
+    in_backward: dict[int, int] = {}
+    for index in range(graph.backward_start, len(extra)):
+        for group in groups[index]:
+            in_backward.setdefault(group, extra[index])
+    last = 0
+    for index in range(graph.backward_start):
+        last = next(iter(groups[index]), last)
+        extra[index] = max(extra[index], in_backward.get(last, 0))
+    return _with(bare, extra)
+
+
+def guaranteed(graph: Graph) -> Graph:
+    """Return the step with the workspace that FSDP2 takes in every schedule: the parameters that an operation reads."""
+    assert graph.sharded is not None
+    known, read = groups_of(graph, graph.sharded).groups, _read_groups(graph)
+    kept = {number for number, group in enumerate(known) if group.kept}
+    always = [0] if 0 in kept else []
+    needs = [{*groups, *always} for groups in read]
+    return _with(_without(graph), [sum(known[group].whole for group in groups) for groups in needs])
+
+
+def _read_groups(graph: Graph) -> list[tuple[int, ...]]:
+    """Return by operation the groups whose parameters it reads."""
+    assert graph.sharded is not None
+    of = groups_of(graph, graph.sharded).of
+    read = [[of[graph.root[v]] for v in op.reads if graph.root[v] in of] for op in graph.operations]
+    return [tuple(dict.fromkeys(groups)) for groups in read]
+
+
+def _without(graph: Graph) -> Graph:
+    """Return the step with whole parameters, whose gradients are freed when they are delivered."""
+    return replace(graph, sharded=None, delivered="accumulated" if graph.delivered == "retained" else graph.delivered)
+
+
+def _with(graph: Graph, extra: Sequence[int]) -> Graph:
+    operations = (replace(op, workspace=op.workspace + more) for op, more in zip(graph.operations, extra, strict=True))
+    return replace(graph, operations=tuple(operations))

@@ -1,0 +1,117 @@
+"""Plans for parameters that FSDP2 shards: bounds hold, low budgets are planned, and other options are refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+import remate
+from remate.api.replan import prepare_again, replan
+from remate.errors import CaptureError
+from remate.strategy.sharded import foreseen, guaranteed
+from remate_runtime.errors import ScheduleError
+from remate_runtime.flat_step import FlatRecompute, Graph, expand
+from remate_runtime.format import Schedule, Sharded
+from remate_runtime.link import link, simulate
+
+X = torch.randn(300, 64, generator=torch.Generator().manual_seed(0))
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(64, 513), nn.Linear(513, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+class Tower(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([Block() for _ in range(4)]), nn.Linear(64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x).square().mean()
+
+
+def planned(budget: Any, **options: Any) -> Schedule:
+    given: dict[str, Any] = {"fsdp": "layers.*", "shards": 2, **options}
+    schedule = remate.plan(Tower(), (X,), budget=budget, cost="cpu", effort="quick", progress=None, **given)
+    assert isinstance(schedule, Schedule)
+    return schedule
+
+
+@pytest.fixture(scope="module")
+def step() -> Graph:
+    return expand(planned("100%")).graph
+
+
+def test_a_rank_uses_less_than_whole_parameters_and_more_than_none(step: Graph) -> None:
+    shards = simulate(link(step))
+    for kept, more in (("", "layers.0", "layers.1", "layers.2", "layers.3"), True), ((), False):
+        other = Sharded(modules=("layers.[0-3]",), shards=2, kept=kept)
+        parameters = simulate(link(replace(step, sharded=other)))
+        assert (parameters.peak > shards.peak) if more else (parameters.peak <= shards.peak)
+    assert shards.time == simulate(link(replace(step, sharded=None))).time
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_plan_uses_what_is_guaranteed(step: Graph, seed: int) -> None:
+    draw, sure = random.Random(seed), guaranteed(step)
+    forward = [at for at in range(step.backward_start) if not step.operations[at].view]
+    backward = [at for at in range(step.backward_start, len(step.operations)) if not step.operations[at].view]
+    pairs = sorted((draw.choice(backward), op) for op in draw.sample(forward, draw.randrange(1, 6)))
+    plan = [FlatRecompute(op, before) for before, op in pairs]
+    try:
+        ours = simulate(link(step, plan))
+    except ScheduleError:
+        return
+    least = simulate(link(sure, plan))
+    assert least.peak <= ours.peak
+    assert all(low <= high for low, high in zip(least.during, ours.during, strict=True))
+
+
+def test_the_foreseen_step_has_the_peak_of_the_baseline(step: Graph) -> None:
+    assert simulate(link(foreseen(step))).peak == simulate(link(step)).peak
+
+
+def test_low_budgets_are_planned_and_every_figure_holds() -> None:
+    least = planned("min")
+    assert least.peak_bytes < 0.9 * least.baseline_peak_bytes
+    again = planned(least.peak_bytes)
+    assert again.peak_bytes <= least.peak_bytes
+    assert again.lower_bound_ns is not None
+    assert again.lower_bound_ns <= again.time_ns
+    assert again.model.sharded == Sharded(modules=("layers.[0-3]",), shards=2, kept=("",))
+
+
+def test_a_plan_again_keeps_the_sharding() -> None:
+    first = planned("95%", shards=4)
+    step = prepare_again(first, Tower(), (X,))
+    assert replan(first, step)[0].model.sharded == first.model.sharded
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"shards": None}, "fsdp= and shards= belong together"),
+        ({"fsdp": None}, "fsdp= and shards= belong together"),
+        ({"shards": 1}, "not a number of ranks from 2"),
+        ({"at": "layers.*"}, "fsdp= does not support at="),
+        ({"dims": "auto"}, "fsdp= does not support dims="),
+        ({"disk_budget": "1GiB"}, "fsdp= does not support disk_budget="),
+        ({"split": "head"}, "fsdp= does not support split="),
+        ({"fsdp": "layer.*"}, "no module of the model is called 'layer"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(CaptureError, match=said):
+        planned("90%", **options)
