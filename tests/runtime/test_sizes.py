@@ -231,9 +231,9 @@ def test_programs_are_kept_by_size_and_boundedly(attention: Schedule, monkeypatc
     collected: list[Any] = []
     fit = step_at_size.fitted_and_linked
 
-    def counted(schedule: Schedule, dims: Any) -> Any:
+    def counted(schedule: Schedule, dims: Any, links: Any) -> Any:
         collected.append(tuple(dims.values()))
-        return fit(schedule, dims)
+        return fit(schedule, dims, links)
 
     monkeypatch.setattr(step_at_size, "fitted_and_linked", counted)
     planned = apply(seeded(Attention()), attention)

@@ -20,6 +20,7 @@ from ..format.expressions import spelled
 from ..format.schedule import Schedule
 from ..format.signature import output_leaves
 from ..link.fitting import fitted_and_linked
+from ..link.sizes import SizedLinks
 from ..link.verifier import Verified, verify
 from ..operator_calls.live import operators
 from ..support.gc_pause import gc_paused
@@ -76,6 +77,7 @@ class StepsAtSizes:
     ) -> None:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
+        self._links = SizedLinks()
         self._prepared, self._seconds = 0, 0.0  # number of sizes so far, and their total time
         self._warned = False  # whether a warning said that a peak is over the budget
         self.distributed: DistributedBinding | None = None  # set when the model is bound
@@ -131,7 +133,7 @@ class StepsAtSizes:
         )
 
     def _verified(self, dims: Mapping[str, int]) -> _Checked:
-        (schedule, dropped, recomputes), linked = fitted_and_linked(self._schedule, dims)
+        (schedule, dropped, recomputes), linked = fitted_and_linked(self._schedule, dims, self._links)
         if dropped:
             reason = (
                 f"{dropped} of {recomputes} recomputations are left out, "

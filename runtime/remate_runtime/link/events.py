@@ -146,6 +146,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         memory: A memory as in `Graph.memory`, or the one that the value is paged to.
         delivered: For a gradient that its owner may free, the position of its delivery. If the graph assumes that the
             owner frees it, `death` is the next position.
+        copied: The bytes are those of a copy of the value, without gaps.
     """
 
     value: int | None
@@ -154,6 +155,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     death: int
     memory: str = DEVICE
     delivered: int | None = None
+    copied: bool = False
 
 
 class Gathers(msgspec.Struct, frozen=True):

@@ -17,10 +17,10 @@ from ..flat_step.graph import FlatPage, FlatRecompute, Graph
 from ..format.schedule import BASELINE, Instance, Page, Recompute, Schedule, Split
 from ..format.substitution import PLANNED, at_size, checked_size
 from .events import Linked
-from .linker import link
 from .recompute_order import groups
 from .room import affordable
 from .simulator import Timeline, simulate
+from .sizes import SizedLinks
 
 _TRIES = 8  # attempts to leave several groups out at once
 
@@ -70,9 +70,15 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
 
 
 def fitted_and_linked(
-    schedule: Schedule, dims: Mapping[str, int] = PLANNED
+    schedule: Schedule, dims: Mapping[str, int] = PLANNED, links: SizedLinks | None = None
 ) -> tuple[FittedSchedule, LinkedExpansion | None]:
-    """Return the result of `fitted` and its linked step; None if nothing was linked."""
+    """Return the result of `fitted` and its linked step; None if nothing was linked.
+
+    Args:
+        schedule: The schedule.
+        dims: Sizes by name.
+        links: Steps of this schedule at other sizes.
+    """
     plain = at_size(schedule, dims)
     expanded = expand(plain)
     graph, recomputes = expanded.graph, expanded.recomputes
@@ -80,7 +86,8 @@ def fitted_and_linked(
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
         return FittedSchedule(plain, 0, len(recomputes)), None
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
-    left, linked = _left(expanded, budget)
+    links = links if links is not None and not expanded.splits else SizedLinks()
+    left, linked = _left(expanded, budget, links)
     if len(left) == len(recomputes):
         return FittedSchedule(plain, 0, len(recomputes)), linked
     splits = (Split(split.operations, split.into) for split in expanded.splits)
@@ -89,7 +96,7 @@ def fitted_and_linked(
     return FittedSchedule(fewer, len(recomputes) - len(left), len(recomputes)), linked
 
 
-def _left(expanded: Expanded, budget: int) -> tuple[Sequence[FlatRecompute], LinkedExpansion]:
+def _left(expanded: Expanded, budget: int, links: SizedLinks) -> tuple[Sequence[FlatRecompute], LinkedExpansion]:
     """Return the recomputations that the budget needs. Pages stay.
 
     None if the step without any is within the budget, all if they do not suffice. Otherwise as many groups are left out
@@ -98,7 +105,7 @@ def _left(expanded: Expanded, budget: int) -> tuple[Sequence[FlatRecompute], Lin
     graph, left = expanded.graph, expanded.recomputes
 
     def simulated(recomputes: Sequence[FlatRecompute]) -> LinkedExpansion:
-        linked = link(graph, recomputes, expanded.pages)
+        linked = links.link(graph, recomputes, expanded.pages)
         return LinkedExpansion(expanded, linked, simulate(linked))
 
     simulation = simulated(())

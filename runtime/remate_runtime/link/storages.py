@@ -97,7 +97,8 @@ class Storages:
 
     def copy(self, value: int, nbytes: int, at: int, goes: bool) -> None:
         """Deliver a copy of a gradient. goes: the owner may free it."""
-        self.copies.append(Allocation(value, nbytes, at, at + 1, self.graph.memory(value), at if goes else None))
+        memory = self.graph.memory(value)
+        self.copies.append(Allocation(value, nbytes, at, at + 1, memory, at if goes else None, copied=True))
 
     def save_state(self, op: int, at: int) -> None:
         self.states[op] = at

@@ -1,0 +1,79 @@
+"""Links the steps of a schedule at several sizes. Does not require torch.
+
+The events of a step follow from its operations, its recomputations, and a few decisions that depend on sizes: which
+arguments an operation may write over, which gradients are delivered together, and which tangents the caller holds.
+Sizes with equal decisions have equal events. Such a step is linked once; at other sizes only the bytes differ.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec.structs import replace
+
+from ..flat_step.graph import FlatPage, FlatRecompute, Graph
+from ..flat_step.in_place import Overwritable, candidates, same_storage
+from .events import Allocation, Linked
+from .linker import link
+
+_KEPT = 8  # linked steps; beyond them, the least recently used one is dropped
+
+
+class SizedLinks:
+    """The linked steps of a schedule without pages and splits, at sizes so far.
+
+    All graphs must be of this schedule. The result of `link` does not depend on earlier calls.
+    """
+
+    def __init__(self) -> None:
+        self._candidates: tuple[Overwritable, ...] | None = None
+        self._tangents: tuple[int, ...] = ()
+        self._linked: OrderedDict[Any, Linked] = OrderedDict()
+
+    def link(self, graph: Graph, recomputes: Sequence[FlatRecompute], pages: Sequence[FlatPage] = ()) -> Linked:
+        """Return what `link` returns.
+
+        Args:
+            graph: The step.
+            recomputes: Its recomputations, in execution order.
+            pages: Its pages. With pages, the step is always linked.
+        """
+        if pages:
+            return link(graph, recomputes, pages)
+        key = tuple(recomputes), self._decisions(graph)
+        linked = self._linked.get(key)
+        if linked is None:
+            linked = self._linked[key] = link(graph, recomputes)
+            if len(self._linked) > _KEPT:
+                self._linked.popitem(last=False)
+            return linked
+        self._linked.move_to_end(key)
+        return _at(linked, graph)
+
+    def _decisions(self, graph: Graph) -> tuple[Any, ...]:
+        """Return everything of a step's sizes that its events depend on."""
+        if self._candidates is None:
+            self._candidates = candidates(graph)
+            self._tangents = tuple(at for at, value in enumerate(graph.values) if value.kind == "tangent")
+        nbytes = graph.storage_bytes
+        return (
+            bytes(same_storage(graph, candidate) for candidate in self._candidates),
+            tuple(nbytes[value] for _, value in graph.gradients),
+            tuple(map(graph.held_by_caller, self._tangents)),
+        )
+
+
+def _at(linked: Linked, graph: Graph) -> Linked:
+    """Return a step with the bytes of the same step at a different size."""
+    nbytes = graph.storage_bytes
+
+    def sized(allocation: Allocation) -> Allocation:
+        value = allocation.value
+        if value is None:  # a state of the generator
+            return allocation
+        size = graph.nbytes_of_copy(value) if allocation.copied else nbytes[value]
+        return allocation if size == allocation.nbytes else replace(allocation, nbytes=size)
+
+    return replace(linked, graph=graph, allocations=tuple(map(sized, linked.allocations)))
