@@ -104,11 +104,10 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
             with autocast, storages:
                 results = list(tensors_of(applied(*call.args, **call.kwargs)))
             outputs = [output for output, leaf in zip(results, leaves, strict=True) if leaf.grad]
-            seeds = [torch.empty_like(output) for output in outputs]
-            # `loss.backward()` allocates the seed of a scalar.
-            storages.leave_out([seed for seed in seeds if seed.numel() > 1])
+            held: list[torch.Tensor] = []
+            loss = _Loss.apply(held, *outputs)
             with storages:
-                gradients = torch.autograd.grad(outputs, trained, seeds, allow_unused=True)
+                gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             return sum(gradient is not None for gradient in gradients)
 
         step()  # the first call may also run the model's own forward
@@ -117,6 +116,22 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
     count = len(expanded.graph.operations) + len(expanded.recomputes)
     state = DEVICES["cpu"].generator_state if schedule.model.device == "cpu" else 0
     return DryRun(count, storages.peak, predicted, workspaces, delivered, state)
+
+
+class _Loss(torch.autograd.Function):
+    """A loss of outputs. Its backward allocates their gradients, which the step frees at their last read; `held` keeps
+    those of scalars, as `loss.backward()` does."""
+
+    @staticmethod
+    def forward(ctx: Any, held: list[torch.Tensor], *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.held, ctx.types = held, [(tuple(o.shape), o.stride(), o.dtype, o.device) for o in outputs]
+        return torch.zeros((), device="meta")  # neither it nor its gradient counts
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        given = [torch.empty_strided(size, lie, dtype=dtype, device=on) for size, lie, dtype, on in ctx.types]
+        ctx.held += [gradient for gradient in given if gradient.numel() == 1]
+        return None, *given
 
 
 def _without_workspaces(schedule: Schedule) -> Schedule:

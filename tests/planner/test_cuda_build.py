@@ -5,43 +5,18 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-ROOT = Path(__file__).parents[2]
-FOLDER = Path(os.environ.get("REMATE_CUDA_BUILD") or ROOT / "build" / "cuda-build")
-PYTHON = FOLDER / "bin" / "python"
-Chosen = dict[str, dict[str, str]]
-
-
-def observed(python: str, *arguments: str) -> Chosen:
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "runtime")])}
-    command = [python, "-m", "tests.planner.cuda_build.observe", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=variables)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def differences(rules: Chosen, dispatch: Chosen) -> list[str]:
-    """Return what differs, one text per case."""
-    return [
-        f"{name}\n  by rules {rules[kind].get(name)}\n  by dispatch {dispatch[kind].get(name)}"
-        for kind in dispatch
-        for name in dispatch[kind].keys() | rules[kind].keys()
-        if rules[kind].get(name) != dispatch[kind].get(name)
-    ]
+from .cuda_build.compared import ARCHITECTURES, PYTHON, differences, observed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="rules are for machines without a GPU")
 @pytest.mark.skipif(not PYTHON.exists(), reason="no CUDA build of torch here: tools/cuda-build sets one up (5 GB)")
-@pytest.mark.parametrize("architecture", ["75", "80", "86", "89", "90", "100"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_rules_choose_what_torch_dispatches(architecture: str) -> None:
     rules, dispatch = observed(sys.executable, architecture, "rules"), observed(str(PYTHON), architecture, "stub")
     assert len(dispatch["attention"]) > 2000

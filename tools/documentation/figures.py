@@ -297,6 +297,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "compile-time": _text("compile_time.txt"),
     "overhead": _text("overhead.txt"),
     "published": _text("published.txt"),
+    "cuda-rules": _text("cuda_rules.txt"),
     "versions": versions,
     "rooms-runtime": lambda: rooms("RUNTIME", ROOT / "runtime" / "remate_runtime"),
     "rooms-planner": lambda: rooms("PLANNER", ROOT / "remate"),
