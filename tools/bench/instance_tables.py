@@ -13,8 +13,8 @@ from .text import environment, table
 NOTE = """Time: % over running every node once, in the graph's order; "free" where the order was changed, which "kept" forbids.
 Budget: % of the peak of that order. Bound: proven, of the given order (0 where a strategy asks for none). CPU: seconds of one
 solve from nothing, one thread, processes that it started among them; all by normal effort; t: ended by a limit on the wall, so
-another run may differ; *: measured a day before. - : finds nothing that fits; rows that are not there were not run, or the
-strategy does not apply to the graph. Published: the best of Moccasin's table (B. Bartan et al., ICML 2023) and of FastSA's
+another run may differ; *: measured earlier. - : finds nothing that fits. Below a table: the strategies without a row, and why.
+Published: the best of Moccasin's table (B. Bartan et al., ICML 2023) and of FastSA's
 (NeurIPS 2023) for RL1-RL4; for the networks of Checkmate (MLSys 2020), the optimum that an exact program proves; none where no
 figure for this problem is known. POET's graphs (ICML 2022; times of a Cortex-A72) were published with paging and energy,
 another problem. Every sequence is held against Moccasin's own definition of memory and time. The machine was busy with other
@@ -70,7 +70,8 @@ TIES = 1e-4  # times that differ by less are equal, %; older cells have four dec
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     """One solve of a graph. budget: % of the baseline's peak. time, bound: % over the baseline; peak: % of its; time is
-    None where there is no result, and `lacks` says why. cpu: seconds. limit: seconds on the wall, 0 for none."""
+    None where there is no result, and `lacks` says why. cpu: seconds. limit: seconds on the wall, 0 for none. reason: why a strategy does
+    not apply."""
 
     graph: str
     nodes: int
@@ -85,6 +86,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     stopped_by: str = ""
     lacks: str = ""
     earlier: bool = False  # measured with an older commit
+    reason: str = ""
     limit: float = 0.0
     effort: str = "normal"
 
@@ -92,10 +94,20 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
     def key(self) -> tuple[str, int, str]:
         return self.graph, self.budget, self.strategy
 
+    @property
+    def ended(self) -> bool:
+        """Whether a limit on the wall ended the solve, so that another run may differ."""
+        return self.stopped_by == "time" or bool(self.lacks == NONE_FITS and self.limit)
+
+    def differs(self, other: Cell) -> bool:
+        """Whether time, peak or bound differ from another measurement."""
+        pairs = (self.time, other.time), (self.peak, other.peak), (self.bound, other.bound)
+        return any(abs((a or 0.0) - (b or 0.0)) > TIES for a, b in pairs)
+
     def row(self) -> tuple[str, ...]:
         if self.time is None:
-            return (self.strategy, "-", "-", "-", "-", f"{self.cpu:.1f}")
-        time = f"{self.time:.4f}{' free' if self.reordered else ''}{' t' if self.stopped_by == 'time' else ''}"
+            return (self.strategy, f"-{' t' if self.ended else ''}", "-", "-", "-", f"{self.cpu:.1f}")
+        time = f"{self.time:.4f}{' free' if self.reordered else ''}{' t' if self.ended else ''}"
         time += "*" * self.earlier
         return (self.strategy, time, f"{self.bound:.4f}", f"{self.peak:.1f}", str(self.again), f"{self.cpu:.1f}")
 
@@ -107,7 +119,12 @@ def text(cells: Sequence[Cell], strategies: Sequence[str]) -> str:
         applied = [cell for cell in row if cell.lacks != NOT_APPLICABLE]
         rows = [("strategy", "time", "bound", "peak", "again", "CPU"), *(cell.row() for cell in applied)]
         said = f"{graph}, {row[0].nodes} nodes, budget {budget}%: {_published(graph, budget)}"
-        parts.append(f"{said}\n{table(rows)}")
+        left_out = [
+            f"{cell.strategy} does not apply{cell.reason and f': {cell.reason}'}" for cell in row if cell not in applied
+        ]
+        lacking = [name for name in strategies if name not in {cell.strategy for cell in row}]
+        left_out += [f"not run: {', '.join(lacking)}"] if lacking else []
+        parts.append("\n".join([said, table(rows), *left_out]))
     parts.append("Where auto takes more time than another strategy\n" + _beaten(cells, strategies))
     return "\n\n".join(parts) + "\n"
 

@@ -5,6 +5,7 @@
                                                             JSON, in it or below it
     python -m tools.bench.instances FOLDER fcn_8 --budgets 90,80 --strategies checkmate,dtr,auto:kept
     python -m tools.bench.instances --tables                # what is stored, as text and as pictures
+    python -m tools.bench.instances FOLDER --check 5        # solve stored cells of up to 5 CPU s again; fails if one differs
 
 Cells in the store (`results/instances.jsonl`) are measured again only with `--again`, so a table may contain several
 runs. Each cell is stored after its measurement.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -53,8 +55,11 @@ def measured(
     try:
         result = solve(bare, f"{budget}%", name, keep_order=bool(kept), time_limit=limit, effort=effort)
     except (InfeasibleError, NotApplicableError) as error:
-        lacks = NONE_FITS if isinstance(error, InfeasibleError) else NOT_APPLICABLE
-        return Cell(graph, len(bare.nodes), budget, strategy, lacks=lacks, cpu=_cpu() - before, **allowed)
+        lacks, reason = NONE_FITS, ""
+        if isinstance(error, NotApplicableError):
+            lacks, reason = NOT_APPLICABLE, str(error).partition("\n")[0]
+        cpu = _cpu() - before
+        return Cell(graph, len(bare.nodes), budget, strategy, lacks=lacks, cpu=cpu, reason=reason, **allowed)
     return Cell(
         graph,
         len(bare.nodes),
@@ -100,6 +105,25 @@ def _run(args: argparse.Namespace) -> None:
                     print(cell.graph, budget, *cell.row(), flush=True)
 
 
+def changed(folder: Path, cells: Iterable[Cell], names: Sequence[str] = ()) -> list[str]:
+    """Solve cells again. Returns a line for each whose time, peak or bound differs; seconds may differ.
+
+    Args:
+        folder: Of graphs.
+        cells: Stored cells. Those that a limit of seconds ended are not solved again.
+        names: Beginnings of graphs' names; default: all.
+    """
+    lines: list[str] = []
+    for cell in cells:
+        if cell.ended or (names and not any(cell.graph.startswith(name) for name in names)):
+            continue
+        bare = read(next(folder.rglob(f"{cell.graph}.json")))
+        again = measured(bare, cell.graph, cell.strategy, cell.budget, effort=cell.effort)
+        if again.lacks != cell.lacks or again.differs(cell):
+            lines.append(f"{cell.graph}, {cell.budget}%: {' '.join(cell.row())}; now {' '.join(again.row())}")
+    return lines
+
+
 def _tables() -> None:
     cells = stored()
     STORE.write_bytes(b"".join(msgspec.json.encode(cell) + b"\n" for cell in sorted(cells, key=lambda c: c.key)))
@@ -118,8 +142,12 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="seconds on the wall for one solve; cells that it ended say `t`")
     parser.add_argument("--effort", default="normal", choices=("quick", "normal", "thorough"))
     parser.add_argument("--again", action="store_true", help="measure stored cells again")
+    parser.add_argument("--check", type=float, metavar="S", help="solve stored cells of up to S CPU seconds again")
     parser.add_argument("--tables", action="store_true", help="write tables and pictures of the stored cells")
     args = parser.parse_args()
+    if args.check is not None:
+        lines = changed(args.folder, (cell for cell in stored() if cell.cpu <= args.check), args.names)
+        raise SystemExit("\n".join(lines) or 0)
     if args.folder is not None:
         _run(args)
     if args.tables or args.folder is None:

@@ -226,7 +226,9 @@ def _cell(records: Sequence[Mapping[str, Any]], name: str) -> str:
     if record is None:
         return "not run"
     if record.get("time") is None:
-        return {"not applicable": "n/a", "none fits": "none"}.get(record.get("lacks", ""), "none")
+        if record.get("lacks") == "not applicable":
+            return "n/a"
+        return "none" + " t" * bool(record.get("limit"))
     return _percent(record["time"]) + " t" * (record.get("stopped_by") == "time")
 
 
