@@ -60,6 +60,11 @@ class ExactOptimum:
             complete = {v: max(graph.values[v].producer, self.last.get(v, 0)) for v in self.gradients}
             self.to_the_end = {v for v in complete if complete[v] == max(complete.values())}
         self.base = [self._backward_bytes(i) for i in range(len(operations))]
+        self.needs = [(self._needs(i, False), self._needs(i, True)) for i in range(len(operations))]
+        self.produced = [self._mask(op.writes) for op in operations]
+        self.victims = [list(self._victims(op)) for op in operations]
+        self.state = [self.bit.get(("state", i), 0) for i in range(len(operations))]
+        self.new = [sum(graph.nbytes(v) for v in op.writes if v is not None and v not in self.bit) for op in operations]
         self.time = sum(operations[i].ns for i in self.real)
 
     def _mask(self, items) -> int:
@@ -121,13 +126,23 @@ class ExactOptimum:
                     heapq.heappush(queue, (cost, following))
         return None
 
-    def least_peak(self, peak: int) -> int:
-        """The smallest feasible budget, by bisection. peak: a feasible one."""
-        low = 0
-        while low < peak:
-            middle = (low + peak) // 2
-            low, peak = (middle + 1, peak) if self.fastest(middle) is None else (low, middle)
-        return low
+    def least_peak(self) -> int:
+        """The smallest feasible budget: Dijkstra by the most bytes held so far."""
+        start: State = (0, 0, 0)
+        least: dict[State, int] = {start: 0}
+        queue: list[tuple[int, State]] = [(0, start)]
+        while queue:
+            most, state = heapq.heappop(queue)
+            if state[0] == len(self.graph.operations) + 2:
+                return most
+            if most > least[state]:
+                continue
+            for following, _, held in self._moves(state):
+                peak = max(most, held)
+                if peak < least.get(following, peak + 1):
+                    least[following] = peak
+                    heapq.heappush(queue, (peak, following))
+        raise AssertionError("no sequence reaches the end")
 
     def _recomputes(self, state: State, before: dict[State, tuple[State, int]]) -> list[FlatRecompute]:
         results = []
@@ -151,22 +166,19 @@ class ExactOptimum:
             yield from self._turned(resident)
             return
         i = point - 2 * (point > self.backward_start)
-        base, there = self.base[i], resident | returned
+        base, there, after_backward_start = self.base[i], resident | returned, point > self.backward_start
         for f in self.real:
-            state_of_f = self.bit.get(("state", f), 0)
-            if (
-                f < min(i, self.backward_start)
-                and not (self._needs(f, point > self.backward_start) | state_of_f) & ~there
-            ):
-                op = self.graph.operations[f]
-                produced = self._mask(op.writes)
-                for gone in (0, *(self.bit[s] for s in self._victims(op) if s in self.bit)):
-                    if gone & resident == gone:
-                        after = (resident | produced) & ~gone
-                        held = (
-                            base + self.total[after] + op.workspace + self.total[state_of_f]
-                        )  # the present state, too
-                        yield (point, after, returned & ~produced), f, held
+            if f >= min(i, self.backward_start):
+                break
+            state_of_f = self.state[f]
+            if (self.needs[f][after_backward_start] | state_of_f) & ~there:
+                continue
+            workspace, produced = self.graph.operations[f].workspace, self.produced[f]
+            for gone in (0, *(self.bit[s] for s in self.victims[f] if s in self.bit)):
+                if gone & resident == gone:
+                    after = (resident | produced) & ~gone
+                    held = base + self.total[after] + workspace + self.total[state_of_f]  # the present state, too
+                    yield (point, after, returned & ~produced), f, held
         yield from self._first_run(state, i)
 
     def _updated(self, resident: int) -> Iterator[tuple[State, int, int]]:
@@ -193,14 +205,13 @@ class ExactOptimum:
         if op.view:
             yield (point + 1, resident, returned), -1, 0
             return
-        if self._needs(i, point > self.backward_start) & ~(resident | returned):
+        if self.needs[i][point > self.backward_start] & ~(resident | returned):
             return
-        new = sum(self.graph.nbytes(v) for v in op.writes if v is not None and v not in self.bit)
-        produced, base = self._mask(op.writes), self.base[i] + op.workspace + new
-        for state_of_i in {0, self.bit.get(("state", i), 0)}:
+        produced, base = self.produced[i], self.base[i] + op.workspace + self.new[i]
+        for state_of_i in {0, self.state[i]}:
             after = resident | produced | state_of_i
             yield (point + 1, after, returned), -1, base + self.total[after]
-            for s in self._victims(op):
+            for s in self.victims[i]:
                 gone = self.bit.get(s, 0)
                 if gone and gone & resident:
                     yield (point + 1, after & ~gone, returned), -1, base + self.total[after & ~gone]

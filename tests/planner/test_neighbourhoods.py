@@ -97,7 +97,7 @@ def test_the_optimum_of_a_tiny_step_is_not_passed(kind: str) -> None:
     for seed in range(2):
         graph = small(seed, kind)
         about, truth = StepInstance(graph), ExactOptimum(graph)
-        budget = (truth.least_peak(about.baseline.peak) + about.baseline.peak) // 2
+        budget = (truth.least_peak() + about.baseline.peak) // 2
         best = truth.fastest(budget)
         assert best is not None
         solution = solve(about, Request(budget, gap=0.0, effort=QUICK), alone("neighbourhoods"))

@@ -41,7 +41,7 @@ def truths(seeds: range, delivered: Gradients) -> Iterator[tuple[str, StepInstan
         about = StepInstance(graph)
         peak = about.baseline.peak
         optima: dict[int, int] = {}
-        for budget in budgets(truth.least_peak(peak), peak):
+        for budget in budgets(truth.least_peak(), peak):
             optimum = truth.fastest(budget)
             assert optimum is not None
             optima[budget] = optimum.time
@@ -60,7 +60,7 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     count = optimal = 0
     for name, graph, truth in tiny_steps(seeds, delivered):
         peak = simulate(link(graph)).peak
-        least = truth.least_peak(peak)
+        least = truth.least_peak()
         floor = StepInstance(graph).floor
         assert floor <= least, f"{name}: floor {floor} above a peak of {least}"
         if least > floor:

@@ -74,8 +74,8 @@ def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("ns", [(1, 9), (7, 3)])
 def test_short_chains(carried: int, ns: tuple[int, int]) -> None:
     about = chain(4, carried, 7, ns, 2, 14)
-    truth, peak = ExactOptimum(about.graph), about.baseline.peak
-    least = truth.least_peak(peak)
+    truth = ExactOptimum(about.graph)
+    least = truth.least_peak()
     for budget in range(least, least + 9, 2):
         optimum = truth.fastest(budget)
         assert optimum is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -26,11 +27,17 @@ def inputs() -> torch.Tensor:
     return data(4, 8)
 
 
+@cache
+def own() -> Schedule:
+    """The model's schedule, captured once for all that is put in front of it."""
+    return schedule_of(model(), (inputs(),), recomputes=no_recomputes)
+
+
 def edited(
     *lines: Line, constants: dict[str, Constant] | None = None, namespaces: Sequence[str] = (), after: bool = False
 ) -> Schedule:
     """The model's schedule with these operations before its own, or after those of forward."""
-    schedule = schedule_of(model(), (inputs(),), recomputes=no_recomputes)
+    schedule = own()
     ((name, block),) = schedule.blocks.items()
     result = tuple(Operation(id=i, op=op, args=args, kwargs=kwargs, out=out) for i, op, args, kwargs, out in lines)
     forward = (*block.forward, *result) if after else (*result, *block.forward)
