@@ -217,7 +217,9 @@ def test_a_budget_below_the_floor_is_planned_with_a_warning_or_refused(tmp_path:
 
     again = automatic(budget="1%", file=path)
     train(again)
-    assert not state_of(again).outcome.planned
+    state = state_of(again)
+    assert state is not None
+    assert not state.outcome.planned
     with pytest.raises(InfeasibleError):
         train(automatic(budget="1%", on_infeasible="error"))
     with pytest.raises(UnknownNameError, match="one of error, smallest"):
