@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from remate_runtime.format import did_you_mean
 
 from .progress import ProgressOption
 
+OnInfeasible = Literal["error", "smallest"]
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -47,6 +48,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     fsdp: str | Sequence[str] | None = None
     shards: int | None = None
+    on_infeasible: OnInfeasible = "error"
 
     @property
     def live_paths(self) -> tuple[str, ...]:
@@ -88,6 +90,7 @@ class PlanKeywords(SearchKeywords, total=False):
     device: str | None
     fsdp: str | Sequence[str] | None
     shards: int | None
+    on_infeasible: OnInfeasible
 
 
 def takes(keywords: type, **defaults: Any) -> Callable[[_F], _F]:

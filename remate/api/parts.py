@@ -32,6 +32,7 @@ from ..strategy import Solution, effort_named, policy, shared_effort
 from .elsewhere import gpu_of_file, on_device
 from .frontier import Sweep
 from .options import PlanOptions
+from .over_budget import warn_of_smallest
 from .plan import DEFAULTS, Progress, prepare
 from .shared_budget import SharedBudget, as_if_all
 from .writing import schedule_of
@@ -191,6 +192,7 @@ def plan_at(
     *,
     gpu: Device | None = None,
     or_smallest: bool = False,
+    warn: bool = False,
     progress: Progress | None = None,
 ) -> Schedule | PartSchedules:
     """Plan the parts at `at`, for `remate.plan`.
@@ -202,7 +204,8 @@ def plan_at(
         cost: The cost model.
         options: Options of planning.
         gpu: As for `prepare`.
-        or_smallest: Plan the smallest peak if the budget, a default, is below it.
+        or_smallest: Plan the smallest peak if the budget is below it.
+        warn: Whether to warn then.
         progress: Function that gets lines of progress.
 
     Returns:
@@ -210,7 +213,7 @@ def plan_at(
     """
     parts = prepare_parts(call, at, cost, options, gpu, progress)
     names: dict[str, Any] = {"name": options.name, "note": options.note, "progress": progress}
-    planned = plan_parts(parts, settings, cost, or_smallest=or_smallest, **names)
+    planned = plan_parts(parts, settings, cost, or_smallest=or_smallest, warn=warn, **names)
     return planned[0] if len(planned) == 1 else planned
 
 
@@ -222,6 +225,7 @@ def plan_parts(
     name: str = "",
     note: str = "",
     or_smallest: bool = False,
+    warn: bool = False,
     progress: Progress | None = None,
 ) -> PartSchedules:
     """Plan parts of a model within one budget for all of them together.
@@ -232,7 +236,8 @@ def plan_parts(
         cost: The source of times and workspaces.
         name: Name of the schedules. Default: that of the part's class.
         note: Remark to keep in the files.
-        or_smallest: Plan the smallest peak if the budget, a default, is below it.
+        or_smallest: Plan the smallest peak if the budget is below it.
+        warn: Whether to warn then.
         progress: Function that gets a line of text now and then.
 
     Raises:
@@ -245,6 +250,8 @@ def plan_parts(
     except InfeasibleError as error:
         if not or_smallest:
             raise
+        if warn:
+            warn_of_smallest(error)
         return _planned(parts, replace(settings, budget=f"{error.smallest}B"), cost, **options)
 
 

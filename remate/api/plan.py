@@ -31,6 +31,7 @@ from ..strategy import Request, StepInstance, effort_named, policy, solve
 from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
 from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
+from .over_budget import plans_smallest, warn_of_smallest
 from .progress import Progress, aloud, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_pages_and_splits, settings_of
 from .sharding import check_sharding, with_sharding
@@ -143,6 +144,8 @@ def plan(
         fsdp: Paths of the modules that `fully_shard` (FSDP2) will shard, for example `"layers.*"`. It will shard the
             model, too. The budget is that of one rank: it counts gathered parameters and buffers of communication.
         shards: With `fsdp`: number of ranks that each parameter is divided over.
+        on_infeasible: What to do if no schedule meets the budget. `"error"` raises InfeasibleError. `"smallest"` warns,
+            and plans the smallest peak that was found.
 
     Returns:
         The schedule. If `at` names parts with several different steps: a collection with `save(folder)`.
@@ -173,6 +176,7 @@ def _planned(
     from .goals import check_budget, goal_of, plan_for_goal
 
     check_budget(budget, options.slowdown)
+    smallest = plans_smallest(options.on_infeasible)
     gpu = gpu_elsewhere(options.device)
     cost, at = cost_for(gpu, cost), options.at
     check_sharding(options, cost)
@@ -194,7 +198,17 @@ def _planned(
 
         refuse_for_parts(options)
         with telling(options.progress) as say:
-            return plan_at(call, at, settings, cost, options, gpu=gpu, or_smallest=default, progress=say)
+            return plan_at(
+                call,
+                at,
+                settings,
+                cost,
+                options,
+                gpu=gpu,
+                or_smallest=default or smallest,
+                warn=not default,
+                progress=say,
+            )
     in_bytes = not goal and parse_budget(settings.budget).share is None
     with telling(options.progress) as say:
         sizes = OpenSizes(options.dims, in_bytes)
@@ -204,7 +218,7 @@ def _planned(
         if goal:
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
-            schedule = plan_step(step, settings, cost, **names, progress=say)
+            schedule = plan_step(step, settings, cost, or_smallest=smallest, **names, progress=say)
         for text in (_size_one(schedule), _not_split(schedule, step)):
             if text:
                 aloud(options.progress, say)(text)
@@ -285,7 +299,14 @@ def prepare(
 
 
 def plan_step(
-    step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str = "", progress: Progress | None = None
+    step: Hierarchy,
+    settings: Settings,
+    cost: str,
+    *,
+    name: str,
+    note: str = "",
+    or_smallest: bool = False,
+    progress: Progress | None = None,
 ) -> Schedule:
     """Solve a prepared step and return its schedule.
 
@@ -295,11 +316,28 @@ def plan_step(
         cost: The cost model of the step, or "compiled" for measured costs.
         name: Name of the schedule.
         note: Note for the file.
+        or_smallest: Warn and plan the smallest peak if no schedule meets the budget. The file records the requested
+            budget in its settings, so that the same request finds it again.
         progress: Function that gets lines of progress.
 
     Raises:
         RemateError: As for `plan`.
     """
+    names: dict[str, Any] = {"name": name, "note": note, "progress": progress}
+    try:
+        return _within_budget(step, settings, cost, **names)
+    except InfeasibleError as error:
+        if not or_smallest:
+            raise
+        warn_of_smallest(error)
+        schedule = _within_budget(step, replace(settings, budget=f"{error.smallest}B"), cost, **names)
+    recorded = replace(schedule.solve.settings or settings, budget=settings.budget)
+    return replace(schedule, solve=replace(schedule.solve, settings=recorded))
+
+
+def _within_budget(
+    step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str, progress: Progress | None
+) -> Schedule:
     if cost == COMPILED:
         from .plan_compiled import plan_compiled
 

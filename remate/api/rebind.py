@@ -13,6 +13,7 @@ from ..profile.costing import COMPILED
 from ..schedule_tools.analysis import analyse
 from ..schedule_tools.carry import Carried, carry
 from ..schedule_tools.figures import gap, refreshed
+from .over_budget import is_over_budget
 from .replan import requested_of
 from .unsolved import without_recomputes
 from .writing import schedule_of
@@ -36,6 +37,8 @@ def rebind(schedule: Schedule, step: Hierarchy, cost: str | None = None) -> Carr
     settings, solve = requested_of(schedule), schedule.solve
     kept = without_recomputes(step.captured.graph, step.parts, solve.strategy, solve.solver)
     budget = parse_budget(settings.budget).resolve(kept.peak)
+    if is_over_budget(schedule):
+        budget = max(budget, solve.budget)
     costs = cost or solve.cost
     compiled = Compiled(budget) if costs == COMPILED else None
     if compiled and solve.compiled:  # the budget of the interpreter grows with it

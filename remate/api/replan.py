@@ -21,6 +21,7 @@ from ..schedule_tools.notes import carry_notes
 from ..strategy import effort_named
 from .elsewhere import gpu_of_file
 from .options import PlanOptions
+from .over_budget import is_over_budget
 from .plan import DEFAULTS, Progress, plan_step, prepare
 from .settings import checked
 from .sharding import sharding_again
@@ -91,7 +92,8 @@ def replan(
         RemateError: As for `remate.plan`.
     """
     requested = requested_of(schedule)
-    replanned = plan_step(step, requested, cost or schedule.solve.cost, name=schedule.name, progress=progress)
+    names: dict[str, Any] = {"name": schedule.name, "or_smallest": is_over_budget(schedule), "progress": progress}
+    replanned = plan_step(step, requested, cost or schedule.solve.cost, **names)
     return carry_notes(schedule, replanned)
 
 

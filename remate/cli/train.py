@@ -49,6 +49,12 @@ def configure(commands: Any) -> None:
         "--slowdown", metavar="SHARE", help="instead of a budget: the smallest peak for this much extra time, 10%%"
     )
     parser.add_argument(
+        "--on-infeasible",
+        choices=("smallest", "error"),
+        default="smallest",
+        help="if no schedule meets the budget: plan the smallest peak (default), or do not plan the module",
+    )
+    parser.add_argument(
         "--file",
         metavar="S.json",
         help="file for the schedule, used by the next run; schedules of further modules are written beside it",
@@ -121,6 +127,7 @@ def run(args: argparse.Namespace) -> int:
     options: dict[str, Any] = {
         "budget": args.budget,
         "slowdown": args.slowdown,
+        "on_infeasible": args.on_infeasible,
         "dims": args.dims,
         "cost": args.cost,
         "engine": args.engine,

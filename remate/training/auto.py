@@ -40,7 +40,8 @@ def auto(
 
     Args:
         model: The model, or a wrapper such as DistributedDataParallel around it.
-        budget: As for `remate.plan`.
+        budget: As for `remate.plan`. If no schedule meets it, the smallest peak is planned, with a warning;
+            `on_infeasible="error"` raises InfeasibleError instead.
         file: Path of the schedule. A file that fits this model, call and budget is used without planning. Otherwise the
             new schedule is written there (to a folder, for several parts).
         on_stale: What to do if the file is for another model, call or budget, or if the model changes during training.

@@ -65,6 +65,7 @@ def settings_for(
 ) -> AutoSettings:
     """Check the arguments of `auto` before anything runs, and return them. Raises BudgetError, UnknownNameError."""
     from ..api.goals import check_budget
+    from ..api.over_budget import SMALLEST, plans_smallest
     from ..api.plan import plan
     from ..api.settings import assumed
     from ..strategy import effort_named, policy
@@ -86,6 +87,8 @@ def settings_for(
     assumed(options.get("gradients", "retained"))
     for_plan = {name: value for name, value in options.items() if name in planning}
     for_apply = {name: value for name, value in options.items() if name in _APPLY}
+    for_plan = {"on_infeasible": SMALLEST, **for_plan}
+    plans_smallest(for_plan["on_infeasible"])
     if "at" not in for_plan:
         for_plan = {"dims": "auto", **for_plan}
     return AutoSettings(

@@ -15,6 +15,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import remate
+from remate.api.rebind import rebind
+from remate.api.replan import prepare_again, replan
+from remate.errors import InfeasibleError, UnknownNameError
 from remate.training import state_of
 from remate_runtime import StaleModelError, SteppedAsideWarning, apply, load
 
@@ -196,11 +199,44 @@ def test_what_cannot_be_planned_raises_or_trains_by_its_own_forward() -> None:
 
     with pytest.raises(remate.CaptureError):
         train(remate.auto(data_dependent(), **QUICK))
-    with pytest.raises(remate.InfeasibleError, match="proven floor"):
-        train(automatic(budget="1%"))
     model = remate.auto(data_dependent(), **QUICK, on_refused="original")
     with pytest.warns(SteppedAsideWarning, match="trains with its own forward, without a memory budget"):
         assert train(model) == train(data_dependent())
+
+
+def test_a_budget_below_the_floor_is_planned_with_a_warning_or_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    model = automatic(budget="1%", file=path)
+    with pytest.warns(UserWarning, match=r"(?s)OVER BUDGET.*proven floor.*held at .*for the smallest peak found"):
+        assert train(model) == train(made())
+    assert ran(model) == 2
+    schedule = load(path)
+    assert schedule.solve.settings is not None
+    assert schedule.solve.settings.budget == "1%"
+    assert schedule.peak_bytes > 0.01 * schedule.baseline_peak_bytes
+
+    again = automatic(budget="1%", file=path)
+    train(again)
+    state = state_of(again)
+    assert state is not None
+    assert not state.outcome.planned
+    with pytest.raises(InfeasibleError):
+        train(automatic(budget="1%", on_infeasible="error"))
+    with pytest.raises(UnknownNameError, match="one of error, smallest"):
+        automatic(on_infeasible="never")
+
+
+def test_an_over_budget_file_is_planned_again_and_bound_again(tmp_path: Path) -> None:
+    model, call = made(), (data(64, 16),)
+    options: dict[str, Any] = {"budget": "1%", "cost": "cpu", "progress": None}
+    with pytest.raises(InfeasibleError):
+        remate.plan(model, call, **options)
+    with pytest.warns(UserWarning, match="OVER BUDGET"):
+        schedule: Any = remate.plan(model, call, **options, on_infeasible="smallest")
+    step = prepare_again(schedule, model, call)
+    with pytest.warns(UserWarning, match="OVER BUDGET"):
+        assert replan(schedule, step)[0].peak_bytes == schedule.peak_bytes
+    assert rebind(schedule, step).schedule.budget_bytes == schedule.budget_bytes
 
 
 def test_a_copy_trains_by_itself() -> None:

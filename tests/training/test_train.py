@@ -143,9 +143,13 @@ def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: 
     assert err.count("was not planned: it is skipped") == 2
     impossible = written(tmp_path, PLAIN)
     with pytest.warns(UserWarning, match="trains with its own forward"):
-        status, out, err = train(capsys, "--budget", "1%", impossible)
+        status, out, err = train(capsys, "--budget", "1%", "--on-infeasible", "error", impossible)
     assert (status, out) == (0, by_python(impossible))
     assert re.search(r"remate: Net was not planned: the step .*cannot be planned within", err)
+    with pytest.warns(UserWarning, match="OVER BUDGET"):
+        status, out, err = train(capsys, "--budget", "1%", impossible)
+    assert (status, out) == (0, by_python(impossible))
+    assert re.search(r"remate: Net, \d+ steps with a schedule that was planned", err), err
     nothing = written(tmp_path, NET + "print(Net()(torch.ones(2, 16)).shape)\n")
     assert "remate: no module was planned" in train(capsys, nothing)[2]
 
