@@ -37,8 +37,12 @@ def warn_of_smallest(error: InfeasibleError) -> None:
 
 
 def is_over_budget(schedule: Schedule) -> bool:
-    """Whether a schedule was planned for the smallest peak because no schedule met the requested budget."""
+    """Whether a schedule was planned for the smallest peak because no schedule met the requested budget.
+
+    Such a schedule has exactly its budget in bytes as its peak. An edited request usually has not.
+    """
     solve = schedule.solve
     if solve.settings is None or solve.compiled is not None or pages(solve.settings):
         return False
-    return solve.peak > parse_budget(solve.settings.budget).resolve(solve.baseline_peak)
+    requested = parse_budget(solve.settings.budget).resolve(solve.baseline_peak)
+    return solve.peak == solve.budget > requested

@@ -74,15 +74,16 @@ _DRAWS = ("rand", "randint", "bernoulli", "rand_like", "uniform_", "random_")
 _MAKES = ("range", "zeros", "ones", "arange", "empty", "full", "view", "reshape", "expand", "split", "narrow")
 
 
-def advice(error: BaseException, operator: str, module: nn.Module | None) -> str:
+def advice(error: BaseException, operator: str, module: nn.Module | None, path: str) -> str:
     """Return what to write instead of an expression that reads values of tensors, or whose size follows from them.
 
     Args:
         error: What tracing raised.
         operator: The operator that failed, `aten.nonzero`.
         module: The module that ran.
+        path: Its path in the model.
     """
-    known = next((way for start, way in _INSTEAD.items() if operator.startswith(start)), "") or _of_module(module)
+    known = next((way for start, way in _INSTEAD.items() if operator.startswith(start)), "") or _of_module(module, path)
     if known:
         return known
     around = _around(error)
@@ -99,7 +100,7 @@ def logged(error: BaseException) -> str:
     )
 
 
-def _of_module(module: nn.Module | None) -> str:
+def _of_module(module: nn.Module | None, path: str) -> str:
     if module is None:
         return ""
     if isinstance(module, nn.RNNBase):
@@ -113,7 +114,8 @@ def _of_module(module: nn.Module | None) -> str:
     if getattr(getattr(module, "config", None), "problem_type", "") is None:  # of Hugging Face
         return _PROBLEM
     if drops := _layer_drop(module):
-        return f"forward leaves out layers at random; to plan and to train without: {drops} = 0.0"
+        attribute = ".".join(part for part in ("model", path, drops) if part)
+        return f"forward leaves out layers at random; to plan and to train without: {attribute} = 0.0"
     return ""
 
 

@@ -36,18 +36,18 @@ def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> Capt
     if isinstance(error, CaptureError) and not isinstance(error, RefusedOperatorError):
         return error
     module, source = watch.module, failed_line(error) or watch.place.line
-    message, hint = _what(error, _module(model, module))
+    message, hint = _what(error, _module(model, module), module)
     parts = [] if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
     return CaptureError(message, module, source, hint, parts)
 
 
-def _what(error: Exception, module: nn.Module | None) -> tuple[str, str]:
+def _what(error: Exception, module: nn.Module | None, path: str) -> tuple[str, str]:
     if isinstance(error, RefusedOperatorError):
         return error.message, error.hint
     if isinstance(error, torch_api.DATA_DEPENDENT):
         operator = getattr(error, "func", None) or (error.args[0] if error.args else "")
         name = _operator(operator)
-        hint = advice(error, name, module)
+        hint = advice(error, name, module, path)
         if "_local_scalar_dense" in name:
             return "forward reads a tensor's value (.item(), bool(), int(), or a Python `if` on a tensor)", hint
         return f"{'' if name in _YES_OR_NO else 'the shape of '}what {name} returns depends on the data", hint

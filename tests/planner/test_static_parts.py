@@ -37,14 +37,17 @@ def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
     call = 'remate.plan(model, args, at=["backbone", "layers.[0-2]"])'
     with pytest.raises(CaptureError) as caught:
         capture(Matched(), (x(),))
-    assert call in caught.value.hint
+    assert call in str(caught.value)
     with pytest.raises(CaptureError) as caught:
         capture(Matched(Inner(lambda self, a: a * a.sum().item())), (x(),))
     assert caught.value.module == "head"
-    assert call in caught.value.hint
+    assert call in str(caught.value)
     with pytest.raises(CaptureError) as caught:
         capture(Matched(Inner(lambda self, a: a * random.random())), (x(),))
-    assert "plan the parts of the model that draw nothing: remate.plan(model, args, at=" in caught.value.hint
+    assert (
+        "plan the parts of the model that draw nothing; or plan what is around it: remate.plan(model, args, at="
+        in str(caught.value)
+    )
     schedule = remate.plan(Matched().train(), (x(),), at=["backbone", "layers.[0-2]"], budget="100%", cost="cpu")
     assert isinstance(schedule, PartSchedules)  # the call as it stands in the message
     assert len(schedule) == 2
@@ -73,7 +76,7 @@ def test_what_is_like_the_part_that_failed_is_no_way_out() -> None:
         capture(whole, (x(),))
     assert caught.value.module == "model.layers.0"
     at = ["model.layers.[0-2].attention", "model.layers.[0-2].mlp", "model.decoder"]
-    assert f"remate.plan(model, args, at={json.dumps(at)})" in caught.value.hint
+    assert f"remate.plan(model, args, at={json.dumps(at)})" in str(caught.value)
     schedule = remate.plan(whole.train(), (x(),), at=at, budget="100%", cost="cpu")
     assert isinstance(schedule, PartSchedules)
     assert len(schedule) == 3
