@@ -16,7 +16,16 @@ from .settings import AutoSettings
 from .surroundings import undisturbed
 
 _ABOUT_SIZES = "the schedule is for"  # start of the warnings that explain why a size is fixed
-_WHOLE_MODEL = ("at", "live", "fill", "disk_budget", "host_budget", "split", "slowdown")  # options that exclude parts
+_WHOLE_MODEL = (
+    "at",
+    "live",
+    "fill",
+    "fsdp",
+    "disk_budget",
+    "host_budget",
+    "split",
+    "slowdown",
+)  # options that exclude parts
 _ATTEMPTS = 8  # most modules that are left out one after the other
 
 

@@ -96,7 +96,15 @@ def test_code_around_the_parts_still_runs() -> None:
         model(torch.full((64, 16), 1e7))
 
 
-@pytest.mark.parametrize("option", [{"budget": "min"}, {"slowdown": 0.1, "budget": None}, {"live": ["first.2.p"]}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"budget": "min"},
+        {"slowdown": 0.1, "budget": None},
+        {"live": ["first.2.p"]},
+        {"fsdp": "first", "shards": 2, "dims": None},
+    ],
+)
 def test_options_for_whole_models_are_not_dropped(option: dict[str, Any]) -> None:
     model = remate.auto(seeded(Checked()).train(), **{**QUICK, **option})
     with pytest.raises(remate.CaptureError, match="reads a tensor's value"):
