@@ -44,30 +44,30 @@ class CallSettings(msgspec.Struct, frozen=True):
     def in_effect(self, model: nn.Module, cast: bool = True) -> Iterator[None]:
         """Put `model` into this state in the `with` block. cast: enable the recorded autocast too."""
         before = state_of(model, ())
-        changed = [(thing, name, vars(thing).get(name, _ABSENT), value) for thing, name, value in self._settings(model)]
+        changed = [(obj, name, vars(obj).get(name, _ABSENT), value) for obj, name, value in self._settings(model)]
         device = next((p.device.type for p in model.parameters()), "cpu")
         ambient = torch.autocast(device, self.autocast) if cast and self.autocast else contextlib.nullcontext()
         wrapped = vars(model).pop("forward", _ABSENT) if self.unwrapped else _ABSENT
         try:
             _switch(model, self.training, self.grad)
-            for thing, name, _, value in changed:
-                setattr(thing, name, value)
+            for obj, name, _, value in changed:
+                setattr(obj, name, value)
             with ambient:
                 yield
         finally:
             if wrapped is not _ABSENT:
                 vars(model)["forward"] = wrapped
             _switch(model, before.training, before.grad)
-            for thing, name, value, _ in changed:
+            for obj, name, value, _ in changed:
                 if value is _ABSENT:
-                    delattr(thing, name)
+                    delattr(obj, name)
                 else:
-                    setattr(thing, name, value)
+                    setattr(obj, name, value)
 
     def _settings(self, model: nn.Module) -> list[tuple[Any, str, Any]]:
-        things = dict(_things(model))
-        present = [(things[path], name, value) for path, name, value in self.attributes if path in things]
-        return [(thing, name, v) for thing, name, v in present if not _same(vars(thing).get(name, _ABSENT), v)]
+        by_path = dict(_objects(model))
+        present = [(by_path[path], name, value) for path, name, value in self.attributes if path in by_path]
+        return [(obj, name, v) for obj, name, v in present if not _same(vars(obj).get(name, _ABSENT), v)]
 
 
 def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> CallSettings:
@@ -79,8 +79,8 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
         grad={name: p.requires_grad for name, p in model.named_parameters()},
         attributes=tuple(
             (path, name, value)
-            for path, thing in _things(model)
-            for name, value in vars(thing).items()
+            for path, obj in _objects(model)
+            for name, value in vars(obj).items()
             if type(value) in _PLAIN and name != "training"
         ),
         autocast=torch.get_autocast_dtype(device) if casts else None,
@@ -88,7 +88,7 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
     )
 
 
-def _things(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _objects(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules and the configs in their attributes, by path, each once."""
     seen: set[int] = set()
     for path, module in model.named_modules():

@@ -114,8 +114,10 @@ def apply(
         if at_once is not False:
             call = None if at_once is True else at_once
             for step in steps:
-                if call is None or len(steps) == 1 or step.takes(*call):
-                    verify_step(dispatch, step, call, call is not None and otherwise == "pad" and not step.takes(*call))
+                if call is None or len(steps) == 1 or step.accepts(*call):
+                    verify_step(
+                        dispatch, step, call, call is not None and otherwise == "pad" and not step.accepts(*call)
+                    )
         return _planned(dispatch, how)
 
 

@@ -161,7 +161,7 @@ class ScheduledForward:
         inputs = step.call.flatten(args, kwargs, device)
         return MatchedCall(step, inputs, self._written.given(args, kwargs, device), self._live.read())
 
-    def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def accepts(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Return whether the schedule is for this call."""
         try:
             self.call(tuple(args), dict(kwargs))

@@ -72,7 +72,7 @@ def noted(tensor: torch.Tensor, checksums: Checksums, keep: bool) -> Noted:
 
 
 def outcome_of(
-    made: Any,
+    outputs: Any,
     updated: Sequence[torch.Tensor],
     checksums: Checksums,
     keep: bool,
@@ -80,13 +80,13 @@ def outcome_of(
     """Return the results of a forward that has just run.
 
     Args:
-        made: The outputs.
+        outputs: The outputs.
         updated: The tensors that the step writes to.
         checksums: Computes checksums.
         keep: Keep values, so that differences can be measured.
     """
     results: dict[str, Any] = {}
-    for path, leaf in leaves(made):
+    for path, leaf in leaves(outputs):
         if isinstance(leaf, torch.Tensor):
             results[path] = noted(leaf, checksums, keep)
         elif isinstance(leaf, _COMPARED):

@@ -44,7 +44,7 @@ class SetAttribute(NamedTuple):
 
     path: str
     name: str
-    made: Checksum
+    assigned: Checksum
     holder: dict[str, Any]
 
 

@@ -35,27 +35,27 @@ def record(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, o
     return ABSENT if value is MISSING else recorded(value, seen, tensors, inline, ordered)
 
 
-def record_attribute(thing: Any, name: str, seen: Seen) -> Any:
+def record_attribute(obj: Any, name: str, seen: Seen) -> Any:
     """Return what a digest records for attribute `name` of a module or an object.
 
     Tensors that a module registers are read at every call, so the digest leaves them out. Tensors of classes and of
     configs are constants of the step. Objects in attributes have their own entries in the digest.
 
     Args:
-        thing: The module, object or config.
+        obj: The module, object or config.
         name: The attribute.
         seen: The code that reads the attribute.
     """
-    if isinstance(thing, nn.Module):
-        attributes = held_by(thing)
+    if isinstance(obj, nn.Module):
+        attributes = held_by(obj)
         if name in CHILDREN:
             return _names_in_order(attributes.get(name, ()))
         if name == _HOOKS_READ:
-            computing = (hook for kind, hook in hooks_of(thing) if not is_torchs(hook) and not only_looks(kind, hook))
+            computing = (hook for kind, hook in hooks_of(obj) if not is_torchs(hook) and not only_looks(kind, hook))
             return [recorded(hook, seen) for hook in computing]
         registered = name in attributes or any(name in attributes.get(registry, ()) for registry in REGISTERED)
-        return record(attribute(thing, name), seen, tensors=not registered, inline=False)
-    return record(attribute(thing, name), seen, tensors=True, inline=False, ordered=not is_config(thing))
+        return record(attribute(obj, name), seen, tensors=not registered, inline=False)
+    return record(attribute(obj, name), seen, tensors=True, inline=False, ordered=not is_config(obj))
 
 
 def _names_in_order(held: Iterable[str]) -> Any:

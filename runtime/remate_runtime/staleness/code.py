@@ -51,8 +51,8 @@ class _Within(NamedTuple):
     def source(self, function: Any) -> str | None:
         return self.code.source_within(function, self.depth)
 
-    def fields(self, thing: Any) -> Sequence[str]:
-        return self.code.fields(thing)
+    def fields(self, obj: Any) -> Sequence[str]:
+        return self.code.fields(obj)
 
 
 class Code:
@@ -94,14 +94,14 @@ class Code:
         self.questions: dict[str, Ask] = {}
         self.library = Library(self._in_library, self.members)
 
-    def fields(self, thing: Any) -> Sequence[str]:
+    def fields(self, obj: Any) -> Sequence[str]:
         """Return the attributes that forward reads of an object, and follow its class."""
-        kind = type(thing)
-        self.objects[id(thing)] = thing
+        kind = type(obj)
+        self.objects[id(obj)] = obj
         self.described.add(kind.__qualname__)
         self._class(kind)
         if self._met is not None:
-            self._met(thing)
+            self._met(obj)
         return tuple(self._fields.get(kind.__qualname__, ()))
 
     def all_followed(self) -> list[types.FunctionType]:
@@ -143,9 +143,9 @@ class Code:
             if name == "forward" or function is not nn.Module.__call__:
                 self._static(function, kind)
 
-    def instance(self, thing: Any) -> None:
+    def instance(self, obj: Any) -> None:
         """Follow all methods of an object's class if the class is the user's."""
-        self._class(type(thing))
+        self._class(type(obj))
 
     def source(self, function: Any) -> str | None:
         """Return the hash of a function of the user's, or of all methods of a class of theirs; None for any other."""

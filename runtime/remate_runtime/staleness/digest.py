@@ -40,12 +40,12 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
         code: The collected code; it knows the fields of objects.
     """
     named = dict(model.named_modules())
-    things = named | {path: at_path(model, path) for path in objects}
-    reads = {path: _reads(things[path], names, code) for path, names in {**modules, **objects}.items()}
+    by_path = named | {path: at_path(model, path) for path in objects}
+    reads = {path: _reads(by_path[path], names, code) for path, names in {**modules, **objects}.items()}
     groups = [
         (path, qualified(type(module)), reads.get(path, {}), _hooks(path, module)) for path, module in named.items()
     ]
-    described = [(path, qualified(type(things[path])), reads[path], ()) for path in objects]
+    described = [(path, qualified(type(by_path[path])), reads[path], ()) for path in objects]
     packages = _follow(model, objects, code, _words(reads.values()))
     fields = {
         name: tuple(sorted(code.known_fields[name])) for name in sorted(code.described & code.known_fields.keys())
@@ -62,8 +62,8 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
     return Made(digest, tuple(name for name, digest_of_source in digest.functions.items() if digest_of_source is None))
 
 
-def _reads(thing: Any, names: Mapping[str, Any], code: Code) -> dict[str, Any]:
-    values = {name: record_attribute(thing, name, code) if was is NOW else was for name, was in sorted(names.items())}
+def _reads(obj: Any, names: Mapping[str, Any], code: Code) -> dict[str, Any]:
+    values = {name: record_attribute(obj, name, code) if was is NOW else was for name, was in sorted(names.items())}
     return {name: value for name, value in values.items() if value is not OPAQUE}
 
 
@@ -230,10 +230,10 @@ def _compare_hidden(differences: Differences, group: ModuleGroup, path: str, nam
             )
 
 
-def _compare_class(differences: Differences, group: ModuleGroup, path: str, thing: Any) -> None:
-    kind = "nothing" if thing is MISSING else qualified(_own_class(type(thing)))
+def _compare_class(differences: Differences, group: ModuleGroup, path: str, obj: Any) -> None:
+    kind = "nothing" if obj is MISSING else qualified(_own_class(type(obj)))
     if kind != group.kind:
-        differences.module(path, group.kind, f"is a {kind} now" if thing is not MISSING else "is gone")
+        differences.module(path, group.kind, f"is a {kind} now" if obj is not MISSING else "is gone")
 
 
 def _own_class(kind: type) -> type:
@@ -243,11 +243,11 @@ def _own_class(kind: type) -> type:
 
 
 def _compare_reads(
-    differences: Differences, group: ModuleGroup, index: int, path: str, thing: Any, code: Code, deferred: bool
+    differences: Differences, group: ModuleGroup, index: int, path: str, obj: Any, code: Code, deferred: bool
 ) -> None:
     for name, value in group.reads.items():
         was = at_index(value, index)
-        now = record_attribute(thing, name, code)
+        now = record_attribute(obj, name, code)
         if not accepts(was, now) and not (deferred and _is_setting(was) and _is_setting(now)):
             differences.attribute(path, group.kind, name, was, now)
 

@@ -47,7 +47,7 @@ class Seen(Protocol):
         """Return the hash of a function or class of the user's; None for any other."""
         ...
 
-    def fields(self, thing: Any) -> Sequence[str]:
+    def fields(self, obj: Any) -> Sequence[str]:
         """Return the attributes that forward reads of an object."""
         ...
 
@@ -274,7 +274,7 @@ def has_fields(value: Any) -> bool:
 
 
 def hiding(value: Any) -> Iterator[str]:
-    """Yield the methods of an object's class that its attributes hide: `thing.method = lambda …`."""
+    """Yield the methods of an object's class that its attributes hide: `obj.method = lambda …`."""
     attributes = inspect.getattr_static(value, "__dict__", None)
     names = object.__getattribute__(value, "__dict__") if attributes is not None else {}
     for name in names:
@@ -283,46 +283,46 @@ def hiding(value: Any) -> Iterator[str]:
             yield name
 
 
-def attribute(thing: Any, name: str) -> Any:
-    """Return the value of `thing.name` without side effects; MISSING without such an attribute.
+def attribute(obj: Any, name: str) -> Any:
+    """Return the value of `obj.name` without side effects; MISSING without such an attribute.
 
     A method is returned as the function, a property as its getter, a cached property as its value, which is not cached
     here.
     """
-    attributes = held_by(thing)
+    attributes = held_by(obj)
     if name in attributes:
         return attributes[name]
-    if isinstance(thing, nn.Module):
+    if isinstance(obj, nn.Module):
         for registered in ("_parameters", "_buffers", "_modules"):
             if name in attributes.get(registered, ()):
                 return attributes[registered][name]
-    member = inspect.getattr_static(type(thing), name, MISSING)
-    if (member is MISSING and not isinstance(thing, nn.Module)) or inspect.ismemberdescriptor(member):
-        return requested(thing, name)  # an object with `__getattr__`, or a slot
+    member = inspect.getattr_static(type(obj), name, MISSING)
+    if (member is MISSING and not isinstance(obj, nn.Module)) or inspect.ismemberdescriptor(member):
+        return requested(obj, name)  # an object with `__getattr__`, or a slot
     if isinstance(member, functools.cached_property):
         try:
-            return member.func(thing)
+            return member.func(obj)
         except Exception:  # the user's code failed
             return MISSING
     return underlying(member)
 
 
-def held_by(thing: Any) -> dict[str, Any]:
+def held_by(obj: Any) -> dict[str, Any]:
     """Return the attributes of an object itself, `NO_ATTRIBUTES` of one that can have none (`__slots__`).
 
     Forward's reads do not record this one.
     """
     try:
-        attributes = object.__getattribute__(thing, "__dict__")
+        attributes = object.__getattribute__(obj, "__dict__")
     except (AttributeError, TypeError):
         return NO_ATTRIBUTES
     return attributes if isinstance(attributes, dict) else NO_ATTRIBUTES
 
 
-def requested(thing: Any, name: str) -> Any:
+def requested(obj: Any, name: str) -> Any:
     """Return what an object answers for a name; MISSING if it does not."""
     try:
-        return getattr(thing, name, MISSING)
+        return getattr(obj, name, MISSING)
     except Exception:  # the user's `__getattr__` failed
         return MISSING
 

@@ -206,7 +206,7 @@ class InstructionCompiler:
     def _writing(self, op: Op, placed: Placed) -> Call:
         """Return a call that writes into existing tensors."""
         form = placed.form
-        args, kwargs = (op.args, op.kwargs) if form.takes is None else (op.args[: form.takes], {})
+        args, kwargs = (op.args, op.kwargs) if form.argument_count is None else (op.args[: form.argument_count], {})
         into = [self._view(place) for place in placed.places]
         to = [value for value in op.writes if value is not None]
         live = any(map(_refers, kwargs.values()))
