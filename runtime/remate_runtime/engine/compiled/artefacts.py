@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 class Function(NamedTuple):
-    """A compiled segment. `about.gives` has the actual memory layouts of its results. Equal functions have equal
+    """A compiled segment. `about.output_types` has the actual memory layouts of its results. Equal functions have equal
     keys."""
 
     about: SegmentGraph
