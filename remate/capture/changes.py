@@ -92,7 +92,7 @@ class TraceChanges:
         )
 
 
-def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
+def _put(attributes: dict[str, Any], name: str, value: object) -> None:
     if value is MISSING:
         attributes.pop(name, None)
     else:

@@ -195,7 +195,7 @@ class Reads:
                     self._seen.setdefault(id(module), {}).update(dict.fromkeys(walked))
         self._walks.clear()
 
-    def _note(self, seen: dict[str, Any], obj: Any, name: str) -> None:
+    def _note(self, seen: dict[str, Any], obj: object, name: str) -> None:
         seen[name] = OPAQUE  # nested reads do not come here again
         value = attribute(obj, name)
         if isinstance(getattr(type(obj), name, None), property):
@@ -206,11 +206,11 @@ class Reads:
         if has_fields(value) and not isinstance(value, enum.Enum):
             self._hold(value, (id(obj), name))
 
-    def _meet(self, obj: Any) -> None:
+    def _meet(self, obj: object) -> None:
         """Record an object that forward reaches."""
         self._hold(obj, None)
 
-    def _hold(self, obj: Any, holder: tuple[int, str] | None) -> None:
+    def _hold(self, obj: object, holder: tuple[int, str] | None) -> None:
         places = self._held.setdefault(id(obj), (obj, []))[1]
         if holder is not None and holder not in places:
             places.append(holder)
@@ -224,7 +224,7 @@ class Reads:
             for field in list(held):
                 self._field(obj, field)
 
-    def _field(self, obj: Any, name: str) -> None:
+    def _field(self, obj: object, name: str) -> None:
         """Record the read of an object's attribute."""
         own = name in held_by(obj)
         member = MISSING if own else inspect.getattr_static(type(obj), name, MISSING)
@@ -242,7 +242,7 @@ class Reads:
         usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
         reads = self
 
-        def read(obj: Any, name: str) -> Any:
+        def read(obj: object, name: str) -> Any:
             if name == "__dict__":
                 for field in list(held_by(obj)):
                     reads._field(obj, field)
@@ -364,7 +364,7 @@ def values_read(model: nn.Module) -> dict[str, Any]:
     return code.values
 
 
-def _put_back(kind: type, reading: Any) -> None:
+def _put_back(kind: type, reading: object) -> None:
     """Restore the attribute access of a class."""
     if reading is None:
         del kind.__getattribute__  # type: ignore[misc]

@@ -99,7 +99,7 @@ def _objects(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}".lstrip("."), value
 
 
-def _same(left: Any, right: Any) -> bool:
+def _same(left: object, right: object) -> bool:
     return type(left) is type(right) and (left == right or left != left)
 
 
@@ -118,7 +118,7 @@ class Taker(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
         """Receive a call. Returns whether it is the expected one."""
         ...
 
@@ -138,7 +138,7 @@ class RecordedCall:
 
     @classmethod
     def of(
-        cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], state: CallSettings | None = None
+        cls, model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], state: CallSettings | None = None
     ) -> RecordedCall:
         """Make a call from its parts."""
         call = cls(model)
@@ -184,7 +184,7 @@ class RecordedCall:
             )
         return self._found
 
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
         """Record a call if it is the first with gradients. Returns whether it is."""
         if self._found is not None:
             return False
@@ -211,7 +211,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return held.as_strided(tensor.shape, tensor.stride(), 0)
 
 
-def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
+def called(model: object, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None) -> RecordedCall:
     """Return the call to plan: a recorded call, or a model with its arguments. An applied model is replaced by its
     original. Raises CaptureError for arguments beside a recorded call, and for objects that are not modules."""
     model = original_of(model)
@@ -300,7 +300,7 @@ def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]
     is set. Libraries that wrap the model's forward wrap this one. Copies of the model have the original class."""
 
     @functools.wraps(kind.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
         if self is call.model and call.take(args, kwargs) and stop:
             raise LoopLeft
         return kind.forward(self, *args, **kwargs)

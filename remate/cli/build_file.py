@@ -78,7 +78,7 @@ def load_stages(text: str, count: int | None) -> tuple[list[Target], tuple[Any, 
     return [_checked(stage, f"{where}, stage {at}") for at, stage in enumerate(built)], loss
 
 
-def _called(text: str, *given: Any) -> tuple[Any, str]:
+def _called(text: str, *given: object) -> tuple[Any, str]:
     """Return what the function of `text` returns, and the place of the function."""
     path, name = _split(text)
     if not path.is_file():
@@ -112,7 +112,7 @@ def _import(path: Path) -> Any:
     return module
 
 
-def _user_code(path: Path, when: str, call: Callable[[], Any]) -> Any:
+def _user_code(path: Path, when: str, call: Callable[[], object]) -> Any:
     try:
         return call()
     except UsageError:
@@ -140,7 +140,7 @@ def _shown(filename: str, path: Path) -> str:
     return str(path) if filename == str(path.resolve()) or filename == str(path.absolute()) else Path(filename).name
 
 
-def _checked(result: Any, where: str) -> Target:
+def _checked(result: object, where: str) -> Target:
     import torch
 
     from ..capture.recorded import RecordedCall

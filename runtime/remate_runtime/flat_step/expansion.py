@@ -301,7 +301,7 @@ class _Expansion:
         )
 
     def _arguments(
-        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, read: list[int], index: int, part: str
+        self, given: Iterable[tuple[object, object]], scopes: Scopes, read: list[int], index: int, part: str
     ) -> dict[Any, Any]:
         converted, key = {}, None
         try:

@@ -134,7 +134,7 @@ def _changed(changes: Changes, checksums: Checksums, tolerance: Tolerance) -> It
         )
 
 
-def _result(what: str, live: Any, scheduled: Any, tolerance: Tolerance) -> Iterator[Difference]:
+def _result(what: str, live: object, scheduled: object, tolerance: Tolerance) -> Iterator[Difference]:
     if isinstance(live, Noted) and isinstance(scheduled, Noted):
         yield from _tensor(what, live, scheduled, tolerance)
         if live.requires_grad != scheduled.requires_grad:

@@ -48,7 +48,7 @@ class ForwardOutcome(NamedTuple):
     changes: Changes | None = None
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, leaf) of nested containers and records; a path is like `.loss` or `[0]`."""
     inner = children(tree)
     if inner is None:
@@ -59,7 +59,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{path}[{key}]" if kind in ("tuple", "list") else f"{path}.{key}")
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
+def tensors_in(tree: object) -> list[torch.Tensor]:
     """Return the tensors among the leaves, in order."""
     return [leaf for _, leaf in leaves(tree) if isinstance(leaf, torch.Tensor)]
 
@@ -72,7 +72,7 @@ def noted(tensor: torch.Tensor, checksums: Checksums, keep: bool) -> Noted:
 
 
 def outcome_of(
-    outputs: Any,
+    outputs: object,
     updated: Sequence[torch.Tensor],
     checksums: Checksums,
     keep: bool,

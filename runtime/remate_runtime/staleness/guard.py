@@ -172,18 +172,18 @@ def _bound(code: Code, modules: dict[str, nn.Module]) -> dict[str, tuple[Mapping
     return {name: place for name, place in places_by_name.items() if inspect.isroutine(place[2])}
 
 
-def _held(holder: Mapping[str, Any] | type) -> Mapping[str, Any]:
+def _held(holder: Mapping[str, object] | type) -> Mapping[str, Any]:
     return vars(holder) if isinstance(holder, type) else holder
 
 
-def _watch_reads(watched: ModelSnapshot, obj: Any, names: Collection[str]) -> None:
+def _watch_reads(watched: ModelSnapshot, obj: object, names: Collection[str]) -> None:
     watched.object(obj, [name for name in names if name not in CHILDREN and name != "_forward_hooks"])
     for name in names:
         if name in CHILDREN and name in held_by(obj):
             watched.order(held_by(obj)[name])
 
 
-def _methods(obj: Any) -> Iterator[str]:
+def _methods(obj: object) -> Iterator[str]:
     """Yield the methods of an object's class that one of its attributes could hide."""
     yield from hiding(obj)
     for base in type(obj).__mro__:
@@ -219,7 +219,7 @@ def _as_it_is(digest: Digest, model: nn.Module, code: Code) -> Digest:
     )
 
 
-def _now(was: Any, obj: Any, name: str, code: Code) -> Any:
+def _now(was: object, obj: object, name: str, code: Code) -> Any:
     now = record_attribute(obj, name, code)
     return was if accepts(was, now) else now
 

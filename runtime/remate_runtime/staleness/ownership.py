@@ -71,7 +71,7 @@ def is_own(module: str) -> bool:
     return _is_own_file(getattr(sys.modules.get(module), "__file__", None) or "<unknown>")
 
 
-def is_own_function(function: Any) -> bool:
+def is_own_function(function: object) -> bool:
     """Return whether the code of a function is the user's own, in whatever class or module the function is."""
     code = inspect.getattr_static(function, "__code__", None) and getattr(function, "__code__", None)
     if not isinstance(code, types.CodeType):
@@ -129,7 +129,7 @@ def _stem(file: str) -> str:
     return os.path.splitext(os.path.basename(file))[0]
 
 
-def module_of(obj: Any) -> str:
+def module_of(obj: object) -> str:
     """Return the name of the module of a class or function, as `module_name`.
 
     If a file was executed without becoming a module, the code's file name counts.
@@ -143,7 +143,7 @@ def module_of(obj: Any) -> str:
     return module_name(module) if file.startswith("<") else _stem(file)
 
 
-def qualified(obj: Any) -> str:
+def qualified(obj: object) -> str:
     """Return the name of a class or function with its module; classes of torch by the shortest package that exports
     them."""
     name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__qualname__
@@ -160,7 +160,7 @@ def qualified(obj: Any) -> str:
     return f"{module_of(obj)}.{name}" if module else name
 
 
-def name_in_value(obj: Any) -> str:
+def name_in_value(obj: object) -> str:
     """Return the name of a class or function in a described value.
 
     It is `qualified`, but the user's own names have a dot in place of the module, so that a file may be renamed.

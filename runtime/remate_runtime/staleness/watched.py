@@ -55,14 +55,14 @@ class ModelSnapshot:
         self._hooks: list[Mapping[Any, Any]] = []
         self._hooked: list[tuple[nn.Module, tuple[Any, ...]]] = []
 
-    def entry(self, holder: Mapping[str, Any] | type, key: str) -> None:
+    def entry(self, holder: Mapping[str, object] | type, key: str) -> None:
         """Watch what a mapping or a class holds under a name, and its contents."""
         if isinstance(holder, type):
             holder = self._spaces.setdefault(holder, vars(holder))
         self._entries.setdefault((id(holder), key), (holder, key))
         self.content(holder.get(key, MISSING))
 
-    def object(self, obj: Any, names: Iterable[str]) -> None:
+    def object(self, obj: object, names: Iterable[str]) -> None:
         """Watch attributes of an object or module."""
         attributes = held_by(obj)
         for name in names:
@@ -78,7 +78,7 @@ class ModelSnapshot:
                 self._answer(obj, attributes, name)
         self._kinds[id(obj)] = (obj, type(obj))
 
-    def _answer(self, obj: Any, held: Mapping[str, Any], name: str) -> None:
+    def _answer(self, obj: object, held: Mapping[str, object], name: str) -> None:
         """Watch what an object returns for a name that neither it nor its class holds."""
         other_name = getattr(type(obj), "attribute_map", {}).get(name)  # configs of transformers
         if isinstance(other_name, str) and other_name in held:
@@ -100,7 +100,7 @@ class ModelSnapshot:
     def _registered(held: Mapping[str, Any], name: str) -> Any:
         return next((held[key] for key in ("_parameters", "_buffers") if name in held[key]), None)
 
-    def ask(self, question: Callable[[], Any]) -> None:
+    def ask(self, question: Callable[[], object]) -> None:
         """Watch the result of a function, and its contents."""
         answer = question()
         self._requested.append((question, answer))
@@ -119,7 +119,7 @@ class ModelSnapshot:
         """Watch the code of functions of packages."""
         self._of_packages = functions
 
-    def order(self, mapping: Mapping[str, Any]) -> None:
+    def order(self, mapping: Mapping[str, object]) -> None:
         """Watch the keys of a mapping, in order."""
         self._lists.append((mapping.keys(), None))
 
@@ -156,7 +156,7 @@ class ModelSnapshot:
             waiting += parts_of_value(item)
             self._container(item)
 
-    def _container(self, container: Any) -> None:
+    def _container(self, container: object) -> None:
         if isinstance(container, dict):
             self._dicts.append((container, [*container, *container.values()]))
         elif isinstance(container, Mapping):
@@ -261,10 +261,10 @@ class ModelSnapshot:
         return True
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """Return what determines a value of a class of Python's standard library, as text."""
     return repr(inner(value))
 
 
-def _items(mapping: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+def _items(mapping: Mapping[Any, object]) -> list[tuple[Any, int]]:
     return [(key, id(item)) for key, item in mapping.items()]

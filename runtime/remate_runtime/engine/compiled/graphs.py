@@ -187,7 +187,7 @@ class _Building:
             return self.fx.call_function(torch.ops.aten.clone.default, (node,), last)
         return node
 
-    def _argument(self, argument: Any) -> Any:
+    def _argument(self, argument: object) -> Any:
         if isinstance(argument, Ref):
             return self._value(argument.value)
         if isinstance(argument, tuple):

@@ -225,7 +225,7 @@ def processes() -> int:
     return (settings.compile_threads or 1) if in_toplevel_process() else 1
 
 
-def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterator[str]:
+def compile_side_by_side(jobs: Sequence[tuple[object, ...]], count: int) -> Iterator[str]:
     """Compile graphs in other processes. A graph that fails there is compiled in this process when it is needed.
 
     Args:
@@ -302,7 +302,7 @@ def _retraced(
     return traced
 
 
-def named(operator: Any) -> str:
+def named(operator: object) -> str:
     """Return the operator's name in schedule files."""
     return str(operator).removesuffix(".default")
 

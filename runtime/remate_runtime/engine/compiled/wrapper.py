@@ -92,7 +92,7 @@ def held(
                 storages.note(tensors, needed(func, args, kwargs or {}, tensors))
             return results
 
-    def needed(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> int:
+    def needed(func: object, args: object, kwargs: object, tensors: list[torch.Tensor]) -> int:
         with _disable_current_modes():
             try:
                 ran = run(func, args, kwargs)
@@ -175,7 +175,7 @@ def _key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
+def _tensors(given: object) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor):
         yield given
     elif isinstance(given, list | tuple):

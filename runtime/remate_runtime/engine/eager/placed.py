@@ -88,7 +88,7 @@ def writing(
 
 
 def _one(
-    call: Callable[..., Any], pick: Callable[[Slots], Iterable[Any]], kwargs: dict[str, Any], into: int, to: int
+    call: Callable[..., object], pick: Callable[[Slots], Iterable[object]], kwargs: dict[str, Any], into: int, to: int
 ) -> Callable[[Slots], None]:
     if kwargs:
 
