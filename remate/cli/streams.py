@@ -21,7 +21,7 @@ class Stream:
     the same exit status. Characters that the encoding lacks are replaced.
     """
 
-    def __init__(self, wrapped: object, name: str) -> None:
+    def __init__(self, wrapped: Any, name: str) -> None:
         self._wrapped, self._name = wrapped, name
         self._coloured = _wants_colour(wrapped)
 

@@ -98,10 +98,10 @@ class _Expansion:
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
         check_cost_names(self.schedule, self.causes)
         self.causes.report()
-        parts = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
+        contents = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
         model, assumed, lanes = self.schedule.model, self.schedule.solve.gradients, {**LANES, **self.schedule.lanes}
         parts = model.modules * model.calls, model.modules
-        graph = Graph(*made, model.device, assumed, *parts, lanes, sharded=model.sharded)
+        graph = Graph(*contents, model.device, assumed, *parts, lanes, sharded=model.sharded)
         step = SplitPlan(graph, tuple(self.where), tuple(self.places))
         if splits := stated_splits(self.schedule, self.places):
             step = split_by_plan(step, splits, self.schedule.costs)

@@ -46,7 +46,7 @@ def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
         yield from leaves(tree, "tensor", f"/model/inputs/kwargs/{escape(name)}")
 
 
-def output_leaves(outputs: object) -> Iterator[Leaf]:
+def output_leaves(outputs: Any) -> Iterator[Leaf]:
     """Yield the tensor leaves of forward's result, then of the attributes that it sets."""
     where = "/model/outputs"
     if not is_object(outputs) or "returns" not in outputs:
@@ -124,7 +124,7 @@ def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
         raise ScheduleError("R016", "no tree", where, f"use {key}, literal, tuple, list, dict or record with fields")
 
 
-def _typed(value: object, kind: type, where: str) -> Any:
+def _typed(value: Any, kind: type, where: str) -> Any:
     if not isinstance(value, kind):
         raise ScheduleError("R016", f"expected a JSON {'array' if kind is list else 'object'}", where)
     return value

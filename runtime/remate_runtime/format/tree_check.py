@@ -41,7 +41,7 @@ class TreeCheck:
         self._items(args, list, "tensor", f"{where}/args", 4)
         self._items(kwargs, dict, "tensor", f"{where}/kwargs", 4)
 
-    def output(self, value: object, where: str) -> None:
+    def output(self, value: Any, where: str) -> None:
         """Check a tree, or `{"returns": tree, "attributes": {path: tree}}`."""
         self._names = set()
         if not is_object(value) or "returns" not in value:
@@ -64,7 +64,7 @@ class TreeCheck:
                     "the path of a module and a name that does not begin with `__`",
                 )
 
-    def _node(self, node: object, leaf: str, where: str, depth: int) -> None:
+    def _node(self, node: Any, leaf: str, where: str, depth: int) -> None:
         kinds = [key for key in (leaf, *CONTAINERS) if key in node] if is_object(node) else []
         if not is_object(node) or len(kinds) != 1:
             self._faults.add(
@@ -85,7 +85,7 @@ class TreeCheck:
         else:
             self._items(node[kind], dict if kind == "dict" else list, leaf, f"{where}/{kind}", depth + 1)
 
-    def _items(self, value: object, kind: type, leaf: str, where: str, depth: int) -> None:
+    def _items(self, value: Any, kind: type, leaf: str, where: str, depth: int) -> None:
         if kind is dict and is_object(value):
             items: Iterable[tuple[object, Any]] = value.items()
         elif kind is not dict and is_array(value):

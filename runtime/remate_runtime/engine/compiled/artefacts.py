@@ -94,7 +94,7 @@ class Artefacts:
         """Compile a graph, with a temporary cache folder if the configured one fails. Raises Inductor's last error."""
         if self._is_closed:
             raise DoesNotCompileError("nothing can be written")
-        given = about.module, about.takes, about.gives, about.donated, about.free, self.device, key
+        given = about.module, about.input_types, about.output_types, about.donated, about.free, self.device, key
         if not self._kernels:
             with self._disk.aside():
                 return without_kernels(compiled(*given), self.device, checks=True)

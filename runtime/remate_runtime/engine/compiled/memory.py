@@ -100,8 +100,8 @@ class _Moments:
         self._end(ends)
         for owner, nbytes in zip(segment.makes, held.result_bytes, strict=True):
             self._make(owner, nbytes)
-        inputs = sum(allocated(takes[at].nbytes, self._artefacts.device) for at in owned)
-        self._beyond.append((self.now, held.peak - inputs - sum(held.made)))
+        inputs = sum(allocated(input_types[at].nbytes, self._artefacts.device) for at in owned)
+        self._beyond.append((self.now, held.peak - inputs - sum(held.result_bytes)))
         self.now += 1
 
     def interpreted(self, piece: Piece) -> None:

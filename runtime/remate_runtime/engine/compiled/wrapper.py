@@ -125,7 +125,7 @@ def held(
     bytes_of = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
     sizes = [allocated(nbytes, device) for nbytes in bytes_of]
     copies = sum(sizes[at] for at in shared)
-    types = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
+    types = tuple(_type(*pair) for pair in zip(results, output_types, strict=True))
     return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), types)
 
 
@@ -135,7 +135,7 @@ def allocated(nbytes: int, device: torch.device) -> int:
     return -(-nbytes // unit) * unit
 
 
-def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
+def _as_predicted(result: torch.Tensor, strides: tuple[int, ...]) -> bool:
     """Return whether a tensor without data has the strides that the operator itself produced. Inductor's code asserts
     that they are equal."""
     pairs = zip(result.shape, result.stride(), strides, strict=True)
