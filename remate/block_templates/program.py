@@ -94,7 +94,7 @@ def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
     return msgspec.structs.replace(captured.model, outputs=_rename(captured.model.outputs, renamed), gradients=left)
 
 
-def _rename(tree: Any, renamed: dict[str, str]) -> Any:
+def _rename(tree: object, renamed: dict[str, str]) -> Any:
     """Return an output tree with its `{"value": "%name"}` leaves renamed."""
     if isinstance(tree, dict):
         reference = tree.get("value")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
 
@@ -39,7 +38,7 @@ class Caches:
         changed = [value["either"] for value in read if isinstance(value, dict) and "either" in value]
         return bool(set_) or not all(isinstance(each, _PLAIN) for both in changed for each in both)
 
-    def make(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def make(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Create the caches, with a warning. Returns whether there are any. Raises CaptureError for caches that depend
         on data, because the first call then runs another step."""
         before = lru_caches.sizes()

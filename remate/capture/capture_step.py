@@ -58,11 +58,11 @@ NO_LIVE: Mapping[str, Any] = MappingProxyType({})
 
 def capture(
     model: torch.nn.Module,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
     differentiate: Sequence[str] | None = None,
     sizes: SizeLog | None = None,
-    live: Mapping[str, Any] = NO_LIVE,
+    live: Mapping[str, object] = NO_LIVE,
     stepwise: bool = False,
     digested: bool = True,
 ) -> Captured:
@@ -110,7 +110,7 @@ def _other_rank(
 
 
 def _capture_at_rest(
-    call: tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]],
+    call: tuple[torch.nn.Module, tuple[object, ...], dict[str, Any]],
     differentiate: Sequence[str] | None,
     digested: bool,
     options: dict[str, Any],
@@ -146,13 +146,13 @@ def _capture_at_rest(
 
 def _capture(
     model: torch.nn.Module,
-    args: tuple[Any, ...],
+    args: tuple[object, ...],
     kwargs: dict[str, Any],
     differentiate: Sequence[str] | None,
     outside: Outside,
     *,
     sizes: SizeLog | None,
-    live: Mapping[str, Any],
+    live: Mapping[str, object],
     stepwise: bool,
     digested: bool,
     distributed: LocalTensors | None,
@@ -175,7 +175,7 @@ def _capture(
     return replace(captured, digest=digest), changed
 
 
-def _refuse_changes(step: TracedModule, live: Mapping[str, Any]) -> None:
+def _refuse_changes(step: TracedModule, live: Mapping[str, object]) -> None:
     for path in step.reads.changes().paths & live.keys():
         hint = "change it outside of forward, or make it a buffer and leave it out of live="
         raise CaptureError(f"forward itself changes the live attribute {path!r}", path.rpartition(".")[0], hint=hint)
@@ -351,7 +351,7 @@ def _unwrapped(port: Port, node: Node) -> Node:
     return node
 
 
-def _with_values(tree: Any, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
+def _with_values(tree: object, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
     """The output tree with names of values instead of positions."""
     if isinstance(tree, list):
         return [_with_values(child, names, outputs) for child in tree]

@@ -20,7 +20,7 @@ class Change(NamedTuple):
     """A changed attribute of a module or config. raw: the value that forward set. was, now: the values before and
     after, as in a digest."""
 
-    thing: Any
+    obj: Any
     name: str
     raw: Any
     was: Any
@@ -47,9 +47,7 @@ class TraceChanges:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Set the attributes of configs to the values that forward set, in the `with` block."""
-        held = [
-            (change, vars(change.thing), vars(change.thing).get(change.name, MISSING)) for change in self._configs()
-        ]
+        held = [(change, vars(change.obj), vars(change.obj).get(change.name, MISSING)) for change in self._configs()]
         try:
             for change, attributes, _ in held:
                 _put(attributes, change.name, change.raw)
@@ -60,16 +58,16 @@ class TraceChanges:
 
     def _configs(self) -> list[Change]:
         configs = self._by_path.values()
-        return [c for c in configs if not isinstance(c.thing, nn.Module) and hasattr(c.thing, "__dict__")]
+        return [c for c in configs if not isinstance(c.obj, nn.Module) and hasattr(c.obj, "__dict__")]
 
     def of_modules(self) -> bool:
         """Whether attributes of modules changed, not only those of configs."""
-        return any(isinstance(change.thing, nn.Module) for change in self._by_path.values())
+        return any(isinstance(change.obj, nn.Module) for change in self._by_path.values())
 
     def refuse(self) -> None:
         """Raise CaptureError: the step differs after these changes."""
         path, change = next(iter(self._by_path.items()))
-        at = assigned_at(change.thing, change.name) if isinstance(change.thing, nn.Module) else ""
+        at = assigned_at(change.obj, change.name) if isinstance(change.obj, nn.Module) else ""
         raise CaptureError(
             f"forward changes attributes ({self}), and its next call computes something else",
             path.rpartition(".")[0] if at else "",
@@ -80,11 +78,9 @@ class TraceChanges:
     def numbers(self) -> list[Changed]:
         """Return the changed numbers."""
         held = [
-            (path, c)
-            for path, c in self._by_path.items()
-            if type(c.raw) in (int, float) and hasattr(c.thing, "__dict__")
+            (path, c) for path, c in self._by_path.items() if type(c.raw) in (int, float) and hasattr(c.obj, "__dict__")
         ]
-        return [Changed(f"attribute {path!r}", c.thing, c.name) for path, c in held]
+        return [Changed(f"attribute {path!r}", c.obj, c.name) for path, c in held]
 
     def warn(self) -> None:
         """Warn of attributes that change from call to call without an effect on the step."""
@@ -96,7 +92,7 @@ class TraceChanges:
         )
 
 
-def _put(attributes: dict[str, Any], name: str, value: Any) -> None:
+def _put(attributes: dict[str, Any], name: str, value: object) -> None:
     if value is MISSING:
         attributes.pop(name, None)
     else:

@@ -21,7 +21,7 @@ output of a part (a penalty) is not the loss."""
 Outputs = Sequence[tuple[str, torch.Tensor]]
 
 
-def differentiated(outputs: Outputs, returned: int, result: Any, requested: Sequence[str] | None) -> set[str]:
+def differentiated(outputs: Outputs, returned: int, result: object, requested: Sequence[str] | None) -> set[str]:
     """The names of the outputs that get a gradient.
 
     Without `requested` it is the field `loss` of a dict or record, else the only scalar among several differentiable
@@ -74,12 +74,12 @@ def _checked(names: Sequence[str], able: dict[str, torch.Tensor]) -> set[str]:
     return set(names)
 
 
-def _loss_field(result: Any, able: dict[str, torch.Tensor]) -> set[str]:
+def _loss_field(result: object, able: dict[str, torch.Tensor]) -> set[str]:
     loss = _field(result)
     return {name for name, tensor in able.items() if tensor is loss and tensor.dim() == 0}
 
 
-def _field(result: Any) -> Any:
+def _field(result: object) -> Any:
     """The field `loss` of a dict or record, which may be in a tuple or list."""
     kind, fields = trees.children(result) or ("", {})
     if kind in ("dict", "record"):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from remate_runtime.torch_private.fake_tensors import FakeTensorMode
 
 
 @contextlib.contextmanager
-def dispatched_by(mode: FakeTensorMode, dispatch: Callable[..., Any]) -> Iterator[None]:
+def dispatched_by(mode: FakeTensorMode, dispatch: Callable[..., object]) -> Iterator[None]:
     """Let `mode` run operators by `dispatch`, which gets operator, types, positional and keyword arguments."""
     outer = vars(mode).get("dispatch")
     mode.dispatch = dispatch  # type: ignore[method-assign]

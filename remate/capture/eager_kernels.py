@@ -90,7 +90,14 @@ def _dropout(usual: Any, rates_vary: bool) -> Callable[..., torch.Tensor]:
 
 
 def _cudnn_batch_norm(
-    source: torch.Tensor, weight: Any, bias: Any, mean: Any, variance: Any, training: bool, momentum: float, eps: float
+    source: torch.Tensor,
+    weight: object,
+    bias: object,
+    mean: object,
+    variance: object,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> Any:
     """Batch norm for which torch selects cuDNN. Tracing would decompose `cudnn_batch_norm`. `_batch_norm_with_update`
     selects cuDNN by the same function when it runs, and its schema states what it writes
@@ -115,13 +122,13 @@ def _in_memory_order(strides: Sequence[int], like: torch.Tensor, p: Any) -> torc
     return torch.bernoulli(source.permute(order), p).permute(back)
 
 
-def _bernoulli_(onto: torch.Tensor, p: Any = 0.5, *, generator: Any = None) -> torch.Tensor:
+def _bernoulli_(onto: torch.Tensor, p: object = 0.5, *, generator: object = None) -> torch.Tensor:
     if generator is not None:
         raise _refused("bernoulli_ with a generator of its own")
     return onto.copy_(_in_memory_order(onto.stride(), onto, p))
 
 
-def _normal_(onto: torch.Tensor, mean: Any = 0.0, std: Any = 1.0, *, generator: Any = None) -> torch.Tensor:
+def _normal_(onto: torch.Tensor, mean: object = 0.0, std: object = 1.0, *, generator: object = None) -> torch.Tensor:
     """Draw into a copy of the tensor, which has no gaps. Refuse tensors with gaps: their algorithm differs."""
     if generator is not None:
         raise _refused("normal_ with a generator of its own")
@@ -143,7 +150,7 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 def _rrelu(
-    source: torch.Tensor, lower: Any = 0.125, upper: Any = 1 / 3, training: bool = False, generator: Any = None
+    source: torch.Tensor, lower: object = 0.125, upper: object = 1 / 3, training: bool = False, generator: object = None
 ) -> Any:
     """Draw as eager's CPU kernel does: into a contiguous tensor, with a contiguous result."""
     if generator is not None:

@@ -20,12 +20,12 @@ def on_meta(model: torch.nn.Module) -> bool:
 
 
 def fake_module(
-    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     """Return the model and call with fake CPU tensors instead of meta tensors. `model` does not change."""
     mode, replacements = FakeTensorMode(allow_non_fake_inputs=True), {}
 
-    def fake(tensor: Any) -> Any:
+    def fake(tensor: object) -> Any:
         if not isinstance(tensor, torch.Tensor) or tensor.device.type != "meta":
             return tensor
         if id(tensor) not in replacements:

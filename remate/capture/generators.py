@@ -96,7 +96,7 @@ def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any]
                 yield f"{what!r}", value.get_state, value.set_state
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _equal(left: object, right: object) -> bool:
     return _plain(left) == _plain(right)
 
 

@@ -37,7 +37,7 @@ _CONVERSIONS: dict[Any, dict[str, Any]] = {
 }
 
 
-def as_conversion(function: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def as_conversion(function: object, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Treat `x.float()` as `x.to(dtype=torch.float32)`, as functional tensors do."""
     conversion = _CONVERSIONS.get(function)
     return (function, kwargs) if conversion is None else (_Tensor.to, {**kwargs, **conversion})
@@ -78,7 +78,7 @@ class SeenCalls:
             at = end
         return remaining
 
-    def differs(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def differs(self, function: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> str:
         """Compare a call with the first run. Returns a description of the difference, or ""."""
         if function in _METADATA:
             if not self._known:
@@ -97,7 +97,7 @@ class SeenCalls:
         return "" if before == call else f"{_shown(before)} in one call, {_shown(call)} in the next"
 
 
-def _words(value: Any, depth: int) -> Iterator[Any]:
+def _words(value: object, depth: int) -> Iterator[Any]:
     """The comparable part of an argument: numbers and shapes, never contents of tensors."""
     if isinstance(value, torch.Tensor):
         yield f"tensor{list(value.shape)}"
@@ -121,7 +121,7 @@ def _words(value: Any, depth: int) -> Iterator[Any]:
         yield type(value).__name__
 
 
-def _shown(call: tuple[Any, ...] | None) -> str:
+def _shown(call: tuple[object, ...] | None) -> str:
     if call is None:
         return "nothing"
     name, *words = call

@@ -34,7 +34,7 @@ def hot_paths() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
+def _replaced(holder: object, name: str, value: object) -> Iterator[None]:
     usual = getattr(holder, name)
     setattr(holder, name, value)
     try:
@@ -52,16 +52,16 @@ class _Trees:
         self._flat: dict[tuple[type, int], Any] = {}
         self._leaf = self._usual["tree_flatten"](0)[1]
 
-    def tree_flatten(self, tree: Any, is_leaf: Any = None) -> tuple[list[Any], Any]:
+    def tree_flatten(self, tree: object, is_leaf: object = None) -> tuple[list[Any], Any]:
         if is_leaf is not None:
             return self._usual["tree_flatten"](tree, is_leaf)
         leaves: list[Any] = []
         return leaves, self._flatten(tree, leaves)
 
-    def tree_leaves(self, tree: Any, is_leaf: Any = None) -> list[Any]:
+    def tree_leaves(self, tree: object, is_leaf: object = None) -> list[Any]:
         return self.tree_flatten(tree, is_leaf)[0]
 
-    def tree_map_only(self, kinds: Any, function: Any, tree: Any, is_leaf: Any = None) -> Any:
+    def tree_map_only(self, kinds: object, function: object, tree: object, is_leaf: object = None) -> Any:
         if is_leaf is not None or not isinstance(kinds, type):
             return self._usual["tree_map_only"](kinds, function, tree, is_leaf)
         return self._map_only(kinds, function, tree)
@@ -95,7 +95,7 @@ class _Trees:
             return function(node) if isinstance(node, kinds) else node
         return self._usual["tree_map_only"](kinds, function, node)
 
-    def _is_leaf(self, kind: type, node: Any) -> bool:
+    def _is_leaf(self, kind: type, node: object) -> bool:
         """Whether a type is a registered node, at its first use in the trace."""
         is_leaf = self._leaves.get(kind)
         if is_leaf is None:

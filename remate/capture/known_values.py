@@ -71,7 +71,7 @@ def _check_rows(table: torch.Tensor, positions: torch.Tensor | None) -> None:
         raise IndexError(f"position {int(positions.max())} of an embedding that has {table.shape[0]} rows")
 
 
-def _computable(func: OpOverload, outputs: Any) -> bool:
+def _computable(func: OpOverload, outputs: object) -> bool:
     tensors = _tensors(outputs)
     name = func._schema.name.split("::")[-1]
     return (
@@ -94,11 +94,11 @@ def _computed(func: OpOverload, flat: list[Any], spec: Any) -> Any:
         return func(*args, **kwargs)
 
 
-def _on_cpu(leaf: Any) -> Any:
+def _on_cpu(leaf: object) -> Any:
     if isinstance(leaf, torch.device):
         return _CPU
     return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
-def _tensors(outputs: Any) -> list[torch.Tensor]:
+def _tensors(outputs: object) -> list[torch.Tensor]:
     return [leaf for leaf in _pytree.tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]

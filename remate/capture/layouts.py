@@ -22,7 +22,7 @@ from .dispatch import dispatched_by
 _ATEN: Any = torch.ops.aten
 
 
-def _contiguous(tensor: torch.Tensor, *_: Any) -> torch.Tensor:
+def _contiguous(tensor: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
@@ -32,7 +32,7 @@ def _suggested(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=suggested)
 
 
-def _elementwise(left: torch.Tensor, right: torch.Tensor, *_: Any) -> torch.Tensor:
+def _elementwise(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.mul(left, right)
 
 
@@ -144,7 +144,7 @@ def _real_strides(func: Any, args: Any, kwargs: Any) -> list[tuple[int, ...]]:
         return []
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 

@@ -44,7 +44,7 @@ def dtype(value: torch.dtype) -> str:
     return _DTYPES[value]
 
 
-def argument(value: Any, device: torch.device) -> Any:
+def argument(value: object, device: torch.device) -> Any:
     """Convert a literal argument of an operator. Raises UnwritableError for what a file cannot express."""
     if isinstance(value, torch.dtype):
         return {"dtype": dtype(value)}

@@ -41,7 +41,7 @@ class LocalTensors:
     def __bool__(self) -> bool:
         return bool(self.specs)
 
-    def add(self, held: dict[str, Any], key: str, name: str, spec: Any) -> None:
+    def add(self, held: dict[str, Any], key: str, name: str, spec: object) -> None:
         """Add the DTensor at `key` of the registered tensors `held`."""
         self.specs[name] = spec
         self._places.append((held, key, name))

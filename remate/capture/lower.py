@@ -185,7 +185,7 @@ class Lowering:
         self._operations.append(Op(name, facts.name(target), args, kwargs, *rest))
         self._modules.append(origin.module)
 
-    def _statistics(self, target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
+    def _statistics(self, target: OpOverload, args: tuple[object, ...], kinds: list[Any]) -> list[Any]:
         """Correct the types of a norm's statistics: on the CPU, half-precision input with full-precision weights has
         full-precision statistics."""
         if self._device.type != "cpu" or facts.name(target) not in ("aten.native_layer_norm", "aten.native_group_norm"):
@@ -223,7 +223,7 @@ class Lowering:
             raise self._error(node, message, hint)
         return (*args[: known.group], mesh, *args[known.group + 1 :])
 
-    def _argument(self, argument: Any, reads: list[int]) -> Any:
+    def _argument(self, argument: object, reads: list[int]) -> Any:
         if isinstance(argument, Node):
             if argument in self._numbers:
                 return self._numbers[argument]
@@ -233,7 +233,7 @@ class Lowering:
             return tuple(self._argument(a, reads) for a in argument)
         return literals.argument(argument, self._device)
 
-    def _output_type(self, value: Any) -> TensorType | None:
+    def _output_type(self, value: object) -> TensorType | None:
         if isinstance(value, torch.Tensor):
             return literals.tensor_type(value, self._device)
         if value is None or isinstance(value, bool | int | float):
@@ -250,7 +250,7 @@ class Lowering:
         what: str,
         producer: int = -1,
         base: int | None = None,
-        data: tuple[Any, ...] | None = None,
+        data: tuple[object, ...] | None = None,
     ) -> int:
         self._values.append(Value(name, kind, what, producer, data))
         self._root.append(len(self._values) - 1 if base is None else self._root[base])
@@ -273,7 +273,7 @@ class Lowering:
         return CaptureError(message, origin.module, origin.place.line, hint)
 
 
-def _default(target: OpOverload, name: str, value: Any) -> bool:
+def _default(target: OpOverload, name: str, value: object) -> bool:
     """Whether the argument equals the operator's default."""
     if name in _DEFAULTS and value in _DEFAULTS[name]:
         return True
@@ -281,7 +281,7 @@ def _default(target: OpOverload, name: str, value: Any) -> bool:
     return argument is not None and argument.has_default_value() and value is None and argument.default_value is None
 
 
-def _masked(target: OpOverload, args: tuple[Any, ...], kinds: list[Any]) -> list[Any]:
+def _masked(target: OpOverload, args: tuple[object, ...], kinds: list[Any]) -> list[Any]:
     """The types of the results, with None for those that the output mask excludes. Fake kernels return these too."""
     at = next((i for i, a in enumerate(target._schema.arguments) if a.name in ("output_mask", "grad_input_mask")), None)
     mask = args[at] if at is not None and at < len(args) else None

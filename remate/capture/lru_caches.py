@@ -61,7 +61,7 @@ def _are_counted() -> bool:
     return type(function) is _KIND and _others(1) == before
 
 
-def _held(function: Any) -> Iterator[Any]:
+def _held(function: object) -> Iterator[Any]:
     """What the function refers to, with its arguments and results."""
     for part in gc.get_referents(function):
         if type(part) is dict:

@@ -82,17 +82,17 @@ def coordinates(pretended: Mapping[str, int]) -> Iterator[None]:
     kind: Any = DeviceMesh
     place, local = kind.get_coordinate, kind.get_local_rank
 
-    def get_coordinate(mesh: Any) -> tuple[int, ...] | None:
+    def get_coordinate(mesh: object) -> tuple[int, ...] | None:
         coordinate = place(mesh)
         names = mesh_names(mesh)
         return coordinate and tuple(pretended.get(name, at) for name, at in zip(names, coordinate, strict=True))
 
-    def sym_get_coordinate(mesh: Any, index: int) -> int:
+    def sym_get_coordinate(mesh: object, index: int) -> int:
         coordinate = get_coordinate(mesh)
         assert coordinate is not None
         return coordinate[index]
 
-    def get_local_rank(mesh: Any, mesh_dim: int | str | None = None) -> int:
+    def get_local_rank(mesh: object, mesh_dim: int | str | None = None) -> int:
         names = mesh_names(mesh)
         name = mesh_dim if isinstance(mesh_dim, str) else names[mesh_dim or 0]
         return pretended[name] if name in pretended else local(mesh, mesh_dim)

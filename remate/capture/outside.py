@@ -315,14 +315,14 @@ def _differ(container: Any, contents: Any) -> bool:
     return len(container) != len(contents) or not all(_equal(before, now) for before, now in pairs)
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     leaves = pytree.tree_leaves(value)
     return bool(leaves) and all(
         isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves
     )
 
 
-def _is_traced(value: Any) -> bool:
+def _is_traced(value: object) -> bool:
     leaves = pytree.tree_leaves(value) if isinstance(value, tuple | list) else [value]
     return any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves)
 
@@ -338,7 +338,7 @@ def _put(holder: Any, name: Any, value: Any) -> None:
         holder[name] = value
 
 
-def _wraps(value: Any) -> bool:
+def _wraps(value: object) -> bool:
     """Whether the value wraps a function. Does not call a user's `__getattr__`."""
     return inspect.getattr_static(value, "__wrapped__", _ABSENT) is not _ABSENT
 
@@ -362,7 +362,7 @@ def _get(holder: Any, name: Any) -> Any:
     return vars(holder).get(name, _ABSENT) if isinstance(holder, type) else getattr(holder, name, _ABSENT)
 
 
-def _equal(left: Any, right: Any) -> bool:
+def _equal(left: object, right: object) -> bool:
     if left is right:
         return True
     if isinstance(left, int | float | str | bool | type(None)) and type(left) is type(right):

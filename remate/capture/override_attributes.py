@@ -14,7 +14,7 @@ from ..errors import CaptureError
 
 
 @contextmanager
-def overridden_attributes(model: nn.Module, values: Mapping[str, Any]) -> Iterator[None]:
+def overridden_attributes(model: nn.Module, values: Mapping[str, object]) -> Iterator[None]:
     """Set the attributes at these paths, of modules or their configs, in the `with` block. Raises CaptureError for an
     attribute that cannot be set."""
     saved: list[tuple[dict[str, Any], str, Any]] = []

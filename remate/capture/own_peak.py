@@ -26,7 +26,7 @@ _NO_CHECKSUMS: Any = _NoChecksums()
 
 
 def own_peak(
-    model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], differentiated: Sequence[bool]
+    model: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object], differentiated: Sequence[bool]
 ) -> int | None:
     """Return the peak of forward and backward in bytes, without workspaces of kernels.
 

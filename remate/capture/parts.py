@@ -119,7 +119,7 @@ class _Taker:
         self.others = 0  # without gradients
         self.known: dict[str, RecordedCall] = {}
 
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
         if keys := collected_within(self.model):
             raise CaptureError(
                 f"the forward around it collects {', '.join(keys)} of modules within it, which a schedule does not "
@@ -144,7 +144,7 @@ class _Taker:
         return False
 
 
-def _look(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def _look(model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> str:
     """Describe a call, to compare it with others before anything is traced."""
 
     def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:

@@ -195,45 +195,45 @@ class Reads:
                     self._seen.setdefault(id(module), {}).update(dict.fromkeys(walked))
         self._walks.clear()
 
-    def _note(self, seen: dict[str, Any], thing: Any, name: str) -> None:
+    def _note(self, seen: dict[str, Any], obj: object, name: str) -> None:
         seen[name] = OPAQUE  # nested reads do not come here again
-        value = attribute(thing, name)
-        if isinstance(getattr(type(thing), name, None), property):
-            if id(thing) in self._paths:  # the reads of its getter are recorded separately
-                self._methods[id(thing), name] = value
+        value = attribute(obj, name)
+        if isinstance(getattr(type(obj), name, None), property):
+            if id(obj) in self._paths:  # the reads of its getter are recorded separately
+                self._methods[id(obj), name] = value
             return
-        seen[name] = record_attribute(thing, name, self._code)
+        seen[name] = record_attribute(obj, name, self._code)
         if has_fields(value) and not isinstance(value, enum.Enum):
-            self._hold(value, (id(thing), name))
+            self._hold(value, (id(obj), name))
 
-    def _meet(self, thing: Any) -> None:
+    def _meet(self, obj: object) -> None:
         """Record an object that forward reaches."""
-        self._hold(thing, None)
+        self._hold(obj, None)
 
-    def _hold(self, thing: Any, holder: tuple[int, str] | None) -> None:
-        places = self._held.setdefault(id(thing), (thing, []))[1]
+    def _hold(self, obj: object, holder: tuple[int, str] | None) -> None:
+        places = self._held.setdefault(id(obj), (obj, []))[1]
         if holder is not None and holder not in places:
             places.append(holder)
-        held = held_by(thing)
+        held = held_by(obj)
         if held:
-            self._saved.setdefault(id(thing), (thing, dict(held)))
-        self._kinds.setdefault(type(thing))
+            self._saved.setdefault(id(obj), (obj, dict(held)))
+        self._kinds.setdefault(type(obj))
         if self._watching:
-            self._watch(type(thing))
-        if type(thing) in self._unwatched:
+            self._watch(type(obj))
+        if type(obj) in self._unwatched:
             for field in list(held):
-                self._field(thing, field)
+                self._field(obj, field)
 
-    def _field(self, thing: Any, name: str) -> None:
+    def _field(self, obj: object, name: str) -> None:
         """Record the read of an object's attribute."""
-        own = name in held_by(thing)
-        member = MISSING if own else inspect.getattr_static(type(thing), name, MISSING)
+        own = name in held_by(obj)
+        member = MISSING if own else inspect.getattr_static(type(obj), name, MISSING)
         if name.startswith("__") or isinstance(member, _METHODS):
             return
-        self._fields.setdefault(type(thing).__qualname__, set()).add(name)
-        seen = self._seen.setdefault(id(thing), {})
-        if id(thing) in self._held and name not in seen:
-            self._note(seen, thing, name)
+        self._fields.setdefault(type(obj).__qualname__, set()).add(name)
+        seen = self._seen.setdefault(id(obj), {})
+        if id(obj) in self._held and name not in seen:
+            self._note(seen, obj, name)
 
     def _watch(self, kind: type) -> None:
         """Watch reads of this class's instances. If that is impossible, all attributes count as read."""
@@ -242,16 +242,16 @@ class Reads:
         usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
         reads = self
 
-        def read(thing: Any, name: str) -> Any:
+        def read(obj: object, name: str) -> Any:
             if name == "__dict__":
-                for field in list(held_by(thing)):
-                    reads._field(thing, field)
-                return usual(thing, name)
+                for field in list(held_by(obj)):
+                    reads._field(obj, field)
+                return usual(obj, name)
             try:
-                return usual(thing, name)
+                return usual(obj, name)
             finally:
-                if type(thing) is kind:
-                    reads._field(thing, name)
+                if type(obj) is kind:
+                    reads._field(obj, name)
 
         try:
             if "__getattribute__" in vars(kind):
@@ -260,24 +260,24 @@ class Reads:
             self._patched[kind] = usual
         except TypeError:  # a class written in C, such as SimpleNamespace
             self._unwatched.add(kind)
-            for thing, _ in list(self._held.values()):
-                for field in list(held_by(thing)) if type(thing) is kind else ():
-                    self._field(thing, field)
+            for obj, _ in list(self._held.values()):
+                for field in list(held_by(obj)) if type(obj) is kind else ():
+                    self._field(obj, field)
 
     def _notice_changes(self) -> None:
         """Collect what forward read and then changed. Restores configs; `Attributes` restores modules."""
         self._note_walks()
-        things = {id(module): module for module in self._model.modules()} | {k: c for k, (c, _) in self._held.items()}
+        by_id = {id(module): module for module in self._model.modules()} | {k: c for k, (c, _) in self._held.items()}
         for key, seen in self._seen.items():
             for name, was in seen.items():
                 if was is OPAQUE:
                     continue
-                raw = attribute(things[key], name)
+                raw = attribute(by_id[key], name)
                 if was is None and name in CHILDREN:
                     continue
-                now = record_attribute(things[key], name, self._code)
+                now = record_attribute(by_id[key], name, self._code)
                 if now is not OPAQUE and not same(was, now):
-                    self._changed.setdefault((key, name), Change(things[key], name, raw, was, now))
+                    self._changed.setdefault((key, name), Change(by_id[key], name, raw, was, now))
         self.stored = []
         for key, (config, attributes) in self._saved.items():
             held = held_by(config)
@@ -290,7 +290,7 @@ class Reads:
 
     def changes(self) -> TraceChanges:
         """Return the attributes that forward read and then changed."""
-        by_place = {(id(c.thing), c.name): (next(self._at(key)), c) for (key, _), c in self._changed.items()}
+        by_place = {(id(c.obj), c.name): (next(self._at(key)), c) for (key, _), c in self._changed.items()}
         return TraceChanges({f"{path}.{c.name}".lstrip("."): c for path, c in by_place.values()})
 
     def _at(self, key: int) -> Iterator[str]:
@@ -364,7 +364,7 @@ def values_read(model: nn.Module) -> dict[str, Any]:
     return code.values
 
 
-def _put_back(kind: type, reading: Any) -> None:
+def _put_back(kind: type, reading: object) -> None:
     """Restore the attribute access of a class."""
     if reading is None:
         del kind.__getattribute__  # type: ignore[misc]

@@ -44,30 +44,30 @@ class CallSettings(msgspec.Struct, frozen=True):
     def in_effect(self, model: nn.Module, cast: bool = True) -> Iterator[None]:
         """Put `model` into this state in the `with` block. cast: enable the recorded autocast too."""
         before = state_of(model, ())
-        changed = [(thing, name, vars(thing).get(name, _ABSENT), value) for thing, name, value in self._settings(model)]
+        changed = [(obj, name, vars(obj).get(name, _ABSENT), value) for obj, name, value in self._settings(model)]
         device = next((p.device.type for p in model.parameters()), "cpu")
         ambient = torch.autocast(device, self.autocast) if cast and self.autocast else contextlib.nullcontext()
         wrapped = vars(model).pop("forward", _ABSENT) if self.unwrapped else _ABSENT
         try:
             _switch(model, self.training, self.grad)
-            for thing, name, _, value in changed:
-                setattr(thing, name, value)
+            for obj, name, _, value in changed:
+                setattr(obj, name, value)
             with ambient:
                 yield
         finally:
             if wrapped is not _ABSENT:
                 vars(model)["forward"] = wrapped
             _switch(model, before.training, before.grad)
-            for thing, name, value, _ in changed:
+            for obj, name, value, _ in changed:
                 if value is _ABSENT:
-                    delattr(thing, name)
+                    delattr(obj, name)
                 else:
-                    setattr(thing, name, value)
+                    setattr(obj, name, value)
 
     def _settings(self, model: nn.Module) -> list[tuple[Any, str, Any]]:
-        things = dict(_things(model))
-        present = [(things[path], name, value) for path, name, value in self.attributes if path in things]
-        return [(thing, name, v) for thing, name, v in present if not _same(vars(thing).get(name, _ABSENT), v)]
+        by_path = dict(_objects(model))
+        present = [(by_path[path], name, value) for path, name, value in self.attributes if path in by_path]
+        return [(obj, name, v) for obj, name, v in present if not _same(vars(obj).get(name, _ABSENT), v)]
 
 
 def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> CallSettings:
@@ -79,8 +79,8 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
         grad={name: p.requires_grad for name, p in model.named_parameters()},
         attributes=tuple(
             (path, name, value)
-            for path, thing in _things(model)
-            for name, value in vars(thing).items()
+            for path, obj in _objects(model)
+            for name, value in vars(obj).items()
             if type(value) in _PLAIN and name != "training"
         ),
         autocast=torch.get_autocast_dtype(device) if casts else None,
@@ -88,7 +88,7 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
     )
 
 
-def _things(model: nn.Module) -> Iterator[tuple[str, Any]]:
+def _objects(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules and the configs in their attributes, by path, each once."""
     seen: set[int] = set()
     for path, module in model.named_modules():
@@ -99,7 +99,7 @@ def _things(model: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield f"{path}.{name}".lstrip("."), value
 
 
-def _same(left: Any, right: Any) -> bool:
+def _same(left: object, right: object) -> bool:
     return type(left) is type(right) and (left == right or left != left)
 
 
@@ -118,7 +118,7 @@ class Taker(Protocol):
     @property
     def model(self) -> nn.Module: ...
 
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
         """Receive a call. Returns whether it is the expected one."""
         ...
 
@@ -138,7 +138,7 @@ class RecordedCall:
 
     @classmethod
     def of(
-        cls, model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], state: CallSettings | None = None
+        cls, model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], state: CallSettings | None = None
     ) -> RecordedCall:
         """Make a call from its parts."""
         call = cls(model)
@@ -184,7 +184,7 @@ class RecordedCall:
             )
         return self._found
 
-    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
         """Record a call if it is the first with gradients. Returns whether it is."""
         if self._found is not None:
             return False
@@ -211,7 +211,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return held.as_strided(tensor.shape, tensor.stride(), 0)
 
 
-def called(model: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> RecordedCall:
+def called(model: object, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None) -> RecordedCall:
     """Return the call to plan: a recorded call, or a model with its arguments. An applied model is replaced by its
     original. Raises CaptureError for arguments beside a recorded call, and for objects that are not modules."""
     model = original_of(model)
@@ -300,7 +300,7 @@ def recording(kind: type[nn.Module], call: Taker, stop: bool) -> type[nn.Module]
     is set. Libraries that wrap the model's forward wrap this one. Copies of the model have the original class."""
 
     @functools.wraps(kind.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def forward(self: nn.Module, *args: object, **kwargs: object) -> Any:
         if self is call.model and call.take(args, kwargs) and stop:
             raise LoopLeft
         return kind.forward(self, *args, **kwargs)

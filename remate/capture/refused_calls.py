@@ -36,7 +36,7 @@ _REFUSED: dict[Any, tuple[str, str, str]] = {
 }
 
 
-def refusal(function: Any) -> tuple[str, str] | None:
+def refusal(function: object) -> tuple[str, str] | None:
     """Return (message, hint) if no schedule can contain a call of this function."""
     reason = _REFUSED.get(function)
     return reason and (f"forward {reason[0]} {reason[1]}", reason[2])

@@ -12,7 +12,7 @@ from remate_runtime.bind import children, record_class
 from ..errors import CaptureError
 
 
-def refuse_records(model: torch.nn.Module, returned: Any) -> None:
+def refuse_records(model: torch.nn.Module, returned: object) -> None:
     """Raise CaptureError for a dataclass or named tuple whose class cannot be resolved by name from the model's
     code."""
     for path, record, fields in _records(returned, ""):
@@ -27,7 +27,7 @@ def refuse_records(model: torch.nn.Module, returned: Any) -> None:
             )
 
 
-def _records(node: Any, path: str) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+def _records(node: object, path: str) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
     inner = None if isinstance(node, torch.Tensor) else children(node)
     if inner is None:
         return

@@ -60,7 +60,7 @@ def remembered(mode: FakeTensorMode) -> Iterator[None]:
         yield
 
 
-def _usable(func: Any) -> bool:
+def _usable(func: object) -> bool:
     return (
         isinstance(func, OpOverload)
         and func.namespace == "aten"
@@ -71,7 +71,7 @@ def _usable(func: Any) -> bool:
     )
 
 
-def _key(func: Any, args: Any, kwargs: Mapping[str, Any] | None, mode: FakeTensorMode) -> Any:
+def _key(func: object, args: object, kwargs: Mapping[str, object] | None, mode: FakeTensorMode) -> Any:
     """Return everything that determines a result, or None if it is unknown. Tensors determine the device."""
     parts: list[Any] = [func, torch.get_default_dtype()]
     try:
@@ -124,7 +124,7 @@ def _outline(result: Any, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[
         return None
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):

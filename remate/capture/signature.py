@@ -34,7 +34,7 @@ class Signature:
     def __init__(
         self,
         model: torch.nn.Module,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         kwargs: dict[str, Any],
     ) -> None:
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
@@ -65,7 +65,7 @@ class Signature:
         name = target.removeprefix(_PREFIX)
         return self._tied.get(name, name)
 
-    def model(self, graph: Graph, outputs: Any) -> Model:
+    def model(self, graph: Graph, outputs: object) -> Model:
         module = self._module
         shared = {
             "name": type(module).__name__,
@@ -87,7 +87,7 @@ class Signature:
             where |= chosen_for(self._fake)
         return Model(fingerprint=digest, torch=torch.__version__.split("+")[0], **where, **shared)
 
-    def _describe(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _describe(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
             self.inputs.append(self._unique.new(path))
             grad = {"grad": True} if tensor.requires_grad else {}
@@ -95,7 +95,7 @@ class Signature:
             same = {"same": first} if first != self.inputs[-1] else {}
             return {"tensor": self._type(path, tensor), "name": self.inputs[-1], **grad, **same}
 
-        def opaque(node: Any, path: str) -> None:
+        def opaque(node: object, path: str) -> None:
             hint = "pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them"
             if "Cache" in type(node).__name__:
                 hint = "train without a cache: call the model with use_cache=False"

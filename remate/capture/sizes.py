@@ -58,7 +58,7 @@ class SizeLog:
         place = user_place(frame).line
         self.decisions.append(SizeComparison(place, comparison, left, right, held))
 
-    def tagged(self, function: Any, result: Any) -> Any:
+    def tagged(self, function: object, result: object) -> Any:
         """Return the result of a function of tensors, with its sizes as recording ints."""
         if isinstance(result, torch.Size):
             return torch.Size([self.size(n) for n in result])

@@ -14,7 +14,7 @@ from remate_runtime.staleness import NONE, array_hash, inner, is_array, is_bytes
 _ITERATORS = frozenset({"builtins", "itertools"})
 
 
-def has_state(value: Any) -> bool:
+def has_state(value: object) -> bool:
     """Whether `state_of` can describe the value."""
     if isinstance(value, types.GeneratorType) or is_array(value):
         return True
@@ -23,7 +23,7 @@ def has_state(value: Any) -> bool:
     return may_change(value) and type(value).__module__ not in ("collections", "builtins") and inner(value) is not NONE
 
 
-def state_of(value: Any) -> str:
+def state_of(value: object) -> str:
     """Return a text that changes when the value would give other results; "" if unknown."""
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
@@ -33,7 +33,7 @@ def state_of(value: Any) -> str:
     return _word(value) if isinstance(value, Iterator) else repr(inner(value))
 
 
-def slots_of(value: Any) -> dict[str, Any]:
+def slots_of(value: object) -> dict[str, Any]:
     """Return the values of an object's `__slots__`."""
     names = (name for base in type(value).__mro__ for name in _named(vars(base).get("__slots__", ())))
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -44,7 +44,7 @@ def _named(slots: Any) -> Iterator[str]:
     return (name for name in names if name not in ("__dict__", "__weakref__"))
 
 
-def _word(value: Any) -> str:
+def _word(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return "a tensor"
     if not isinstance(value, Iterator):

@@ -71,7 +71,7 @@ class TracedModule(torch.nn.Module):
     def __init__(
         self,
         model: torch.nn.Module,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         kwargs: dict[str, Any],
         differentiate: Sequence[str] | None,
         autocast: tuple[str, torch.dtype] | None,
@@ -207,7 +207,7 @@ class TracedModule(torch.nn.Module):
             with torch.no_grad():
                 old.copy_(new)
 
-    def _flat(self, result: Any, attributes: surroundings.Attributes, given: Arguments) -> tuple[torch.Tensor, ...]:
+    def _flat(self, result: object, attributes: surroundings.Attributes, given: Arguments) -> tuple[torch.Tensor, ...]:
         named_tensors: list[tuple[str, torch.Tensor]] = []
         names = trees.UniqueNames(set())
         self.opaque = {}

@@ -39,7 +39,7 @@ def stored_trees(
 class Arguments:
     """Containers among the arguments of a call, by name, with their tensors before it."""
 
-    def __init__(self, named: Mapping[str, Any]) -> None:
+    def __init__(self, named: Mapping[str, object]) -> None:
         self._held = [
             (name, value, _tensors(value)) for name, value in named.items() if not isinstance(value, torch.Tensor)
         ]
@@ -57,12 +57,12 @@ class Arguments:
         return lost_places
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors(value: object) -> list[torch.Tensor]:
     """Tensors of a tree, also of mappings with keys that are not text."""
     return [*trees.tensors(value), *(t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor))]
 
 
-def _opaque(value: Any) -> bool:
+def _opaque(value: object) -> bool:
     """Whether it holds objects that a file cannot express."""
     objects: list[Any] = []
     trees.describe(value, "", lambda tensor, path: {}, lambda node, path: objects.append(node))

@@ -177,12 +177,12 @@ def _fill(container: Any, contents: Any) -> None:
     container.extend(contents) if isinstance(container, list) else container.update(contents)
 
 
-def _others(value: Any, own: set[int]) -> bool:
+def _others(value: object, own: set[int]) -> bool:
     """Whether the value holds tensors that are not in `own`."""
     return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in pytree.tree_leaves(value))
 
 
-def _without_tensors(value: Any) -> bool:
+def _without_tensors(value: object) -> bool:
     return not _others(value, set())
 
 
@@ -234,7 +234,7 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
             met(sys._getframe(1))
             return function(*args)
 
-    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+    def generator(*args: object, **kwargs: object) -> Iterator[None]:
         met(sys._getframe(1))
         yield
 

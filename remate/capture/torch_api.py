@@ -189,7 +189,7 @@ def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
     kind: Any = torch._ops.HigherOrderOperator
     usual = kind.__call__
 
-    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def called(self: object, *args: object, **kwargs: object) -> Any:
         name = str(self)
         if name != "custom_function_call":  # an autograd.Function under vmap: traced through
             inner = next((a for a in args if isinstance(a, torch._ops.OpOverload)), None)

@@ -18,7 +18,7 @@ from remate_runtime.bind import children, rebuild
 _LITERALS = (type(None), bool, int, float, str)
 
 
-def tensors(node: Any) -> list[torch.Tensor]:
+def tensors(node: object) -> list[torch.Tensor]:
     """Return the tensor leaves in order."""
     if isinstance(node, torch.Tensor):
         return [node]
@@ -26,7 +26,7 @@ def tensors(node: Any) -> list[torch.Tensor]:
     return [] if inner is None else [leaf for child in inner[1].values() for leaf in tensors(child)]
 
 
-def substitute(node: Any, leaves: list[Any]) -> Any:
+def substitute(node: object, leaves: list[Any]) -> Any:
     """Replace the tensor leaves of `node` by `leaves`, which are removed from the front of that list."""
     if isinstance(node, torch.Tensor):
         return leaves.pop(0)
@@ -37,7 +37,7 @@ def substitute(node: Any, leaves: list[Any]) -> Any:
 
 
 def describe(
-    node: Any, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
+    node: object, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
 ) -> dict[str, Any]:
     """Return the tree for a schedule file. `leaf` describes a tensor; `opaque` receives objects that are no trees (they
     become null)."""
@@ -56,7 +56,7 @@ def describe(
     return {kind: below if kind == "dict" else list(below.values())}
 
 
-def literal(value: Any) -> Any:
+def literal(value: object) -> Any:
     """Spell a Python literal for a schedule file. JSON has neither infinities nor nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}

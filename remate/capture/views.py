@@ -30,7 +30,7 @@ def root(node: Node) -> Node:
     return node
 
 
-def layout(node: Any) -> Any:
+def layout(node: object) -> Any:
     """Return everything that distinguishes two tensors on one storage; None for other values."""
     value = node.meta.get("val") if isinstance(node, Node) else None
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:

@@ -34,7 +34,7 @@ class AttributeWatch(TorchFunctionMode):
         self,
         model: torch.nn.Module,
         changed: Callable[[str, SourcePlace], None],
-        substitute: Callable[[Any, Any], Any] | None = None,
+        substitute: Callable[[Any, Any], object] | None = None,
     ) -> None:
         super().__init__()
         self._substitute = substitute
@@ -139,7 +139,7 @@ class AttributeWatch(TorchFunctionMode):
         self._note(called, args, named, result, place)
         return result if self._substitute is None else self._substitute(func, result)
 
-    def _note(self, func: Any, args: Any, kwargs: Any, result: Any, place: SourcePlace) -> None:
+    def _note(self, func: object, args: object, kwargs: object, result: object, place: SourcePlace) -> None:
         if self._recorder is not None:
             self._recorder.called(func, args, kwargs, result, self.module, place)
 
@@ -151,12 +151,12 @@ class AttributeWatch(TorchFunctionMode):
             "what changes from call to call must be an input or a buffer of the module",
         )
 
-    def _enter(self, module: torch.nn.Module, args: Any) -> None:
+    def _enter(self, module: torch.nn.Module, args: object) -> None:
         if id(module) in self._names:
             self.stack.append(self._names[id(module)])
             self._changed(self.module, self.place)
 
-    def _leave(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+    def _leave(self, module: torch.nn.Module, args: object, output: object) -> None:
         name = self._names.get(id(module))
         if name in self.stack:
             while self.stack.pop() != name:

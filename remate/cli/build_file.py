@@ -49,8 +49,8 @@ def load_target(text: str) -> Target:
     Raises:
         UsageError: The import or the call failed. The message names the line in the user's file.
     """
-    made, where = _called(text)
-    return _checked(made, where)
+    built, where = _called(text)
+    return _checked(built, where)
 
 
 def load_stages(text: str, count: int | None) -> tuple[list[Target], tuple[Any, Any] | None]:
@@ -66,19 +66,19 @@ def load_stages(text: str, count: int | None) -> tuple[list[Target], tuple[Any, 
     """
     if count is not None:
         return [_checked(*_called(text, stage, count)) for stage in range(count)], None
-    made, where = _called(text)
+    built, where = _called(text)
     loss = None
-    if isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], list) and callable(made[1]):
-        made, loss = made[0], (made[1], made[2])
-    if not isinstance(made, list) or not made:
+    if isinstance(built, tuple) and len(built) == 3 and isinstance(built[0], list) and callable(built[1]):
+        built, loss = built[0], (built[1], built[2])
+    if not isinstance(built, list) or not built:
         raise UsageError(
             f"{where} must return a list of stages, each (model, args), or (stages, loss_fn, target)"
             "\n  hint: or build one stage: def build(stage, stages), with --stages N"
         )
-    return [_checked(stage, f"{where}, stage {at}") for at, stage in enumerate(made)], loss
+    return [_checked(stage, f"{where}, stage {at}") for at, stage in enumerate(built)], loss
 
 
-def _called(text: str, *given: Any) -> tuple[Any, str]:
+def _called(text: str, *given: object) -> tuple[Any, str]:
     """Return what the function of `text` returns, and the place of the function."""
     path, name = _split(text)
     if not path.is_file():
@@ -112,7 +112,7 @@ def _import(path: Path) -> Any:
     return module
 
 
-def _user_code(path: Path, when: str, call: Callable[[], Any]) -> Any:
+def _user_code(path: Path, when: str, call: Callable[[], object]) -> Any:
     try:
         return call()
     except UsageError:
@@ -140,7 +140,7 @@ def _shown(filename: str, path: Path) -> str:
     return str(path) if filename == str(path.resolve()) or filename == str(path.absolute()) else Path(filename).name
 
 
-def _checked(result: Any, where: str) -> Target:
+def _checked(result: object, where: str) -> Target:
     import torch
 
     from ..capture.recorded import RecordedCall

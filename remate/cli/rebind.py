@@ -7,7 +7,7 @@ plans, figures are computed again, and lost decisions are reported. `remate repl
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from remate_runtime.errors import RemateError
 from remate_runtime.extras import require
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..schedule_tools.carry import Carried
 
 
-def configure(commands: Any) -> None:
+def configure(commands: object) -> None:
     add_again(commands, "rebind", "transfer a schedule's plans to the current model", __doc__, run)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .build_file import Target
 
 
-def configure(commands: Any) -> None:
+def configure(commands: object) -> None:
     add_again(commands, "replan", "plan again for the current model", __doc__, run)
 
 

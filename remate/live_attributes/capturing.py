@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from torch import nn
 
@@ -20,8 +19,8 @@ Say = Callable[[str], None]
 
 def captured(
     model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     differentiate: Sequence[str] | None = None,
     live: Sequence[str] = (),
     *,
@@ -54,7 +53,7 @@ def captured(
     planned = {path: at_path(model, path) for paths in requested.values() for path in paths}
     taken = [sizes]
 
-    def trace(values: Mapping[str, Any]) -> Captured:
+    def trace(values: Mapping[str, object]) -> Captured:
         log = taken.pop() if taken else None  # the first trace records what forward decides by sizes
         return capture(model, args, kwargs, differentiate, log, values, stepwise)
 

@@ -46,11 +46,11 @@ def _explicit(op: Op) -> Op:
     return replace(op, args=tuple(args), kwargs=kwargs) if len(args) > len(op.args) or kwargs != op.kwargs else op
 
 
-def _is_default(value: Any, argument: _Argument) -> bool:
+def _is_default(value: object, argument: _Argument) -> bool:
     return argument[1] is not _NONE and _same(value, argument[1])
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     return not isinstance(value, Number) and type(value) in (int, float, bool, str, type(None)) and value == default
 
 

@@ -91,7 +91,7 @@ class LiveStep:
         self._trace_samples.append(values)
         self._captured.append(captured)
 
-    def _traced(self, values: Values, overridden_attributes: Mapping[str, Any]) -> Captured:
+    def _traced(self, values: Values, overridden_attributes: Mapping[str, object]) -> Captured:
         self._say(f"tracing with {_spelled(values)}")
         try:
             with warnings.catch_warnings():

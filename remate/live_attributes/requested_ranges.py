@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from torch import nn
 
@@ -59,7 +59,7 @@ def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
                 yield from ((f"{full}.{key}", each) for key, each in vars(value).items() if _is_number(each))
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -108,7 +108,7 @@ class Tracked(float):
         return self if nonnegative else -self
 
 
-def _operand(other: Any) -> Tree | None:
+def _operand(other: object) -> Tree | None:
     """Return an operand of arithmetic; None for a value that no double equals."""
     if isinstance(other, Tracked):
         return other.tree
@@ -120,7 +120,7 @@ def _operand(other: Any) -> Tree | None:
 def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
     plain = getattr(float, f"__{'r' if swapped else ''}{name}__")
 
-    def compute(self: Tracked, other: Any, *more: Any) -> Any:
+    def compute(self: Tracked, other: object, *more: object) -> Any:
         tree = _operand(other)
         if tree is None or more:
             return NotImplemented
@@ -135,7 +135,7 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
 def _comparison(name: str) -> Callable[..., Any]:
     plain = getattr(float, f"__{name}__")
 
-    def compare(self: Tracked, other: Any) -> Any:
+    def compare(self: Tracked, other: object) -> Any:
         result = plain(self, other)
         tree = _operand(other)
         if result is not NotImplemented and tree is not None:
@@ -148,7 +148,7 @@ def _comparison(name: str) -> Callable[..., Any]:
 
 
 def _lost(name: str) -> Callable[..., Any]:
-    def refuse(self: Tracked, *_: Any) -> Any:
+    def refuse(self: Tracked, *_: object) -> Any:
         raise CaptureError(
             f"forward takes a number from a live attribute by {name}, which cannot be read at every call",
             source=user_place(sys._getframe(1)).line,

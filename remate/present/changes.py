@@ -135,7 +135,7 @@ def _fields(title: str, fields: Sequence[FieldChange], limit: int | None) -> str
     return "\n".join([title, table(rows), *_rest(len(fields), limit, "  ")]) if rows else ""
 
 
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     import json
 
     text = value if isinstance(value, str) else "none" if value is None else json.dumps(value)

@@ -7,7 +7,6 @@ import json
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -94,7 +93,7 @@ def _cut(cell: str, width: int) -> str:
     return f"{cell[: width - 1 - end]}…{cell[len(cell) - end :]}"
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Format a struct or plain data as indented ASCII JSON."""
     return plain_json(json.dumps(msgspec.to_builtins(value), indent=2))
 

@@ -91,7 +91,7 @@ def _nearest(device: torch.device) -> str:
     return next((known for known in DEVICES if known in name), "a100")
 
 
-def _time(run: Callable[[], Any], device: torch.device) -> int:
+def _time(run: Callable[[], object], device: torch.device) -> int:
     """Return the median ns of a warm run."""
     run()
     once = ns_taken(run, device)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
@@ -17,7 +15,7 @@ def signature(graph: Graph, op: Op) -> str:
     """
     seen: dict[int, int] = {}
 
-    def text(argument: Any) -> str:
+    def text(argument: object) -> str:
         if isinstance(argument, Ref):
             if argument.value in seen:
                 return f"&{seen[argument.value]}"

@@ -27,7 +27,7 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
         for value in op.reads
     }
 
-    def live(argument: Any) -> Any:
+    def live(argument: object) -> Any:
         if isinstance(argument, Ref):
             return tensors[argument.value]
         if isinstance(argument, Number):
@@ -126,7 +126,7 @@ def _bounds(graph: Graph, op: Op) -> dict[int, int]:
     return {}
 
 
-def _bound(argument: Any, below: int) -> dict[int, int]:
+def _bound(argument: object, below: int) -> dict[int, int]:
     return {argument.value: below} if isinstance(argument, Ref) else {}
 
 

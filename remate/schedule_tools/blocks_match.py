@@ -89,7 +89,7 @@ def _row(op: Op, number: dict[int, int]) -> tuple[Any, ...]:
     return op.op, arguments, named, writes
 
 
-def _argument(argument: Any, number: dict[int, int]) -> Any:
+def _argument(argument: object, number: dict[int, int]) -> Any:
     if isinstance(argument, Ref):
         return "value", number.setdefault(argument.value, len(number))
     if isinstance(argument, tuple | list):

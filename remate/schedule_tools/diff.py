@@ -159,7 +159,7 @@ def _entries(field: str, old: dict[str, Any], new: dict[str, Any]) -> list[Field
     return [_change(f"{field}/{name}", old.get(name), new.get(name)) for name in names]
 
 
-def _change(field: str, old: Any, new: Any) -> FieldChange:
+def _change(field: str, old: object, new: object) -> FieldChange:
     return FieldChange(field, msgspec.to_builtins(old), msgspec.to_builtins(new))
 
 

@@ -157,22 +157,22 @@ class _Explainer:
         if to := {
             event.to
             for event in self.opened.linked.events
-            if isinstance(event, PageOut) and event.value in self.steps.made(index)
+            if isinstance(event, PageOut) and event.value in self.steps.results(index)
         }:
             return f"paged to the {' and the '.join(sorted(to))}"
         backward_start = self.opened.timeline.backward_start
-        spans = [span for value in self.steps.made(index) for span in self.steps.spans.get(value, ())]
+        spans = [span for value in self.steps.results(index) for span in self.steps.spans.get(value, ())]
         return "kept" if any(span.start < backward_start < span.end for span in spans) else "freed in forward"
 
     def _uses(self, index: int) -> list[str]:
         graph, operations = self.graph, self.graph.operations
-        readers = dict.fromkeys(r for value in self.steps.made(index) for r in self.steps.readers.get(value, ()))
+        readers = dict.fromkeys(r for value in self.steps.results(index) for r in self.steps.readers.get(value, ()))
         forward = [r for r in readers if r < graph.backward_start]
         backward = [r for r in readers if r >= graph.backward_start]
         facts = [f"read in forward by {self._listed(forward)}; in backward by {self._listed(backward)}"]
         if not readers:
             facts = ["read by nothing"]
-        if any(graph.root[v] in self.steps.made(index) for v in graph.outputs):
+        if any(graph.root[v] in self.steps.results(index) for v in graph.outputs):
             facts.append("an output of the model: the caller holds it until the step ends")
         points = [
             operations[self.opened.expanded.recomputes[k].before].id for k in self.steps.recomputes_of.get(index, ())
@@ -186,7 +186,7 @@ class _Explainer:
 
     def _trips(self, index: int) -> list[str]:
         """Facts about the pages of the operation's values."""
-        clock, values = self.opened.timeline.clock, self.steps.made(index)
+        clock, values = self.opened.timeline.clock, self.steps.results(index)
         copies = [copy for copy in clock.copies if copy.value in values] if clock is not None else []
         pages = sum(page.value in values for page in self.opened.expanded.pages)
         if not copies:
@@ -228,7 +228,7 @@ class _Explainer:
 
     def _held(self, index: int) -> tuple[ResidentValue, ...]:
         residents = []
-        for value in self.steps.made(index):
+        for value in self.steps.results(index):
             residents += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.allocation.nbytes]
         return tuple(residents)
 
@@ -245,8 +245,8 @@ class _Explainer:
         if self.steps.recomputes_of.get(index):
             return self._now(), self._tried("keep it", (), self.trials.keeping({index}))
         point = self.steps.first_backward_read(index)
-        if any(page.value in self.steps.made(index) for page in self.opened.expanded.pages):
-            own_values = self.steps.made(index)
+        if any(page.value in self.steps.results(index) for page in self.opened.expanded.pages):
+            own_values = self.steps.results(index)
             kept = self._now(), self._tried("keep it", (), self.trials.without_pages(own_values))
             if point < 0:
                 return kept
@@ -264,7 +264,7 @@ class _Explainer:
         choices = [self._now()]
         alone = self.trials.recomputing([FlatRecompute(index, point)])
         choices.append(self._tried(f"recompute it before {before}", (index,), alone))
-        values = [value for value in self.steps.made(index) if self.graph.nbytes(value)]
+        values = [value for value in self.steps.results(index) if self.graph.nbytes(value)]
         if len(values) == 1 and not stays(self.graph, values[0], held_outside(self.graph)):
             choices.append(self._tried("page it to the disk", (), self.trials.paging(FlatPage(values[0]))))
         if len(closure) > 1:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import SequenceMatcher
-from typing import Any
 
 import msgspec
 
@@ -122,7 +121,7 @@ def _arguments(graph: Graph, op: Op, inside: str, rename: Callable[[str], str] =
         full = rename(graph.values[value].name)
         return full.removeprefix(inside) if not inside or full.startswith(inside) else pattern(full)
 
-    def text(argument: Any) -> str:
+    def text(argument: object) -> str:
         return msgspec.json.encode(to_json(argument, name)).decode()
 
     named = [f"{key}={text(value)}" for key, value in op.kwargs.items()]

@@ -209,7 +209,7 @@ def _slack(opened: Analysis, path: str) -> Iterator[ScheduleError]:
         return graph.operations[op].ns * len(steps.recomputes_of[op])
 
     for op in sorted(steps.recomputes_of, key=lambda op: (-spent(op), op)):
-        spans = [span for value in steps.made(op) for span in steps.spans.get(value, ())]
+        spans = [span for value in steps.results(op) for span in steps.spans.get(value, ())]
         first, last = min((s.start for s in spans), default=0), max((s.start for s in spans), default=0)
         if not spent(op) or maxima.within(first, last) + steps.nbytes(op) > budget:
             continue

@@ -19,7 +19,7 @@ class TreeMerge:
         self.conflicts: list[Path] = []
         self._prefer, self._keys_of = prefer, keys_of
 
-    def merged(self, base: Any, ours: Any, theirs: Any, path: Path = ()) -> Any:
+    def merged(self, base: object, ours: object, theirs: object, path: Path = ()) -> Any:
         """Merge the changes of both sides to `base`."""
         if ours == theirs or theirs == base:
             return ours

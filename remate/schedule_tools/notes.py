@@ -17,10 +17,10 @@ def notes_of(schedule: Schedule) -> dict[Where, str]:
     """Every note by its place. The note of the schedule itself has the place ()."""
     notes: dict[Where, str] = {}
 
-    def visit(where: Where, thing: Any) -> Any:
-        if thing.note:
-            notes[where] = thing.note
-        return thing
+    def visit(where: Where, item: Any) -> Any:
+        if item.note:
+            notes[where] = item.note
+        return item
 
     _walk(schedule, visit)
     return notes
@@ -38,9 +38,9 @@ def carry_notes(
     have = set(notes_of(new).values())
     left = {where: note for where, note in left.items() if note not in have}
 
-    def visit(where: Where, thing: Any) -> Any:
+    def visit(where: Where, item: Any) -> Any:
         note = left.pop(where, "")
-        return replace(thing, note=note) if note and not thing.note else thing
+        return replace(item, note=note) if note and not item.note else item
 
     noted = _walk(new, visit)
     names = {leaf.name for leaf in input_leaves(noted.model.inputs)}
@@ -73,8 +73,8 @@ def _block(block: Block, where: Where, visit: _Visit) -> Block:
     return visit(where, visited)
 
 
-def _named(things: Iterable[Any], where: Where, visit: _Visit) -> tuple[Any, ...]:
-    return tuple(visit((*where, thing.id), thing) for thing in things)
+def _named(items: Iterable[Any], where: Where, visit: _Visit) -> tuple[Any, ...]:
+    return tuple(visit((*where, item.id), item) for item in items)
 
 
 def _statements(plan: Iterable[Any], where: Where, visit: _Visit) -> tuple[Any, ...]:

@@ -35,7 +35,7 @@ def differences(recorded: Model, live: Model, recorded_graph: Graph, live_graph:
     return causes + list(_operations(recorded_graph, live_graph))
 
 
-def digest_differences(schedule: Schedule, model: Any) -> list[StalenessCause]:
+def digest_differences(schedule: Schedule, model: object) -> list[StalenessCause]:
     """What the digest of the file says of a live model's code, attributes and hooks. Differing versions are reported by
     `differences`, which has the operators that they make."""
     return [] if schedule.digest is None else digest_differences_of(schedule.digest, schedule.model.torch, model)
@@ -97,7 +97,7 @@ def _mapping(kind: str, recorded: Mapping[str, str], live: Mapping[str, str]) ->
             yield StalenessCause(f"{kind} {name}", ours, theirs)
 
 
-def _leaves(tree: Any, path: str = "") -> dict[str, str]:
+def _leaves(tree: object, path: str = "") -> dict[str, str]:
     """The leaves of a tree of inputs or outputs by their path: type for a tensor, the value for a literal."""
     if isinstance(tree, list | tuple):
         pairs: Any = ((f"{path}[{i}]", item) for i, item in enumerate(tree))
@@ -149,7 +149,7 @@ def _calls(graph: Graph) -> Iterator[tuple[str, str]]:
         v: f"{at}:{k}" for at, op in enumerate(graph.operations) for k, v in enumerate(op.writes) if v is not None
     }
 
-    def text(value: Any) -> str:
+    def text(value: object) -> str:
         if isinstance(value, Ref):
             source = graph.values[value.value]
             return f"%{source.data or source.name if source.producer < 0 else producers[value.value]}"

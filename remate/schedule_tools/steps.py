@@ -86,18 +86,21 @@ class StepPositions:
             for event in self.opened.linked.events[span.start : span.end + 1]
         )
 
-    def made(self, operation: int) -> list[int]:
+    def results(self, operation: int) -> list[int]:
         """The values of an operation that own a storage."""
         return [v for v in self.graph.operations[operation].writes if v is not None and self.graph.root[v] == v]
 
     def nbytes(self, operation: int) -> int:
-        return sum(self.graph.nbytes(value) for value in self.made(operation))
+        return sum(self.graph.nbytes(value) for value in self.results(operation))
 
     def first_backward_read(self, operation: int) -> int:
         """The first backward operation that reads a result of `operation`; -1 if there is none."""
         backward_start = self.graph.backward_start
         reads = (
-            index for value in self.made(operation) for index in self.readers.get(value, ()) if index >= backward_start
+            index
+            for value in self.results(operation)
+            for index in self.readers.get(value, ())
+            if index >= backward_start
         )
         return min(reads, default=-1)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import msgspec
 import torch
@@ -20,7 +19,7 @@ Device = torch.device | str
 _MARKS = {"start": "remate: step", "backward_start": "remate: forward has returned"}
 
 
-def peak_bytes(fn: Callable[[], Any], device: Device = "cpu") -> int:
+def peak_bytes(fn: Callable[[], object], device: Device = "cpu") -> int:
     """Run `fn` once and return the peak of bytes allocated on `device`, above the level at its start.
 
     Bytes are as requested from the allocator: on CPU from the profiler's memory events, on CUDA from the allocator's
@@ -48,7 +47,7 @@ class MemoryCurve(msgspec.Struct, frozen=True):
     bytes: tuple[int, ...]
 
 
-def memory_curve(step: Callable[[Callable[[], None]], Any], device: Device = "cpu") -> MemoryCurve:
+def memory_curve(step: Callable[[Callable[[], None]], object], device: Device = "cpu") -> MemoryCurve:
     """Run `step` once and record the allocator; the curve's peak is what `peak_bytes` would measure.
 
     On CUDA, this ends a running recording of allocation history. Recording slows the step down.
@@ -69,7 +68,7 @@ def memory_curve(step: Callable[[Callable[[], None]], Any], device: Device = "cp
     return MemoryCurve(max(0, marks.get("backward_start", start) - start), tuple(times), tuple(levels))
 
 
-def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int]) -> list[Allocated]:
+def _history_cpu(step: Callable[[Callable[[], None]], object], marks: dict[str, int]) -> list[Allocated]:
     def marked() -> None:
         with profiler.record_function(_MARKS["start"]):
             pass
@@ -84,7 +83,7 @@ def _history_cpu(step: Callable[[Callable[[], None]], Any], marks: dict[str, int
 
 
 def _history_cuda(
-    step: Callable[[Callable[[], None]], Any], device: torch.device, marks: dict[str, int]
+    step: Callable[[Callable[[], None]], object], device: torch.device, marks: dict[str, int]
 ) -> list[Allocated]:
     def backward_start() -> None:
         marks["backward_start"] = time.time_ns()
@@ -131,7 +130,7 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def compare_times(
-    fns: Mapping[str, Callable[[], Any]],
+    fns: Mapping[str, Callable[[], object]],
     repeats: int = 10,
     device: Device = "cpu",
     clock: Callable[[], int] | None = None,
@@ -165,7 +164,7 @@ def compare_times(
     )
 
 
-def timed(fn: Callable[[], Any], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
+def timed(fn: Callable[[], object], device: Device = "cpu", clock: Callable[[], int] | None = None) -> int:
     """Return the nanoseconds of a call, with the device's work finished before and after.
 
     Args:

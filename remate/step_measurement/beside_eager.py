@@ -101,8 +101,8 @@ class _Side:
     def __init__(
         self,
         model: torch.nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
         rate: float,
         cast: torch.dtype | None,
         gradients: Gradients,
@@ -183,8 +183,8 @@ class _Side:
 
 def try_schedule(
     model: torch.nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
     schedule: Schedule,
     steps: int,
     rate: float = 0.01,

@@ -27,7 +27,7 @@ def auto(
     on_refused: str = "error",
     timeout: float = 1800.0,
     progress: ProgressOption = "auto",
-    **options: Any,
+    **options: object,
 ) -> Model:
     """Plan a model at its first training call, and train it with the schedule from that call on.
 

@@ -53,7 +53,7 @@ def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -
     return apply(model, list(schedules), **settings.apply)
 
 
-def refused_call(planned: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+def refused_call(planned: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> str:
     """Return why no schedule of a model fits a call; "" if one fits, or if the schedules are for parts of the model."""
     step = getattr(planned, "_remate_step", None)
     if step is None:

@@ -67,7 +67,7 @@ class Auto:
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._lock = threading.RLock()
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if _wanted_as_program(given):
             return self.plain.forward(*args, **kwargs)
@@ -98,7 +98,7 @@ class Auto:
             twin._scheduled = applied(twin.plain, self.outcome.schedules, self.settings)
         take_over(model, twin.plain, twin)
 
-    def _decide_for(self, wanted: tuple[bool, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _decide_for(self, wanted: tuple[bool, ...], args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Plan the first training call, and plan again if a later call needs gradients of its inputs.
 
         An example is a discriminator in the generator's step. Schedules with such gradients also run calls without
@@ -114,7 +114,7 @@ class Auto:
         self._decide(args, kwargs)
         self._served.add(wanted)
 
-    def _decide(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _decide(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find schedules for a training call and similar calls, or run the model's own forward from now on."""
         call, began = RecordedCall(self.plain), time.monotonic()
         if self._decided or not call.take(args, kwargs):
@@ -136,7 +136,7 @@ class Auto:
         self.outcome = Outcome(scheduled.schedules, scheduled.planned, time.monotonic() - began)
         self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
 
-    def _decide_again(self, error: StaleModelError, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _decide_again(self, error: StaleModelError, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find new schedules, because the model has changed since `apply`."""
         if self.settings.on_stale == "refuse" or (self._plans >= _PLANS and self.settings.on_refused == "error"):
             raise error
@@ -228,7 +228,7 @@ class Auto:
             warnings.warn(f"the schedule could not be saved: {error}", UserWarning, stacklevel=frames_to_caller())
 
 
-def state_of(model: Any) -> Auto | None:
+def state_of(model: object) -> Auto | None:
     """Return the state that `remate.auto` attached to a model; None without one."""
     calls = calls_of(model)
     return calls if isinstance(calls, Auto) else None

@@ -62,7 +62,7 @@ class StepsTaken:
         self._meter, self._memory = StepMeter(device, memory), memory
         self._over = self._dropped = False
 
-    def at(self, sizes: Any) -> None:
+    def at(self, sizes: object) -> None:
         """Set the input sizes of the current step."""
         self._sizes = sizes
 

@@ -24,7 +24,7 @@ _AGAIN = "remate_calls"
 class Calls(Protocol):
     """Runs the calls of a model."""
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any: ...
 
     def copied_to(self, model: nn.Module) -> None:
         """Take over a deep copy of the model in the same way."""
@@ -38,12 +38,12 @@ def plain_view(model: nn.Module) -> Any:
     return view
 
 
-def is_taken_over(model: Any) -> bool:
+def is_taken_over(model: object) -> bool:
     """Return whether the calls of this model are already taken over."""
     return calls_of(model) is not None
 
 
-def calls_of(model: Any) -> Any:
+def calls_of(model: object) -> Any:
     """Return the `Calls` of a model; None for other models, including instances that its class created."""
     plain = getattr(type(model), "_remate_plain", None)
     return None if plain is None or vars(plain) is not vars(model) else getattr(type(model), _AGAIN)
@@ -69,7 +69,7 @@ def check_free(model: nn.Module) -> None:
         )
 
 
-def take_over(model: nn.Module, plain: Any, calls: Calls) -> None:
+def take_over(model: nn.Module, plain: object, calls: Calls) -> None:
     """Let `calls` run the calls of `model`. The model's hooks still run.
 
     Args:
@@ -130,7 +130,7 @@ class _Forward:
         own = getattr(value, "__func__", value)  # a library that removes its wrapper restores the forward it saw before
         self._around = None if own in (self._forward, self._kind.forward) else value
 
-    def __delete__(self, module: Any) -> None:
+    def __delete__(self, module: object) -> None:
         if vars(module) is not vars(self._plain):
             del vars(module)["forward"]
         self._around = None
@@ -144,7 +144,7 @@ def _reduce(model: Any, kind: type, protocol: Any) -> Any:
     return (object.__new__, *reduced[1:]) if newly else reduced
 
 
-def _deepcopy(model: Any, kind: type, memo: dict[int, Any]) -> Any:
+def _deepcopy(model: object, kind: type, memo: dict[int, Any]) -> Any:
     copied = _as(model, kind, lambda: copy.deepcopy(model, memo))
     calls = calls_of(model)
     if calls is not None:
@@ -152,7 +152,7 @@ def _deepcopy(model: Any, kind: type, memo: dict[int, Any]) -> Any:
     return copied
 
 
-def _as(model: Any, kind: type, act: Callable[[], Any]) -> Any:
+def _as(model: object, kind: type, act: Callable[[], object]) -> Any:
     """Return the result of `act` while the model has its own class."""
     taken = type(model)
     model.__class__ = kind

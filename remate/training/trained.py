@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from torch import nn
@@ -73,7 +72,7 @@ class Trained(Listener):
     """
 
     def __init__(
-        self, options: Mapping[str, Any], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False
+        self, options: Mapping[str, object], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False
     ) -> None:
         self._options, self._file, self._skip, self._at_once = options, file, skip, at_once
         self._all: list[_Seen] = []
@@ -96,7 +95,7 @@ class Trained(Listener):
         seen.calls_aside = 0 if state is None else state.calls_aside
         seen.steps.begin(seen.device, seen.steps.wants_memory(state is not None) and not busy)
 
-    def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
+    def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
         if (seen := self._of(module)) is not None:
             seen.steps.at(sizes)
 

@@ -37,7 +37,7 @@ class Listener:
     def called(self, module: nn.Module) -> None:
         """A training call of an outermost module begins."""
 
-    def returned(self, module: nn.Module, sizes: tuple[Any, ...]) -> None:
+    def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
         """The call has ended. `sizes` are the shapes of its inputs."""
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
@@ -85,7 +85,7 @@ class Watch:
             self._inside.stack = []
         return self._inside.stack
 
-    def _begin(self, module: nn.Module, args: Any) -> None:
+    def _begin(self, module: nn.Module, args: object) -> None:
         if torch.compiler.is_compiling():
             return
         stack = self._stack()
@@ -96,7 +96,7 @@ class Watch:
             self._listener.between()
             self._listener.called(module)
 
-    def _end(self, module: nn.Module, args: Any, kwargs: Any, output: Any = None) -> None:
+    def _end(self, module: nn.Module, args: object, kwargs: object, output: object = None) -> None:
         """Handle the end of a call.
 
         If forward raises, torch calls this without an output. If forward is interrupted, torch does not call it.
@@ -112,7 +112,7 @@ class Watch:
         self._listener.returned(module, tuple(tuple(t.shape) for t in given if isinstance(t, torch.Tensor)))
         self._await(module, output)
 
-    def _await(self, module: nn.Module, output: Any) -> None:
+    def _await(self, module: nn.Module, output: object) -> None:
         """Report each backward through this call, once."""
         backward, running = Backward(), set[int]()
 
@@ -133,11 +133,11 @@ class Watch:
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(arrives)
 
-    def _about_to_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _about_to_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if torch._C._current_graph_task_id() == -1:  # otherwise the optimizer runs within backward
             self._listener.between()
 
-    def _step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._listener.stepped({id(p) for group in optimizer.param_groups for p in group["params"]})
 
 

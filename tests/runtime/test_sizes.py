@@ -325,8 +325,8 @@ def test_many_sizes_are_warned_of_once(attention: Schedule, monkeypatch: pytest.
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_fitted_step_is_linked_as_its_schedule_says(attention: Schedule, size: tuple[int, int]) -> None:
-    plain, made = fitted_and_linked(attention, dict(zip(("b", "t"), size, strict=True)))
-    assert verify(plain.schedule, warned=True) == verify(plain.schedule, warned=True, made=made)
+    plain, linked = fitted_and_linked(attention, dict(zip(("b", "t"), size, strict=True)))
+    assert verify(plain.schedule, warned=True) == verify(plain.schedule, warned=True, linked_before=linked)
 
 
 def test_fitting_simulates_a_few_steps_at_most(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

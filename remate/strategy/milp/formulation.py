@@ -172,7 +172,7 @@ class Formulation:
         others = graph.calls - 1
         m.beside = pyo.Var(
             bounds=(
-                ResidentBytes(least, problem.held.made).beside(graph, graph.delivered == "retained") / self.unit,
+                ResidentBytes(least, problem.held.gradients).beside(graph, graph.delivered == "retained") / self.unit,
                 None,
             )
         )

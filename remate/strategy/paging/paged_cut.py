@@ -144,10 +144,10 @@ class _PagedCut:
 
     def _lanes(self, m: Any) -> None:
         problem, unit, begins = self.problem, self._unit, self._begins
-        made = sorted(self._pageable, key=lambda s: -problem.producer[s])
+        by_age = sorted(self._pageable, key=lambda s: -problem.producer[s])
         end = len(problem.real)
         read = sorted(self._pageable, key=lambda s: self._first_read(s) or end)
-        numbers = range(len(made))
+        numbers = range(len(by_age))
         m.gone, m.returned, m.again = pyo.Var(numbers), pyo.Var(numbers), pyo.Var()
         m.total = pyo.Constraint(
             expr=linear(
@@ -164,12 +164,12 @@ class _PagedCut:
 
             return rule
 
-        m.out_sum = pyo.Constraint(numbers, rule=chained(m.gone, made))
+        m.out_sum = pyo.Constraint(numbers, rule=chained(m.gone, by_age))
         m.back_sum = pyo.Constraint(numbers, rule=chained(m.returned, read))
         out, back = self._out / 1e9 / unit, self._back / 1e9 / unit  # units per ns
 
         def leaves(m: Any, n: int) -> Any:
-            available = out * (begins[self.k] - begins[problem.producer[made[n]] + 1])
+            available = out * (begins[self.k] - begins[problem.producer[by_age[n]] + 1])
             return linear([m.gone[n], m.before], [1.0, -out * self._percent]) <= float(available)
 
         def returns(m: Any, n: int) -> Any:
@@ -179,8 +179,8 @@ class _PagedCut:
 
         m.leaves = pyo.Constraint(numbers, rule=leaves)
         m.returns = pyo.Constraint(numbers, rule=returns)
-        if made:
-            stored: Any = m.gone[len(made) - 1]
+        if by_age:
+            stored: Any = m.gone[len(by_age) - 1]
             m.storage = pyo.Constraint(expr=stored <= self._limit / unit)
 
     def solve(self, deadline: Deadline, budget: int, effort: Effort, *, relax: bool) -> Result:

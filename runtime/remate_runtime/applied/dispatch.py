@@ -81,7 +81,7 @@ class Dispatch:
         raise AttributeError(f"'Dispatch' object has no attribute {name!r}")
 
     @outside_compiler
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         self.calls += 1
         model = self.model
         if self.calls == 1 and is_compiled_alone(self):
@@ -212,7 +212,7 @@ class Dispatch:
         return model.forward(*args, **kwargs)
 
     def _no_schedule(
-        self, fault: BindError, steps: Sequence[ScheduledForward], args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, fault: BindError, steps: Sequence[ScheduledForward], args: tuple[object, ...], kwargs: dict[str, Any]
     ) -> str:
         """Return the reason, and the peak of the call beside the budget.
 

@@ -19,7 +19,7 @@ _PATTERNS = 64  # most patterns to remember
 class Identity:
     """The identities of a recorded call, compared with those of live calls."""
 
-    def __init__(self, tree: Mapping[str, Any], model: nn.Module) -> None:
+    def __init__(self, tree: Mapping[str, object], model: nn.Module) -> None:
         """Read the identities of a recorded call.
 
         Args:
@@ -33,7 +33,7 @@ class Identity:
         self._same = [(names.index(name), names.index(other)) for name, other in same.items()]
         self._taken: set[tuple[int, ...]] = set()
 
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> None:
+    def check(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> None:
         """Raise BindError if a test `x is y` in forward might have another result than when planning."""
         given = self._inputs.flatten(args, kwargs, device)
         for at, other in self._same:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -52,7 +52,7 @@ class _Axis(NamedTuple):
     called: int
 
 
-def size_request(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> SizeRequest | None:
+def size_request(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, object]) -> SizeRequest | None:
     """Return how to plan a call together with the sizes of a schedule.
 
     Args:
@@ -96,7 +96,7 @@ def _largest(schedule: Schedule, axis: _Axis) -> int:
 
 
 def peak_there(
-    schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any], recomputing: bool = True
+    schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, object], recomputing: bool = True
 ) -> int | None:
     """Return the peak of the step at the sizes of a call, within or outside the range, from the file's expressions.
 
@@ -125,7 +125,7 @@ def peak_there(
         return None
 
 
-def _axes(schedule: Schedule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[_Axis]:
+def _axes(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, object]) -> list[_Axis]:
     """Return the named axes. If the file is for one size, return the axes in which the call differs.
 
     The list is empty if the call passes other arguments, or tensors that differ in other axes.

@@ -61,7 +61,7 @@ class Padding:
                 "them\n  plan for a range of sizes (dims=), or for this size, too"
             )
 
-    def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> PaddedCall:
+    def padded(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> PaddedCall:
         """Return the call, padded at the end of each axis.
 
         Raises:
@@ -72,7 +72,7 @@ class Padding:
         originals: dict[int, torch.Tensor] = {}
         aliases: list[torch.Tensor] = []  # an alias of each tensor for each argument
 
-        def alias(leaf: Any) -> Any:
+        def alias(leaf: object) -> Any:
             if not isinstance(leaf, torch.Tensor):
                 return leaf
             aliases.append(leaf.view_as(leaf))
@@ -86,7 +86,7 @@ class Padding:
             for name, tensor, shape in zip(self._sizes.names, tensors, shapes, strict=True)
         }
 
-        def larger(leaf: Any) -> Any:
+        def larger(leaf: object) -> Any:
             return padded.get(id(leaf), originals[id(leaf)]) if isinstance(leaf, torch.Tensor) else leaf
 
         grown = frozenset(
@@ -108,7 +108,7 @@ class Padding:
         ends = [end for axis in reversed(range(len(shape))) for end in (0, shape[axis] - tensor.shape[axis])]
         return torch.nn.functional.pad(tensor, ends, value=self._fill[name])
 
-    def cut(self, outputs: Any, padded: PaddedCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def cut(self, outputs: object, padded: PaddedCall, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         """Cut the outputs of a padded call to the shapes that the model returns for the call itself.
 
         Raises:

@@ -37,9 +37,9 @@ class AppliedParts:
         self,
         model: nn.Module,
         steps: Mapping[str, Dispatch],
-        pickled: Callable[..., tuple[Any, ...]],
+        pickled: Callable[..., tuple[object, ...]],
         again: Again,
-        arguments: tuple[Any, ...],
+        arguments: tuple[object, ...],
     ) -> None:
         self.model, self.steps, self.again, self.arguments = model, dict(steps), again, arguments
         self.pickled = pickled
@@ -71,7 +71,7 @@ def part_view(parts: AppliedParts, planned: Mapping[str, nn.Module]) -> nn.Modul
     return _view(parts.model, {tuple(path.split(".")): module for path, module in planned.items()}, parts)
 
 
-def parts_of(model: Any) -> AppliedParts | None:
+def parts_of(model: object) -> AppliedParts | None:
     """Return the schedules of a view's parts; None if the model is no view."""
     parts = getattr(model, "_remate_parts", None)
     return parts if isinstance(parts, AppliedParts) else None
@@ -128,7 +128,7 @@ class _Children:
     A child that was replaced later is shown unchanged. The mapping is read-only; add and remove children in the module.
     """
 
-    def __get__(self, module: Any, owner: type) -> Any:
+    def __get__(self, module: object, owner: type) -> Any:
         if module is None:
             raise AttributeError("_modules")  # as for any other class
         originals = vars(module)["_modules"]
@@ -142,11 +142,11 @@ class _Children:
             }
         )
 
-    def __set__(self, module: Any, value: Any) -> None:
+    def __set__(self, module: object, value: object) -> None:
         vars(module)["_modules"] = value
 
 
-def _shown(module: Any) -> Mapping[str, tuple[nn.Module, nn.Module]]:
+def _shown(module: object) -> Mapping[str, tuple[nn.Module, nn.Module]]:
     """Return the replacements; none if other code created an instance of the view's class."""
     try:
         return object.__getattribute__(module, "_remate_shown")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import nn
@@ -23,7 +22,7 @@ _LONG = 600  # most characters of a call in a message
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
 
 
-def plan_call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], schedule: Schedule) -> str:
+def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], schedule: Schedule) -> str:
     """Return the `remate.plan` call that fits a call of the model, as Python code to copy.
 
     It keeps the budget and outputs of `schedule`. For a call of other sizes, it also covers the sizes of the file. For
@@ -95,7 +94,7 @@ def _budget(text: str) -> str:
     return text if text.isdecimal() else json.dumps(text)
 
 
-def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def _call(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
     tensors = list(tensors_of((args, kwargs)))
     if len({id(tensor) for tensor in tensors}) < len(tensors):
         raise ValueError  # forward may test which tensors are identical
@@ -103,7 +102,7 @@ def _call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     return f"{positional}, {_written(dict(kwargs))}" if kwargs else positional
 
 
-def _written(argument: Any) -> str:
+def _written(argument: object) -> str:
     """Write an example of the same type, with zeros, which are valid indices. Raises ValueError."""
     if isinstance(argument, torch.Tensor):
         return _tensor(argument)

@@ -114,8 +114,10 @@ def apply(
         if at_once is not False:
             call = None if at_once is True else at_once
             for step in steps:
-                if call is None or len(steps) == 1 or step.takes(*call):
-                    verify_step(dispatch, step, call, call is not None and otherwise == "pad" and not step.takes(*call))
+                if call is None or len(steps) == 1 or step.accepts(*call):
+                    verify_step(
+                        dispatch, step, call, call is not None and otherwise == "pad" and not step.accepts(*call)
+                    )
         return _planned(dispatch, how)
 
 
@@ -176,7 +178,7 @@ def _agree(steps: Sequence[ScheduledForward]) -> None:
         agree(groups, list(communicated(step.steps.linked for step in steps if step.groups)))
 
 
-def original_of(model: Any) -> Any:
+def original_of(model: object) -> Any:
     """Return the model under `apply` or `remate.auto`; any other model unchanged."""
     plain = getattr(type(model), "_remate_plain", None)
     if plain is not None and vars(plain) is vars(model):
@@ -218,10 +220,10 @@ def _planned(step: Dispatch, how: How) -> nn.Module:
 class _PlannedForward:
     """`forward` of a planned module: a data descriptor, because the shared attributes may contain a `forward` too."""
 
-    def __init__(self, original: Callable[..., Any]) -> None:
+    def __init__(self, original: Callable[..., object]) -> None:
         self._original = original
 
-    def __get__(self, module: Any, owner: type) -> Callable[..., Any]:
+    def __get__(self, module: object, owner: type) -> Callable[..., Any]:
         if module is None:
             refuse_transforms()  # torch.fx traces the forward of the class
             return self._original
@@ -236,7 +238,7 @@ class _PlannedForward:
         # An instance that other code creates from this class (`type(model)(config)`) has no schedule.
         return self._original.__get__(module, owner) if override is None else override
 
-    def __set__(self, module: Any, value: Callable[..., Any]) -> None:
+    def __set__(self, module: object, value: Callable[..., object]) -> None:
         object.__setattr__(module, "_remate_forward", value)
         type(module).__call__ = _call_replaced
 
@@ -278,7 +280,7 @@ def _pickled(model: nn.Module, schedules: Iterable[Schedule], how: How, otherwis
     return (_permitted, (*stored, sorted(namespaces))) if namespaces else (_restored, stored)
 
 
-def _restored(model: nn.Module, texts: list[str], plain: tuple[Any, ...]) -> nn.Module:
+def _restored(model: nn.Module, texts: list[str], plain: tuple[object, ...]) -> nn.Module:
     """Apply schedules to an unpickled model. The texts are read like untrusted files."""
     return _permitted(model, texts, plain, ())
 

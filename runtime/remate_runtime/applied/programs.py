@@ -82,10 +82,10 @@ def is_compiled_alone(step: object) -> bool:
 class CompiledForward:
     """The result of `module.compile()`. A model and its scheduled view have separate ones."""
 
-    def __get__(self, module: Any, owner: type) -> Any:
+    def __get__(self, module: object, owner: type) -> Any:
         return None if module is None else getattr(module, "_remate_compiled", None)
 
-    def __set__(self, module: Any, value: Any) -> None:
+    def __set__(self, module: object, value: object) -> None:
         if value is not None and getattr(module, "_remate_step", None) is not None:
             warn_of_compiler()
         object.__setattr__(module, "_remate_compiled", value)

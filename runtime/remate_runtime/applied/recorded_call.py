@@ -23,7 +23,7 @@ class RecordedInputs:
         names: Input leaves in the order in which `flatten` returns their tensors.
     """
 
-    def __init__(self, tree: Mapping[str, Any], model: nn.Module) -> None:
+    def __init__(self, tree: Mapping[str, object], model: nn.Module) -> None:
         self._model = model
         self._ordered, self._any = (Inputs(tree, model.forward, ordered) for ordered in (True, False))
         self.names = self._ordered.names
@@ -31,7 +31,7 @@ class RecordedInputs:
         self._refused: dict[Any, str] = {}
         self._taken: set[Any] = set()
 
-    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
+    def flatten(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         """Return the tensors of a live call.
 
         If keys of mappings or of `**kwargs` have another order, forward runs once without data to check whether it runs
@@ -45,7 +45,7 @@ class RecordedInputs:
             self._identity.check(args, kwargs, device)
         return tensors
 
-    def _flat(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
+    def _flat(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         try:
             return self._ordered.flatten(args, kwargs, device)
         except OrderError as error:

@@ -146,7 +146,7 @@ class ScheduledForward:
         self._bound.check_modules()
         self._guard.check()
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> MatchedCall:
+    def call(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> MatchedCall:
         """Match a call with the schedule.
 
         Raises:
@@ -161,7 +161,7 @@ class ScheduledForward:
         inputs = step.call.flatten(args, kwargs, device)
         return MatchedCall(step, inputs, self._written.given(args, kwargs, device), self._live.read())
 
-    def takes(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    def accepts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the schedule is for this call."""
         try:
             self.call(tuple(args), dict(kwargs))
@@ -169,7 +169,7 @@ class ScheduledForward:
             return False
         return True
 
-    def padded(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PaddedCall:
+    def padded(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> PaddedCall:
         """Pad a smaller call to a size that the schedule is for.
 
         Raises:
@@ -178,7 +178,7 @@ class ScheduledForward:
         return self.padding.padded(args, kwargs, self.device)
 
     def program(
-        self, call: MatchedCall, args: tuple[Any, ...], kwargs: Mapping[str, Any], sharded: Fsdp2 | None = None
+        self, call: MatchedCall, args: tuple[object, ...], kwargs: Mapping[str, object], sharded: Fsdp2 | None = None
     ) -> Program:
         """Return the program that the self-check runs for a call.
 

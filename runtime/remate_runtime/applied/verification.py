@@ -45,7 +45,7 @@ def verify_step(dispatch: Dispatch, step: ScheduledForward, call: Call | None, p
             dispatch.self_check.now(program)
 
 
-def _padded(step: ScheduledForward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Program:
+def _padded(step: ScheduledForward, args: tuple[object, ...], kwargs: dict[str, Any]) -> Program:
     """Return the self-check's input for a model on a call, and its schedule on the padded call.
 
     Sums over more elements round differently.

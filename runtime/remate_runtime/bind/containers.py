@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 
-def children(node: Any) -> tuple[str, dict[str, Any]] | None:
+def children(node: object) -> tuple[str, dict[str, Any]] | None:
     """Return the kind and the children by key of a container; None for leaves and other objects.
 
     Kinds are `tuple`, `list`, `dict` (a mapping with text keys) and `record` (a named tuple or dataclass). Hugging Face
@@ -28,7 +28,7 @@ def children(node: Any) -> tuple[str, dict[str, Any]] | None:
     return None
 
 
-def rebuild(node: Any, parts: dict[str, Any]) -> Any:
+def rebuild(node: object, parts: dict[str, Any]) -> Any:
     """Return a container like `node` with other children, by key, in the order of `parts`."""
     if isinstance(node, tuple) and hasattr(node, "_fields"):
         return type(node)(**parts)
@@ -50,7 +50,7 @@ def rebuild(node: Any, parts: dict[str, Any]) -> Any:
     return copied
 
 
-def mapped(node: Any, leaf: Callable[[Any], Any]) -> Any:
+def mapped(node: object, leaf: Callable[[Any], object]) -> Any:
     """Return `node` with `leaf` applied to each of its leaves, in the order of keys."""
     inner = children(node)
     return leaf(node) if inner is None else rebuild(node, {key: mapped(part, leaf) for key, part in inner[1].items()})

@@ -171,7 +171,7 @@ def _check(state: Any) -> None:
         )
 
 
-def _look(value: Any, names: _Names) -> None:
+def _look(value: object, names: _Names) -> None:
     """Raise BindError unless an object of torch has these attributes and accepts these numbers of arguments."""
     for name, count in names.items():
         try:

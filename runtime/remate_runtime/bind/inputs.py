@@ -51,7 +51,7 @@ class Inputs:
         self._accepts = self._recorded(recorded)
         self._forms: dict[tuple[int, tuple[str, ...]], list[tuple[Accept, int | str | None]]] = {}
 
-    def flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
+    def flatten(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
         """Return the tensors of a live call in the order of `names`.
 
         Raises:
@@ -68,7 +68,7 @@ class Inputs:
             accept(argument, device, tensors)
         return tensors
 
-    def as_planned(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def as_planned(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return a call that `flatten` accepted, with all keys in the recorded order."""
         given: dict[str, int | str] = self._bind(range(len(args)), {name: name for name in kwargs})
         where = {place: self._nodes.get(key, {}) for key, place in given.items()}
@@ -79,7 +79,7 @@ class Inputs:
             {name: arranged(where[name], kwargs[name]) for name in order},
         )
 
-    def _bind(self, args: Iterable[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    def _bind(self, args: Iterable[object], kwargs: Mapping[str, object]) -> dict[str, Any]:
         """Return arguments by parameter. Those of `*args` and `**kwargs` are `*0`, `*1` and `**name`.
 
         The prefix distinguishes a keyword argument from a positional-only parameter of the same name.
@@ -138,8 +138,8 @@ class Inputs:
         return [(accept, given.get(key)) for key, accept in self._accepts.items()]
 
 
-def _or_default(accept: Accept, default: Any, name: str) -> Accept:
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+def _or_default(accept: Accept, default: object, name: str) -> Accept:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if argument is _MISSING:
             if default is _MISSING:
                 raise BindError(f"the input {name!r} is missing\n  {_PLAN_AGAIN}")
@@ -149,8 +149,8 @@ def _or_default(accept: Accept, default: Any, name: str) -> Accept:
     return run
 
 
-def _left_out(name: str, default: Any) -> Accept:
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+def _left_out(name: str, default: object) -> Accept:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if argument is not _MISSING and argument is not default and not _same(argument, default):
             raise BindError(
                 f"the input {name!r} was left out when planning ({default!r}), the call passes {_short(argument)}"
@@ -192,10 +192,10 @@ def _leaf(node: Mapping[str, Any], label: str) -> Accept:
     return _literal(literal(node["literal"], _CPU), label)
 
 
-def _any_leaf(node: Mapping[str, Any], label: str) -> Accept:
+def _any_leaf(node: Mapping[str, object], label: str) -> Accept:
     """Accept a tensor of any type, or any literal, because the sizes of the call are not known yet."""
 
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if "tensor" in node:
             if not isinstance(argument, torch.Tensor):
                 was = f"a tensor {node['tensor']}"
@@ -210,7 +210,7 @@ def _any_leaf(node: Mapping[str, Any], label: str) -> Accept:
 def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
     shape, dtype = torch.Size(type_.shape), TORCH_DTYPES[type_.dtype]
 
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if not isinstance(argument, torch.Tensor):
             raise BindError(
                 f"the input {name!r} was a tensor {type_} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -249,8 +249,8 @@ def _replaces_functions(kind: type[torch.Tensor]) -> bool:
     return own not in (torch.Tensor.__torch_function__.__func__, DISABLED_TORCH_FUNCTION)
 
 
-def _literal(expected: Any, name: str) -> Accept:
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+def _literal(expected: object, name: str) -> Accept:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if not _same(argument, expected):
             raise BindError(
                 f"the input {name!r} was {expected!r} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -260,7 +260,7 @@ def _literal(expected: Any, name: str) -> Accept:
 
 
 def _sequence(children: list[Accept], name: str) -> Accept:
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if not isinstance(argument, Sequence) or isinstance(argument, str) or len(argument) != len(children):
             raise BindError(
                 f"the input {name!r} must be a sequence of {len(children)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -274,7 +274,7 @@ def _sequence(children: list[Accept], name: str) -> Accept:
 def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
     order = list(parts)
 
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if not isinstance(argument, Mapping) or argument.keys() != parts.keys():
             raise BindError(
                 f"the input {name!r} must have the keys {sorted(parts)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -288,7 +288,7 @@ def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
 
 
 def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
-    def run(argument: Any, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         record = children(argument)
         if record is None or record[0] != "record" or type(argument).__name__ != kind:
             raise BindError(
@@ -304,7 +304,7 @@ def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
     return run
 
 
-def _same(argument: Any, expected: Any) -> bool:
+def _same(argument: object, expected: object) -> bool:
     """Compare literals or containers of literals. True, 1 and 1.0 differ, and so do 0.0 and -0.0; nan equals nan."""
     items, expected_items = children(argument), children(expected)
     if items is not None and expected_items is not None and type(argument) is type(expected):
@@ -318,7 +318,7 @@ def _same(argument: Any, expected: Any) -> bool:
     return (argument == expected and str(argument) == str(expected)) or (argument != argument and expected != expected)
 
 
-def _short(given: Any) -> str:
+def _short(given: object) -> str:
     if isinstance(given, torch.Tensor):
         return f"a tensor {described(given)}"
     if isinstance(given, bool | int | float | str | None):

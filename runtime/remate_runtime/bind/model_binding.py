@@ -302,7 +302,7 @@ def _children(
     return submodules
 
 
-def _compare(slot: TensorBinding, tensor: Any, device: torch.device, faults: list[str], any_float: bool) -> None:
+def _compare(slot: TensorBinding, tensor: object, device: torch.device, faults: list[str], any_float: bool) -> None:
     """Compare a new tensor, and remember it if it matches.
 
     Args:
@@ -363,7 +363,7 @@ def _compare_distributed(
         slot.storage = storage_address(local)
 
 
-def _instead(slot: TensorBinding, value: Any) -> str:
+def _instead(slot: TensorBinding, value: object) -> str:
     """Describe the model's value where a tensor was planned."""
     if "parametrizations" in slot.attributes.get("_modules", {}):
         return (

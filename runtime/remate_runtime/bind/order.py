@@ -21,7 +21,7 @@ def order_error(what: str, planned: list[str]) -> OrderError:
     )
 
 
-def order_of(arguments: Any) -> Any:
+def order_of(arguments: object) -> Any:
     """Return the keys of all containers in order, as a hashable value; None without containers."""
     inner = children(arguments)
     if inner is None:

@@ -28,7 +28,7 @@ class Detached:
     skips nodes that do not depend on the tensors in `torch.autograd.grad` or `backward(inputs=...)`.
     """
 
-    def __init__(self, tree: Any) -> None:
+    def __init__(self, tree: object) -> None:
         leaves = list(output_leaves(tree))
         planned = [leaf.name for leaf in leaves if leaf.grad]
         self._refusals = [(at, _refusal(leaf.name, planned)) for at, leaf in enumerate(leaves) if leaf.detached]
@@ -106,7 +106,7 @@ def output_builder(tree: Any, model: torch.nn.Module) -> Build:
     returned = _builder(tree["returns"], numbers, model)
     children = [(*attribute_of(model, path), _builder(t, numbers, model)) for path, t in tree["attributes"].items()]
 
-    def build(leaves: Sequence[Any]) -> Any:
+    def build(leaves: Sequence[object]) -> Any:
         for module, name, child in children:
             setattr(module, name, child(leaves))
         return returned(leaves)

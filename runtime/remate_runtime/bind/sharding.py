@@ -50,7 +50,7 @@ def sharded_parts(modules: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
     return () if kind is None else tuple(module for module in modules if isinstance(module, kind))
 
 
-def is_distributed(tensor: Any) -> bool:
+def is_distributed(tensor: object) -> bool:
     """Return whether a tensor is a DTensor, of which each rank has a part or a copy."""
     kind = _kind("torch.distributed.tensor", "DTensor")
     return kind is not None and isinstance(tensor, kind)

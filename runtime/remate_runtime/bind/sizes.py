@@ -35,7 +35,7 @@ class _SizeRead(NamedTuple):
 class CallSizes:
     """Reads the named sizes of a schedule from shapes. `Inputs` at that size then checks the call."""
 
-    def __init__(self, model: Model, forward: Callable[..., Any]) -> None:
+    def __init__(self, model: Model, forward: Callable[..., object]) -> None:
         self._dims = model.dims
         self._inputs = Inputs(model.inputs, forward, ordered=False, sized=True)
         types = {leaf.name: parse_sized(leaf.text) for leaf in input_leaves(model.inputs)}
@@ -43,7 +43,7 @@ class CallSizes:
         self._types = [types[name] for name in self.names]
         self._reads = [self._first(dim) for dim in self._dims]
 
-    def of(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> dict[str, int]:
+    def of(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> dict[str, int]:
         """Return the value of every named size.
 
         Raises:
@@ -67,7 +67,7 @@ class CallSizes:
         return size
 
     def above(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+        self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device
     ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
         """Return the tensors of a call in the order of `names`, and for each the smallest sufficient planned shape.
 

@@ -37,7 +37,7 @@ class WrittenBuffers:
         self._storages: dict[int, list[TensorBinding]] = {}
         self._seen = -1  # `changes` of the binding at the last check
 
-    def given(self, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> Given:
+    def given(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> Given:
         """Return the original inputs of a matching call by name, if `refuse` has to check them."""
         if not self._written:
             return ()

@@ -36,7 +36,7 @@ class _Own(torch.autograd.Function):
         return value[0].detach()  # in a list, so that the result is not a view of an input and may be written into
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
+    def backward(ctx: object, *gradients: torch.Tensor | None) -> tuple[None, torch.Tensor | None]:
         return None, gradients[0]
 
 
@@ -84,7 +84,7 @@ def refuse_watched(outputs: Sequence[InnerOutput], given: set[int]) -> None:
             )
 
 
-def _of_torch(hook: Any) -> bool:
+def _of_torch(hook: object) -> bool:
     """Return whether a hook is torch's own and changes nothing: FSDP adds one to every output."""
     while isinstance(hook, functools.partial):
         hook = hook.func

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ def observed_forward(
     contract: StepContract,
     operators: Mapping[str, OpOverload],
     device: torch.device,
-    sources: Sequence[Any],
+    sources: Sequence[object],
 ) -> Iterator[tuple[Op, list[torch.Tensor]]]:
     """Run the forward of a step as engine "eager" does without backward.
 

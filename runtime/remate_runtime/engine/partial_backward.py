@@ -70,7 +70,7 @@ class Undelivered:
         return taken
 
 
-def leaves_gradients(node: Any, segments: int) -> bool:
+def leaves_gradients(node: object, segments: int) -> bool:
     """Return whether the running backward pass keeps the graph and does not request all gradients of a step.
 
     Args:
@@ -99,7 +99,7 @@ def _targets(node: Any, segments: int) -> Iterator[Any]:
         node = following
 
 
-def _runs(node: Any) -> bool:
+def _runs(node: object) -> bool:
     try:
         return will_run(node)
     except RuntimeError:  # a leaf that `torch.autograd.grad` requests

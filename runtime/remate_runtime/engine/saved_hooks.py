@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 from ..torch_private.execution import saved_tensor_hooks
 
@@ -21,6 +20,6 @@ def warn_of_saved_hooks() -> None:
         )
 
 
-def of_torch(hook: Any) -> bool:
+def of_torch(hook: object) -> bool:
     """Return whether a hook is one of torch's (`save_on_cpu`, checkpoints), which return what they received."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "torch"

@@ -71,7 +71,7 @@ class _Frame:
     )
 
     def __init__(
-        self, step: StepFunction, sources: Sequence[Any], contents: Contents | None, distributed: Gradients
+        self, step: StepFunction, sources: Sequence[object], contents: Contents | None, distributed: Gradients
     ) -> None:
         self.step = step
         self.contents = contents
@@ -159,7 +159,7 @@ def run_step(
     return _returned(contract, returned, sources, detached)
 
 
-def _local(sources: Sequence[Any], distributed: Gradients) -> Sequence[Any]:
+def _local(sources: Sequence[object], distributed: Gradients) -> Sequence[Any]:
     """The sources as the step takes them."""
     if not distributed:
         return sources

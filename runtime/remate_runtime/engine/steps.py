@@ -101,7 +101,7 @@ class Steps:
             self._forms[key] = self._compiled(linked, contract, device, sharded)
         return self._forms[key]
 
-    def observed(self, device: torch.device, sources: Sequence[Any]) -> Iterator[tuple[Op, list[torch.Tensor]]]:
+    def observed(self, device: torch.device, sources: Sequence[object]) -> Iterator[tuple[Op, list[torch.Tensor]]]:
         """Run forward operation by operation and yield each with its results, whatever engine executes the step."""
         return observed_forward(self._linked, self._contract, self._operators, device, sources)
 

@@ -17,7 +17,7 @@ from ..format.suggest import did_you_mean
 from .graph import Number, Ref
 
 
-def to_graph(argument: Any, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
+def to_graph(argument: object, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
     """Convert JSON to Graph form.
 
     Args:
@@ -48,7 +48,7 @@ def to_graph(argument: Any, scope: Mapping[str, int], live: Mapping[str, int], r
     return argument
 
 
-def to_json(argument: Any, name: Callable[[int], str]) -> Any:
+def to_json(argument: object, name: Callable[[int], str]) -> Any:
     """Convert Graph form to JSON.
 
     Args:

@@ -81,7 +81,7 @@ class _Expansion:
         self.lines: list[Operation | None] = [None] * count
         self.where = [""] * count
         self.full_ids: list[str] = [""] * count
-        self.made: list[tuple[int | None, ...]] = [()] * count
+        self.results: list[tuple[int | None, ...]] = [()] * count
 
     def result(self) -> Expanded:
         self._sources()
@@ -98,10 +98,10 @@ class _Expansion:
         gradients, updates, outputs = self._gradients(scopes), self._updates(scopes, root), self._outputs()
         check_cost_names(self.schedule, self.causes)
         self.causes.report()
-        made = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
+        contents = tuple(self.values), operations, self.backward_start, outputs, gradients, updates, root
         model, assumed, lanes = self.schedule.model, self.schedule.solve.gradients, {**LANES, **self.schedule.lanes}
         parts = model.modules * model.calls, model.modules
-        graph = Graph(*made, model.device, assumed, *parts, lanes, sharded=model.sharded)
+        graph = Graph(*contents, model.device, assumed, *parts, lanes, sharded=model.sharded)
         step = SplitPlan(graph, tuple(self.where), tuple(self.places))
         if splits := stated_splits(self.schedule, self.places):
             step = split_by_plan(step, splits, self.schedule.costs)
@@ -153,7 +153,7 @@ class _Expansion:
                 self.full_ids[index] = full = f"{place.id}.{line.id}"
                 many = not isinstance(line.out, str)
                 outs = (line.out,) if isinstance(line.out, str) else line.out
-                self.made[index] = tuple(
+                self.results[index] = tuple(
                     None
                     if text is None
                     else self._add(f"{full}:{k}" if many else full, text, "op", self.where[index], index)
@@ -186,9 +186,9 @@ class _Expansion:
         for lines, span in ((place.block.forward, place.forward), (place.block.backward, place.backward)):
             for line, index in zip(lines, span, strict=True):
                 if isinstance(line.out, str):
-                    self._local(scope, line.id, self.made[index][0], place)
+                    self._local(scope, line.id, self.results[index][0], place)
                 else:
-                    for k, value in enumerate(self.made[index]):
+                    for k, value in enumerate(self.results[index]):
                         self._local(scope, f"{line.id}:{k}", value, place)
 
     def _local(self, scope: dict[str, int], name: str, value: int | None, place: InstanceSpan) -> None:
@@ -283,7 +283,7 @@ class _Expansion:
         for value in reads:
             self._available(value, index)
         view = line.op in VIEWS
-        if view and (len(reads) != 1 or not self.made[index]):
+        if view and (len(reads) != 1 or not self.results[index]):
             raise ScheduleError("R053", f"{line.op} is a view: it reads exactly one value")
         return Op(
             self.full_ids[index],
@@ -291,7 +291,7 @@ class _Expansion:
             args,
             kwargs,
             reads,
-            self.made[index],
+            self.results[index],
             not isinstance(line.out, str),
             view,
             line.op in RANDOM,
@@ -301,7 +301,7 @@ class _Expansion:
         )
 
     def _arguments(
-        self, given: Iterable[tuple[Any, Any]], scopes: Scopes, read: list[int], index: int, part: str
+        self, given: Iterable[tuple[object, object]], scopes: Scopes, read: list[int], index: int, part: str
     ) -> dict[Any, Any]:
         converted, key = {}, None
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -170,7 +170,7 @@ def _items_of(line: Operation) -> int:
     return outputs + _nested(line.args) + sum(1 + _nested(value) for value in line.kwargs.values())
 
 
-def _nested(argument: Any) -> int:
+def _nested(argument: object) -> int:
     if not isinstance(argument, list | tuple):
         return 0
     return len(argument) + sum(_nested(item) for item in argument if isinstance(item, list | tuple))

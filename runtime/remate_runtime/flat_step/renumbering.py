@@ -19,7 +19,7 @@ def values_in(argument: object) -> Iterator[int]:
             yield from values_in(item)
 
 
-def renumbered_argument(argument: Any, value: Callable[[int], int]) -> Any:
+def renumbered_argument(argument: object, value: Callable[[int], int]) -> Any:
     """Return an argument (as in `Op`), a tuple or a dict of arguments with each value replaced."""
     if isinstance(argument, Ref):
         return Ref(value(argument.value))

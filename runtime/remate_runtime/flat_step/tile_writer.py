@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -44,9 +43,9 @@ class TileWriter:
         i: int,
         name: str,
         operator: str,
-        args: tuple[Any, ...],
+        args: tuple[object, ...],
         writes: tuple[int | None, ...],
-        kwargs: Mapping[str, Any] | None = None,
+        kwargs: Mapping[str, object] | None = None,
         like: Op | None = None,
     ) -> None:
         """Append an operation.
@@ -113,7 +112,9 @@ class TileWriter:
         self.emit(i, name, "aten.empty.memory_format", (kind.shape,), (result,), where)
         return result
 
-    def view(self, i: int, name: str, operator: str, value: int, arguments: tuple[Any, ...], kind: TensorType) -> int:
+    def view(
+        self, i: int, name: str, operator: str, value: int, arguments: tuple[object, ...], kind: TensorType
+    ) -> int:
         """Append a view of a value. arguments: those after the value."""
         result = self.new(name, kind)
         self.emit(i, name, operator, (Ref(value), *arguments), (result,))

@@ -63,7 +63,7 @@ class Tiles:
     def _arguments(self, i: int, tile: int) -> tuple[Any, ...]:
         read, count = self.rows.read[i], 0
 
-        def taken(argument: Any) -> Any:
+        def taken(argument: object) -> Any:
             nonlocal count
             if isinstance(argument, tuple):
                 return tuple(map(taken, argument))

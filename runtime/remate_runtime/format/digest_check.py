@@ -63,7 +63,7 @@ class DigestCheck:
         for index, hook in enumerate(group.hooks):
             self._name(hook, f"{where}/hooks/{index}")
 
-    def _read(self, value: Any, where: str, paths: int) -> None:
+    def _read(self, value: object, where: str, paths: int) -> None:
         if not is_object(value) or value.keys() != {"each"}:
             self._value(value, where, 6)
         elif not is_list(value["each"]) or len(value["each"]) != paths:
@@ -72,7 +72,7 @@ class DigestCheck:
             for index, item in enumerate(value["each"]):
                 self._value(item, f"{where}/each/{index}", 8)
 
-    def _value(self, value: Any, where: str, depth: int) -> None:
+    def _value(self, value: object, where: str, depth: int) -> None:
         if depth >= MAX_DEPTH - 1:
             self._faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
         elif isinstance(value, str):

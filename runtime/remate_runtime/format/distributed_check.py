@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
 
 from ..operators.collectives import COLLECTIVES, COMMUNICATION
 from ..operators.tables import namespace
@@ -115,7 +114,7 @@ def check_collective(faults: Faults, operation: Operation, ranks: Collection[str
         _known(faults, operation.args[known.group], ranks, f"{where}/args/{known.group}")
 
 
-def _known(faults: Faults, name: Any, ranks: Collection[str], where: str) -> None:
+def _known(faults: Faults, name: object, ranks: Collection[str], where: str) -> None:
     if not isinstance(name, str) or name not in ranks:
         hint = f"name one of `model.ranks`: {', '.join(ranks) or 'there is none'}"
         faults.add("R013", f"{str(name)[:80]!r} is no mesh dimension of the file", where, hint)
@@ -134,6 +133,6 @@ def gradient_shapes(model: Model) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def ranks_in(tree: Any) -> Collection[str]:
+def ranks_in(tree: object) -> Collection[str]:
     """Return the mesh dimensions of a decoded file, which may be malformed."""
     return object_at(object_at(tree, "model"), "ranks")

@@ -57,7 +57,7 @@ class FieldCheck:
         self.faults: list[ScheduleError] = []
         self._visit = visit
 
-    def walk(self, value: Any, kind: type[msgspec.Struct], where: str = "") -> None:
+    def walk(self, value: object, kind: type[msgspec.Struct], where: str = "") -> None:
         with suppress(EnoughFaultsError):
             self._value(value, _type_of(kind), where)
 
@@ -135,7 +135,7 @@ def _unknown(key: str, names: list[str], where: str) -> ScheduleError:
     return ScheduleError("R010", f"unknown field {key[:80]!r}", f"{where}/{escape(key)}", hint)
 
 
-def _bytes_hint(value: Any) -> str:
+def _bytes_hint(value: object) -> str:
     """Return a size as the command line writes it; "" if the value is none."""
     words = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if words is None:
@@ -144,7 +144,7 @@ def _bytes_hint(value: Any) -> str:
     return f"sizes are numbers of bytes: {int(float(words[1]) * (1024 if words[3] else 1000) ** power)}"
 
 
-def _fits(value: Any, kind: inspect.Type) -> bool:
+def _fits(value: object, kind: inspect.Type) -> bool:
     # bool is a subclass of int in Python and not in JSON
     return type(value) in _WANTED[type(kind)][1]
 

@@ -33,7 +33,7 @@ class Faults(Protocol):
         ...
 
 
-def check_argument(faults: Faults, value: Any, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
+def check_argument(faults: Faults, value: object, where: str, depth: int = _ARGUMENT_DEPTH) -> None:
     """Check a literal, a reference, an array, or an object with one key. depth: arrays and objects around it."""
     if type(value) is str:
         if value.startswith("%") and not value.startswith("%%"):
@@ -95,7 +95,7 @@ def spelling_fault(value: dict[str, Any]) -> ScheduleError | None:
     return ScheduleError("R021", f"{shown} is no {key}", f"/{key}", f"one of {', '.join(CHOICES[key])}")
 
 
-def check_number(faults: Faults, value: Any, where: str) -> None:
+def check_number(faults: Faults, value: object, where: str) -> None:
     """Check that a number fits 64 bits. null, true and false pass."""
     if type(value) is int and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
         faults.add("R021", f"{str(value)[:40]} does not fit 64 bits", where)
@@ -124,7 +124,7 @@ def check_elements(faults: Faults, constant: Constant, where: str) -> None:
             faults.add("R023", f"not an element of {kind.dtype}", f"{where}/data/{index}", hint)
 
 
-def _is_element(item: Any, dtype: str) -> bool:
+def _is_element(item: object, dtype: str) -> bool:
     if dtype == "bool":
         return type(item) is bool
     if dtype[0] in "iu":
@@ -141,13 +141,13 @@ def _range(dtype: str) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
-def _is_real(item: Any) -> bool:
+def _is_real(item: object) -> bool:
     if is_object(item):
         return len(item) == 1 and item.get("float") in NON_FINITE
     return _is_finite(item)
 
 
-def _is_finite(item: Any) -> bool:
+def _is_finite(item: object) -> bool:
     if type(item) is int:
         return -MAX_INTEGER - 1 <= item <= MAX_INTEGER
     return type(item) is float and math.isfinite(item)

@@ -143,7 +143,7 @@ def _unfold(entries: dict[str, Any], before: str) -> Iterator[tuple[str, str]]:
                 yield from _unfold(value, f"{before}{name}.")
 
 
-def written_at(entries: Any, name: str) -> str:
+def written_at(entries: object, name: str) -> str:
     """Return the pointer, below that of the map, of the entry for `name`; "" without one."""
     for key, value in entries.items() if is_object(entries) else ():
         rest = _below(key, name)

@@ -326,14 +326,14 @@ class SemanticCheck:
             hint = "write it without %" if name.startswith("%") else _NAME_HINT
             self.add("R014", f"{name[:80]!r} is not a name", where, hint)
 
-    def _few(self, entries: Mapping[str, Any], where: str) -> Iterable[str]:
+    def _few(self, entries: Mapping[str, object], where: str) -> Iterable[str]:
         """The names of a map; none, and a fault, for one that no model needs."""
         if len(entries) <= MAX_PARAMETERS:
             return entries
         self.add("R072", f"over {MAX_PARAMETERS} entries", where)
         return ()
 
-    def _names(self, entries: Mapping[str, Any], where: str) -> None:
+    def _names(self, entries: Mapping[str, object], where: str) -> None:
         for name in self._few(entries, where):
             self.name(name, f"{where}/{escape(name)}")
 

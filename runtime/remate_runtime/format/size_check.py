@@ -21,7 +21,7 @@ from .tensor_type import parse_type
 _CORNERS = ("planned", "min", "max")  # the sizes at which every expression must have a value
 
 
-def dims_in(tree: Any) -> dict[str, Dimension]:
+def dims_in(tree: object) -> dict[str, Dimension]:
     """Return the readable dimensions of a file with faults."""
     dimensions: dict[str, Dimension] = {}
     for name, value in object_at(object_at(tree, "model"), "dims").items():
@@ -57,7 +57,7 @@ class SizeCheck:
         """Return the fault in the text of a Size, or (real) of a Real."""
         return self._once(parse_real if real else parse_size, text)
 
-    def _once(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
+    def _once(self, parse: Callable[[str], object], text: str) -> ScheduleError | None:
         key = parse, text
         if key not in self._found:
             self._characters += len(text) * (parse is not parse_type)
@@ -67,7 +67,7 @@ class SizeCheck:
             self._found[key] = self._judge(parse, text)
         return self._found[key]
 
-    def _judge(self, parse: Callable[[str], Any], text: str) -> ScheduleError | None:
+    def _judge(self, parse: Callable[[str], object], text: str) -> ScheduleError | None:
         try:
             parsed = parse(text)
             if isinstance(parsed, (SizedType, Size, Real)):

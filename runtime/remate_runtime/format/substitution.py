@@ -101,7 +101,7 @@ class _At:
             plain = self._types[text] = str(parse_sized(text).at(self._size))
         return plain
 
-    def inputs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def inputs(self, given: Mapping[str, object]) -> dict[str, Any]:
         where = "/model/inputs"
         return {key: self._nodes(nodes, f"{where}/{escape(key)}") for key, nodes in given.items()}
 
@@ -148,7 +148,7 @@ class _At:
             return given
         return max(0, parse_size(given).at(self._size))
 
-    def argument(self, value: Any) -> Any:
+    def argument(self, value: object) -> Any:
         if is_array(value):
             return type(value)(map(self.argument, value))
         if is_object(value) and "size" in value:

@@ -101,7 +101,7 @@ def _block(block: Block, indent: int) -> list[str]:
     return _object(lines, indent)
 
 
-def _entries(value: Any, indent: int) -> list[str]:
+def _entries(value: object, indent: int) -> list[str]:
     """Return the lines of a map or array with one entry per line; any other value on one line."""
     if is_object(value):
         return _object({k: _entry(v, indent + 2, k) for k, v in value.items()}, indent)
@@ -110,7 +110,7 @@ def _entries(value: Any, indent: int) -> list[str]:
     return [_line(value)]
 
 
-def _tree(value: Any, indent: int, column: int) -> list[str]:
+def _tree(value: object, indent: int, column: int) -> list[str]:
     """Return a nested value on one line if it fits from `column` on, otherwise one entry per line, recursively."""
     line = _line(value)
     if column + len(line) < WIDTH or not value or not (is_object(value) or is_array(value)):
@@ -121,13 +121,13 @@ def _tree(value: Any, indent: int, column: int) -> list[str]:
     return _join("[", [_tree(v, inner, inner) for v in value], "]", indent)
 
 
-def _entry(value: Any, indent: int, name: str = "") -> list[str]:
+def _entry(value: object, indent: int, name: str = "") -> list[str]:
     """Return the lines of an entry of a map (under `name`) or of an array. The first line has no indent."""
     plain = _plain(value)
     return _fill(plain, indent, indent + (len(_to_json(name)) + 2 if name else 0), 1)
 
 
-def _fill(value: Any, indent: int, column: int, after: int) -> list[str]:
+def _fill(value: object, indent: int, column: int, after: int) -> list[str]:
     """Fill lines with items. An item that fits on no line is filled on lines of its own.
 
     column: start of the first line. after: characters that must fit after the last line.
@@ -163,7 +163,7 @@ def _object(entries: dict[str, list[str]], indent: int) -> list[str]:
     return _join("{", keyed, "}", indent)
 
 
-def _array(items: Iterable[Any], indent: int) -> list[str]:
+def _array(items: Iterable[object], indent: int) -> list[str]:
     return _join("[", [_entry(item, indent + 2) for item in items], "]", indent)
 
 
@@ -181,11 +181,11 @@ def _join(opening: str, items: list[list[str]], closing: str, indent: int) -> li
     return out
 
 
-def _line(value: Any) -> str:
+def _line(value: object) -> str:
     return _to_json(_plain(value))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Convert structs for JSON's encoder; they contain no other structs."""
     if isinstance(value, msgspec.Struct):
         return {name: _plain(field) for name, field in _fields(value).items()}

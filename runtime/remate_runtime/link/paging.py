@@ -86,7 +86,7 @@ class _Touch(NamedTuple):
     """A moment at which a storage is read or produced."""
 
     at: int
-    made: bool
+    written: bool
 
 
 def moves(graph: Graph, moments: Moments, pages: Sequence[FlatPage]) -> Moves:
@@ -166,9 +166,9 @@ def _of_value(page: FlatPage, touches: Sequence[_Touch], starts: Sequence[int], 
         gone = 1 + max((touch.at for touch in touches if touch.at < boundary), default=boundary)
     else:
         gone = starts[page.gone]
-    written = max((touch.at for touch in touches if touch.made and touch.at < gone), default=None)
+    written = max((touch.at for touch in touches if touch.written and touch.at < gone), default=None)
     after = next((touch for touch in touches if touch.at >= gone), None)
-    if written is None or after is None or after.made:
+    if written is None or after is None or after.written:
         return
     out = written + 1 if page.out is None else min(max(written + 1, starts[page.out]), gone)
     back = after.at if page.back is None else min(starts[page.back], after.at)

@@ -39,13 +39,13 @@ class _Recompute(NamedTuple):
     """A recomputed operation.
 
     Attributes:
-        made: Storages that it produces.
+        produced: Storages that it produces.
         read: Storages that it reads.
         needs: Operations that recompute what it reads.
     """
 
     ns: int
-    made: frozenset[int]
+    produced: frozenset[int]
     read: frozenset[int]
     needs: frozenset[int]
 
@@ -112,12 +112,12 @@ class _Order:
             recompute = self._recomputes[other]
             if (
                 other in self._left
-                and not recompute.made & self._read_anyway
+                and not recompute.produced & self._read_anyway
                 and self._users[other] & self._left <= ops
             ):
                 ops.add(other)
                 more += recompute.needs
-        kept = sum(map(self._graph.nbytes, self._recomputes[op].made))
+        kept = sum(map(self._graph.nbytes, self._recomputes[op].produced))
         freed = sum(map(self._graph.nbytes, self._freed_without(ops)))
         return RecomputeGroup(frozenset(ops), (sum(self._recomputes[member].ns for member in ops), kept - freed))
 

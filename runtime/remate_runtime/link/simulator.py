@@ -139,11 +139,11 @@ class ResidentBytes(msgspec.Struct, frozen=True):
 
     Attributes:
         kept: Between its forward and its backward, without tangents.
-        made: The gradients of its parameters.
+        gradients: The gradients of its parameters.
     """
 
     kept: int
-    made: int
+    gradients: int
 
     def by(self, calls: int, modules: int) -> int:
         """Return the most that so many calls use beside a running one.
@@ -151,7 +151,7 @@ class ResidentBytes(msgspec.Struct, frozen=True):
         The last call comes first in backward, when all others still keep their values; the first one comes last, when
         all others have delivered; in between it is a mixture.
         """
-        return max(calls * self.kept, modules * self.made)
+        return max(calls * self.kept, modules * self.gradients)
 
     def beside(self, graph: Graph, retained: bool) -> int:
         """Return what the other calls of a part use. Of a module that is called twice, the first delivery counts too.

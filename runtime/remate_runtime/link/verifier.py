@@ -40,24 +40,26 @@ class Verified(msgspec.Struct, frozen=True):
     name: str
 
 
-def verify(schedule: Schedule, at: str = "", warned: bool = False, made: LinkedExpansion | None = None) -> Verified:
+def verify(
+    schedule: Schedule, at: str = "", warned: bool = False, linked_before: LinkedExpansion | None = None
+) -> Verified:
     """Expand, link and simulate a schedule. Warn if its peak is over the file's budget, as plans may be edited.
 
     Args:
         schedule: The schedule.
         at: Its size in words, for the warning, if there are several.
         warned: A warning about another size has been issued, so this one is left out.
-        made: The schedule's step, if it has been linked before.
+        linked_before: The schedule's step, if it has been linked before.
 
     Raises:
         ScheduleError: The schedule is illegal, or its operations have been edited.
     """
     check_fingerprint(schedule)
-    if made is None:
+    if linked_before is None:
         expanded = expand(schedule)
         linked = link(expanded.graph, expanded.recomputes, expanded.pages)
-        made = LinkedExpansion(expanded, linked, simulate(linked))
-    expanded, linked, peak = made.expanded, made.linked, made.timeline.peak
+        linked_before = LinkedExpansion(expanded, linked, simulate(linked))
+    expanded, linked, peak = linked_before.expanded, linked_before.linked, linked_before.timeline.peak
     budget = schedule.solve.budget
     if peak > budget and not warned:
         warnings.warn(

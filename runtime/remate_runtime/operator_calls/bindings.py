@@ -38,7 +38,7 @@ FUNCTIONS: dict[str, str] = {
 }
 
 
-def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callable[..., Any] | None:
+def binding(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Callable[..., Any] | None:
     """Return what runs an operator for arguments as in `Op`; None if nothing is faster than the call by schema.
 
     Args:
@@ -52,7 +52,7 @@ def binding(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Callab
     return python_binding(short.split(".")[0])
 
 
-def _kind(argument: Any) -> str:
+def _kind(argument: object) -> str:
     if isinstance(argument, Ref):
         return "t"
     if isinstance(argument, tuple):

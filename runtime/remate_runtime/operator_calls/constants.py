@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from ..format.tensor_type import TensorType
@@ -17,7 +15,7 @@ class Constants:
     def __init__(self) -> None:
         self._made: dict[str, torch.Tensor] = {}
 
-    def tensor(self, type_: TensorType, data: tuple[Any, ...], device: torch.device) -> torch.Tensor:
+    def tensor(self, type_: TensorType, data: tuple[object, ...], device: torch.device) -> torch.Tensor:
         """Return the tensor of a constant of a file. Nothing may write to it."""
         key = f"{type_} {device} {data!r}"
         if key not in self._made:

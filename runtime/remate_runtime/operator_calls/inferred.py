@@ -60,7 +60,7 @@ def check_types(graph: Graph, where: Sequence[str], live: Mapping[str, OpOverloa
 def signature(graph: Graph, op: Op) -> Any:
     """Return everything that the inference reads. It is equal for operations with equal types and literals."""
 
-    def key(argument: Any) -> Any:
+    def key(argument: object) -> Any:
         if isinstance(argument, Ref):
             return graph.values[argument.value].type
         if isinstance(argument, Number):
@@ -76,7 +76,7 @@ def signature(graph: Graph, op: Op) -> Any:
     return op.op, key(op.args), kwargs, outs
 
 
-def infer(graph: Graph, args: tuple[Any, ...], kwargs: dict[str, Any], live: OpOverload) -> Any:
+def infer(graph: Graph, args: tuple[object, ...], kwargs: dict[str, Any], live: OpOverload) -> Any:
     """Return the operator's result for these arguments (as in `Op`) on the meta device. May raise any error of
     torch."""
     with torch.no_grad():
@@ -119,7 +119,7 @@ def _second_opinion(graph: Graph, op: Op, live: OpOverload, wrong: str) -> str:
 
 def _inferred(
     graph: Graph,
-    given: tuple[Any, ...],
+    given: tuple[object, ...],
     named: dict[str, Any],
     live: OpOverload,
     tensor: Callable[[TensorType], torch.Tensor],
@@ -127,7 +127,7 @@ def _inferred(
     """Return the operator's result for tensors of the declared types. No factory may create a tensor elsewhere."""
     tensors: dict[int, torch.Tensor] = {}
 
-    def argument(item: Any) -> Any:
+    def argument(item: object) -> Any:
         if isinstance(item, Ref):
             if item.value not in tensors:
                 tensors[item.value] = tensor(graph.values[item.value].type)
@@ -154,7 +154,7 @@ def _inferred(
     return on_cpu(live, args, inferred) if graph.device == "cpu" else inferred
 
 
-def _compared(graph: Graph, op: Op, inferred: Any) -> str:
+def _compared(graph: Graph, op: Op, inferred: object) -> str:
     results = list(inferred) if isinstance(inferred, tuple | list) else [inferred]
     if len(results) != len(op.writes):
         return f"it has {len(results)} outputs, the file declares {len(op.writes)}"
@@ -212,7 +212,7 @@ def _empty(type_: TensorType, device: torch.device) -> torch.Tensor:
     return torch.empty_strided(type_.shape, type_.strides, dtype=dtype, device=device)
 
 
-def _described(result: Any) -> str:
+def _described(result: object) -> str:
     if not isinstance(result, torch.Tensor):
         return "none" if result is None else f"of type {type(result).__name__}"
     strides = None if result.is_contiguous() else tuple(result.stride())

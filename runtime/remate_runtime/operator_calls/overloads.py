@@ -152,18 +152,18 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
     if name not in COPIED:
         return function
 
-    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def run(*args: object, **kwargs: object) -> torch.Tensor:
         result = function(*args, **kwargs)
         return result.clone() if result.untyped_storage().nbytes() > result.nbytes else result
 
     return run
 
 
-def _waited(function: Callable[..., Any]) -> Callable[..., Any]:
+def _waited(function: Callable[..., object]) -> Callable[..., Any]:
     """A collective that has ended for its device when it returns: what it reads may be freed, or written over."""
     wait = _overload(WAIT)._op
 
-    def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def run(*args: object, **kwargs: object) -> torch.Tensor:
         return wait(function(*args, **kwargs))
 
     return run
@@ -177,7 +177,7 @@ def in_place(op: Op) -> Callable[..., Any]:
         return write
     view = _overload(form.through)._op
 
-    def run(onto: torch.Tensor, given: torch.Tensor, *where: Any, **named: Any) -> torch.Tensor:
+    def run(onto: torch.Tensor, given: torch.Tensor, *where: object, **named: object) -> torch.Tensor:
         write(view(onto, *where, **named), given)
         return onto
 
@@ -205,7 +205,7 @@ def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.d
         )
 
 
-def literal(argument: Any, device: torch.device) -> Any:
+def literal(argument: object, device: torch.device) -> Any:
     """Convert a literal from Graph form to torch. `{"device": "main"}` becomes `device`."""
     if isinstance(argument, tuple):
         return [literal(a, device) for a in argument]
@@ -223,7 +223,7 @@ def literal(argument: Any, device: torch.device) -> Any:
     return complex(*value) if key == "complex" else float(value)
 
 
-def constant(type_: TensorType, data: tuple[Any, ...], device: torch.device) -> torch.Tensor:
+def constant(type_: TensorType, data: tuple[object, ...], device: torch.device) -> torch.Tensor:
     """Return the tensor of a constant of the file."""
     where = torch.device("cpu") if type_.cpu else device
     elements = [literal(e, where) if isinstance(e, dict) else e for e in data]

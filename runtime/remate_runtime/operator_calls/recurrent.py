@@ -65,10 +65,10 @@ def lstm_layer_backward(
     _check(leading, (mode, hidden_size, batch_sizes), has_biases)
     if grad_output is None and grad_hy is None and grad_cy is None:
         raise ValueError("it has no gradient of any result")
-    for made, grad in ((output, grad_output), (hy, grad_hy), (cy, grad_cy)):
-        _same(made, input)
-        if grad is not None and (grad.shape != made.shape or grad.dtype is not made.dtype):
-            raise ValueError(f"a gradient of shape {tuple(grad.shape)} for a result of shape {tuple(made.shape)}")
+    for result, grad in ((output, grad_output), (hy, grad_hy), (cy, grad_cy)):
+        _same(result, input)
+        if grad is not None and (grad.shape != result.shape or grad.dtype is not result.dtype):
+            raise ValueError(f"a gradient of shape {tuple(grad.shape)} for a result of shape {tuple(result.shape)}")
     time, batch, width = input.shape
     if output.shape != (time, batch, hidden_size) or hy.shape != hx.shape or cy.shape != cx.shape:
         raise ValueError("its results do not fit its arguments")
@@ -76,8 +76,8 @@ def lstm_layer_backward(
         raise ValueError(f"a workspace of {workspace.numel()} bytes does not fit its arguments")
     shapes = [t.shape for t in leading]
     shapes[3] = shapes[4] = torch.Size((_GATES * hidden_size,))
-    made = [input.new_empty(shape, dtype=torch.float32) for shape in shapes]
-    return tuple(made)
+    results = [input.new_empty(shape, dtype=torch.float32) for shape in shapes]
+    return tuple(results)
 
 
 def workspace_bytes(time: int, batch: int, width: int, hidden: int, itemsize: int) -> int:

@@ -210,30 +210,30 @@ def _resized(graph: Graph, arguments: Arguments) -> str:
     return ""
 
 
-def _same(graph: Graph, left: Any, right: Any) -> bool:
+def _same(graph: Graph, left: object, right: object) -> bool:
     if isinstance(left, Ref) and isinstance(right, Ref):
         a, b = graph.values[left.value].type, graph.values[right.value].type
         return (a.dtype, a.shape) == (b.dtype, b.shape)
     return _plain(left) == _plain(right)
 
 
-def _plain(literal: Any) -> Any:
+def _plain(literal: object) -> Any:
     """Expand `2`, which is short for `(2, 2)` and for the schema's default."""
     if isinstance(literal, tuple | list):
         return literal[0] if len(set(literal)) == 1 else tuple(literal)
     return literal
 
 
-def _shape(graph: Graph, argument: Any) -> tuple[int, ...] | None:
+def _shape(graph: Graph, argument: object) -> tuple[int, ...] | None:
     kind: TensorType | None = graph.values[argument.value].type if isinstance(argument, Ref) else None
     return None if kind is None else kind.shape
 
 
-def _tuple(argument: Any) -> tuple[Any, ...]:
+def _tuple(argument: object) -> tuple[Any, ...]:
     return argument if isinstance(argument, tuple) else ()
 
 
-def _strides(graph: Graph, argument: Any) -> tuple[int, ...] | None:
+def _strides(graph: Graph, argument: object) -> tuple[int, ...] | None:
     """Return strides; None if the argument is contiguous or not a tensor."""
     return graph.values[argument.value].type.strides if isinstance(argument, Ref) else None
 

@@ -125,7 +125,7 @@ class _Check:
     def __init__(
         self,
         program: Program,
-        groups: tuple[Any, ...],
+        groups: tuple[object, ...],
         tell: Callable[..., None],
         gradients: bool = False,
         raises: bool = True,
@@ -260,7 +260,7 @@ class _Check:
         if not self.program.exact and self._where().same:
             self._tolerance = self._tolerance._replace(largest=self._where().largest, dtype=self._where().dtype)
 
-    def _compared(self, live: ForwardOutcome, outputs: Any, keep: bool) -> list[Difference]:
+    def _compared(self, live: ForwardOutcome, outputs: object, keep: bool) -> list[Difference]:
         program = self.program
         outcome = outcome_of(outputs, [*program.updated().values()], self._checksums, keep)
         return list(differences(live, outcome, [*program.updated()], self._checksums, self._tolerance))

@@ -61,57 +61,57 @@ class Difference(NamedTuple):
 
 
 def differences(
-    live: ForwardOutcome, made: ForwardOutcome, names: Sequence[str], checksums: Checksums, tolerance: Tolerance
+    live: ForwardOutcome, scheduled: ForwardOutcome, names: Sequence[str], checksums: Checksums, tolerance: Tolerance
 ) -> Iterator[Difference]:
     """Yield the differences between a scheduled forward and the model's own.
 
     Args:
         live: Results of the model.
-        made: Results of the schedule.
+        scheduled: Results of the schedule.
         names: Names of the buffers.
         checksums: Computes checksums.
         tolerance: The allowed difference.
     """
-    results = _without_left_out(live, made)
-    if list(results) != list(made.results):
+    results = _without_left_out(live, scheduled)
+    if list(results) != list(scheduled.results):
         expected, actual = (
-            ", ".join(f"output{path}" for path in side) or "nothing" for side in (results, made.results)
+            ", ".join(f"output{path}" for path in side) or "nothing" for side in (results, scheduled.results)
         )
         yield Difference(f"the model returns {expected}; the schedule {actual}")
         return
     for path, wanted in results.items():
-        yield from _result(f"output{path}", wanted, made.results[path], tolerance)
-    for name, wanted, noted in zip(names, live.buffers, made.buffers, strict=True):
+        yield from _result(f"output{path}", wanted, scheduled.results[path], tolerance)
+    for name, wanted, noted in zip(names, live.buffers, scheduled.buffers, strict=True):
         yield from _tensor(f"buffer {name!r}", wanted, noted, tolerance)
-    for generator in live.generators.differences(made.generators):
+    for generator in live.generators.differences(scheduled.generators):
         yield Difference(f"the state of a generator of random numbers: {generator}")
     if live.changes is not None:
         yield from _changed(live.changes, checksums, tolerance)
 
 
-def _without_left_out(live: ForwardOutcome, made: ForwardOutcome) -> dict[str, Any]:
+def _without_left_out(live: ForwardOutcome, scheduled: ForwardOutcome) -> dict[str, Any]:
     """Return the model's results without objects that no file can contain (a cache of keys and values).
 
     The schedule returns None in their place, as `plan` warned, and a ModelOutput leaves None out.
     """
     results = {}
     for path, result in live.results.items():
-        if not isinstance(result, type) or made.results.get(path) is not None:
+        if not isinstance(result, type) or scheduled.results.get(path) is not None:
             results[path] = result
-        elif path in made.results:
+        elif path in scheduled.results:
             results[path] = None
     return results
 
 
 def gradient_differences(
-    live: Mapping[str, Noted | None], made: Mapping[str, Noted | None], tolerance: Tolerance
+    live: Mapping[str, Noted | None], scheduled: Mapping[str, Noted | None], tolerance: Tolerance
 ) -> Iterator[Difference]:
     """Yield differences of gradients by name. The largest of all gradients is the scale of rounding."""
     largest = max(
         (largest_finite(noted.values) for noted in live.values() if noted and noted.values is not None), default=0.0
     )
     for name, wanted in live.items():
-        noted, what = made[name], f"gradient of {name!r}"
+        noted, what = scheduled[name], f"gradient of {name!r}"
         if wanted is None or noted is None:
             if wanted is not noted:
                 expected, actual = (each.words if each else "none" for each in (wanted, noted))
@@ -126,7 +126,7 @@ def _changed(changes: Changes, checksums: Checksums, tolerance: Tolerance) -> It
         now = attribute.holder.get(attribute.name)
         if not isinstance(now, torch.Tensor):
             yield Difference(f"{place}: the model sets it to a tensor, the schedule does not")
-        elif tolerance.exact and checksums.of(now) != attribute.made:
+        elif tolerance.exact and checksums.of(now) != attribute.assigned:
             yield Difference(f"{place}: the model sets it to another tensor than the schedule")
     for tensor in changes.written:
         yield Difference(
@@ -134,7 +134,7 @@ def _changed(changes: Changes, checksums: Checksums, tolerance: Tolerance) -> It
         )
 
 
-def _result(what: str, live: Any, scheduled: Any, tolerance: Tolerance) -> Iterator[Difference]:
+def _result(what: str, live: object, scheduled: object, tolerance: Tolerance) -> Iterator[Difference]:
     if isinstance(live, Noted) and isinstance(scheduled, Noted):
         yield from _tensor(what, live, scheduled, tolerance)
         if live.requires_grad != scheduled.requires_grad:

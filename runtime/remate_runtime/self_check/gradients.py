@@ -6,7 +6,6 @@ Only backward shows the effects of custom Functions, hooks on tensors, and hooks
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import torch
 
@@ -41,7 +40,7 @@ def compared_gradients(
     yield from gradient_differences(live, scheduled, tolerance)
 
 
-def gradients_of(program: Program, forward: Callable[[], Any], checksums: Checksums, keep: bool) -> Gradients:
+def gradients_of(program: Program, forward: Callable[[], object], checksums: Checksums, keep: bool) -> Gradients:
     """Return the gradients of a step for everything in the call that has one."""
     inputs = {f"input {at}": t for at, t in enumerate(tensors_in((program.args, program.kwargs))) if t.requires_grad}
     wanted = {**{name: t for name, t in program.trained.items() if t.requires_grad}, **inputs}

@@ -21,7 +21,7 @@ class Iterators:
         self._copies: dict[int, tuple[Any, Any, Any]] = {}
         self.missed: set[str] = set()
 
-    def note(self, value: Any) -> None:
+    def note(self, value: object) -> None:
         """Record the position of `value` if it is an iterator."""
         if not hasattr(type(value), "__next__") or id(value) in self._copies:
             return
@@ -34,7 +34,7 @@ class Iterators:
                 return
         self.missed.add(type(value).__name__)
 
-    def fresh(self, value: Any) -> Any:
+    def fresh(self, value: object) -> Any:
         """Return the replacement for `value`: itself, or its copy if it may have advanced."""
         known = self._copies.get(id(value))
         if known is None or known[0] is not value or _same(value, known[2]):
@@ -42,7 +42,7 @@ class Iterators:
         return known[1]
 
 
-def _cycle(value: Any) -> Any:
+def _cycle(value: object) -> Any:
     _, (iterator,), (saved, ended) = value.__reduce__()
     cycle: Any = itertools.cycle(copy.copy(iterator))
     cycle.__setstate__((list(saved), ended))
@@ -57,7 +57,7 @@ def _same(value: Any, was: Any) -> bool:
     return len(now) == len(was) and all(map(_equal, now, was))
 
 
-def _equal(now: Any, was: Any) -> bool:
+def _equal(now: object, was: object) -> bool:
     if isinstance(now, tuple) and isinstance(was, tuple):
         return len(now) == len(was) and all(map(_equal, now, was))
     return now is was or (isinstance(now, int | float) and now == was)

@@ -53,7 +53,7 @@ class _BackwardCode:
     def __init__(self) -> None:
         self.own = False
 
-    def look(self, value: Any) -> None:
+    def look(self, value: object) -> None:
         module = getattr(value, "__module__", None) or type(value).__module__
         self.own = self.own or module.partition(".")[0] not in _TORCHS
 
@@ -193,11 +193,11 @@ def _own_functions(base: Any) -> Iterator[Any]:
         yield from _own_functions(kind)
 
 
-def _emptying(method: Callable[..., Any], thread: int) -> Callable[..., Any]:
+def _emptying(method: Callable[..., object], thread: int) -> Callable[..., Any]:
     """Wrap a method whose first argument is a `ctx`, and empty that `ctx` afterwards."""
 
     @functools.wraps(method)
-    def run(ctx: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(ctx: object, *args: object, **kwargs: object) -> Any:
         result = method(ctx, *args, **kwargs)
         if threading.get_ident() == thread:
             vars(ctx).clear()
@@ -226,7 +226,7 @@ def shielded() -> Iterator[None]:
         yield
 
 
-def is_torchs(hook: Any) -> bool:
+def is_torchs(hook: object) -> bool:
     """Return whether a hook is torch's own."""
     module = getattr(hook, "__module__", None) or type(hook).__module__
     return module.partition(".")[0] == "torch"
@@ -244,7 +244,7 @@ def _refuse(packed: None) -> torch.Tensor:
     raise RuntimeError("forward reads tensors that were saved for backward")
 
 
-def _has_own_nodes(outputs: Any, inputs: Any) -> bool:
+def _has_own_nodes(outputs: object, inputs: object) -> bool:
     """Return whether backward, down to the inputs, goes through a Function that is not torch's."""
     seen = {tensor.grad_fn for tensor in tensors_in(inputs)}
     stack = [tensor.grad_fn for tensor in tensors_in(outputs)]

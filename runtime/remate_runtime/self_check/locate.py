@@ -116,7 +116,7 @@ def _results_of_model(program: Program, checksums: Checksums) -> list[_Result]:
 
 
 class _Ignored:
-    def look(self, value: Any) -> None:
+    def look(self, value: object) -> None:
         """Do nothing: the first run has recorded the code."""
 
 
@@ -137,10 +137,10 @@ class _Modules:
             before.remove()
             after.remove()
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _enter(self, module: nn.Module, args: object) -> None:
         self._running.append(self._paths.get(id(vars(module)), ""))
 
-    def _leave(self, module: nn.Module, args: Any, outputs: Any) -> None:
+    def _leave(self, module: nn.Module, args: object, outputs: object) -> None:
         if self._running:
             self._running.pop()
 
@@ -172,7 +172,7 @@ class _Noting(TorchDispatchMode):
         return returned
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 

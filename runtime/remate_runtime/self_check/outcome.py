@@ -48,7 +48,7 @@ class ForwardOutcome(NamedTuple):
     changes: Changes | None = None
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(tree: object, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield (path, leaf) of nested containers and records; a path is like `.loss` or `[0]`."""
     inner = children(tree)
     if inner is None:
@@ -59,7 +59,7 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{path}[{key}]" if kind in ("tuple", "list") else f"{path}.{key}")
 
 
-def tensors_in(tree: Any) -> list[torch.Tensor]:
+def tensors_in(tree: object) -> list[torch.Tensor]:
     """Return the tensors among the leaves, in order."""
     return [leaf for _, leaf in leaves(tree) if isinstance(leaf, torch.Tensor)]
 
@@ -72,7 +72,7 @@ def noted(tensor: torch.Tensor, checksums: Checksums, keep: bool) -> Noted:
 
 
 def outcome_of(
-    made: Any,
+    outputs: object,
     updated: Sequence[torch.Tensor],
     checksums: Checksums,
     keep: bool,
@@ -80,13 +80,13 @@ def outcome_of(
     """Return the results of a forward that has just run.
 
     Args:
-        made: The outputs.
+        outputs: The outputs.
         updated: The tensors that the step writes to.
         checksums: Computes checksums.
         keep: Keep values, so that differences can be measured.
     """
     results: dict[str, Any] = {}
-    for path, leaf in leaves(made):
+    for path, leaf in leaves(outputs):
         if isinstance(leaf, torch.Tensor):
             results[path] = noted(leaf, checksums, keep)
         elif isinstance(leaf, _COMPARED):

@@ -27,7 +27,7 @@ class Checks(NamedTuple):
 CHECK_FIRST = Checks()
 
 
-def checks_of(verify: Any) -> tuple[Checks, Call | bool]:
+def checks_of(verify: object) -> tuple[Checks, Call | bool]:
     """Parse `apply(..., verify=...)`.
 
     Args:

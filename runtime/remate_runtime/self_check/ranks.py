@@ -87,7 +87,7 @@ def _of_state(state: Any) -> list[Any]:
     return [group for group in groups if group is not None]
 
 
-def worst(verdict: int, groups: tuple[Any, ...], device: torch.device) -> int:
+def worst(verdict: int, groups: tuple[object, ...], device: torch.device) -> int:
     """Return the worst verdict of the ranks of all groups."""
     flag = torch.tensor([verdict], dtype=torch.int64, device=device)
     for group in groups:

@@ -29,7 +29,7 @@ def is_open(kind: type) -> bool:
     return top in _OPENED or (top not in _CLOSED and top != "random")
 
 
-def slots_of(value: Any) -> dict[str, Any]:
+def slots_of(value: object) -> dict[str, Any]:
     """Return the values of `__slots__`."""
     values: dict[str, Any] = {}
     for base in type(value).__mro__:
@@ -59,7 +59,7 @@ def methods(kind: type) -> Iterator[types.FunctionType]:
             yield inner
 
 
-def is_followed(value: Any) -> bool:
+def is_followed(value: object) -> bool:
     """Return whether a function or class is the user's own. Libraries' state is not followed."""
     return is_own(value.__module__ or "") if isinstance(value, type) else is_own_function(value)
 

@@ -44,7 +44,7 @@ class SetAttribute(NamedTuple):
 
     path: str
     name: str
-    made: Checksum
+    assigned: Checksum
     holder: dict[str, Any]
 
 
@@ -65,7 +65,7 @@ class Changes(NamedTuple):
 class Snapshot:
     """The state that can be reached from a model and the arguments of a call."""
 
-    def __init__(self, model: nn.Module, given: Iterable[Any], updated: Iterable[torch.Tensor]) -> None:
+    def __init__(self, model: nn.Module, given: Iterable[object], updated: Iterable[torch.Tensor]) -> None:
         """Record the state.
 
         Args:
@@ -95,7 +95,7 @@ class Snapshot:
             self._seen[id(value)] = value  # keeps the value, so that its id stays valid
             stack.extend(self._note(value))
 
-    def _note(self, value: Any) -> Iterable[Any]:
+    def _note(self, value: object) -> Iterable[Any]:
         """Record a value and return what can be reached from it."""
         match value:
             case torch.Tensor():
@@ -143,13 +143,13 @@ class Snapshot:
             items = contents
         return items if len(value) <= _MANY else ()
 
-    def _entries(self, values: Iterable[Any]) -> Callable[[Any], Any]:
+    def _entries(self, values: Iterable[object]) -> Callable[[Any], Any]:
         """Return a function that gives the replacement for each of these values."""
         for value in values:
             self._iterators.note(value)
         return self._iterators.fresh
 
-    def _named(self, holder: Any, attributes: dict[str, Any]) -> Iterable[Any]:
+    def _named(self, holder: object, attributes: dict[str, Any]) -> Iterable[Any]:
         """Record attributes that are set individually: of classes, modules of Python, objects with slots."""
         fresh = self._entries(attributes.values())
 
@@ -202,7 +202,7 @@ class Snapshot:
 
         self._undo.append(undo)
 
-    def _object(self, value: Any) -> Iterator[Any]:
+    def _object(self, value: object) -> Iterator[Any]:
         if (generator := _generator(value)) is not None:
             state, setter = generator
             self._undo.append(functools.partial(setter, state))
@@ -244,7 +244,7 @@ def _write(tensor: torch.Tensor, copy: torch.Tensor) -> None:
         tensor.detach().copy_(copy)
 
 
-def _restore_dict(value: dict[Any, Any], contents: dict[Any, Any], fresh: Callable[[Any], Any]) -> None:
+def _restore_dict(value: dict[Any, Any], contents: dict[Any, Any], fresh: Callable[[Any], object]) -> None:
     if list(value) != list(contents):
         base: Any = collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict
         base.clear(value)
@@ -269,7 +269,7 @@ def _restore_items(value: Any, contents: list[Any], fresh: Callable[[Any], Any])
         base.extend(value, wanted)
 
 
-def _restore_globals(space: dict[str, Any], values: dict[str, Any], fresh: Callable[[Any], Any]) -> None:
+def _restore_globals(space: dict[str, Any], values: dict[str, Any], fresh: Callable[[Any], object]) -> None:
     for name, was in values.items():
         if was is _ABSENT:
             space.pop(name, None)

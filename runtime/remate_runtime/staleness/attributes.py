@@ -30,32 +30,32 @@ _OBSERVERS = {*OBSERVERS, "remate.training.watch"}
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 
 
-def record(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
+def record(value: object, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
     """Describe what `attribute` returned, as `recorded` does; a missing attribute becomes ABSENT."""
     return ABSENT if value is MISSING else recorded(value, seen, tensors, inline, ordered)
 
 
-def record_attribute(thing: Any, name: str, seen: Seen) -> Any:
+def record_attribute(obj: object, name: str, seen: Seen) -> Any:
     """Return what a digest records for attribute `name` of a module or an object.
 
     Tensors that a module registers are read at every call, so the digest leaves them out. Tensors of classes and of
     configs are constants of the step. Objects in attributes have their own entries in the digest.
 
     Args:
-        thing: The module, object or config.
+        obj: The module, object or config.
         name: The attribute.
         seen: The code that reads the attribute.
     """
-    if isinstance(thing, nn.Module):
-        attributes = held_by(thing)
+    if isinstance(obj, nn.Module):
+        attributes = held_by(obj)
         if name in CHILDREN:
             return _names_in_order(attributes.get(name, ()))
         if name == _HOOKS_READ:
-            computing = (hook for kind, hook in hooks_of(thing) if not is_torchs(hook) and not only_looks(kind, hook))
+            computing = (hook for kind, hook in hooks_of(obj) if not is_torchs(hook) and not only_looks(kind, hook))
             return [recorded(hook, seen) for hook in computing]
         registered = name in attributes or any(name in attributes.get(registry, ()) for registry in REGISTERED)
-        return record(attribute(thing, name), seen, tensors=not registered, inline=False)
-    return record(attribute(thing, name), seen, tensors=True, inline=False, ordered=not is_config(thing))
+        return record(attribute(obj, name), seen, tensors=not registered, inline=False)
+    return record(attribute(obj, name), seen, tensors=True, inline=False, ordered=not is_config(obj))
 
 
 def _names_in_order(held: Iterable[str]) -> Any:
@@ -77,12 +77,12 @@ def hooks_of(module: nn.Module) -> Iterator[tuple[str, Any]]:
                 yield kind, hook
 
 
-def only_looks(kind: str, hook: Any) -> bool:
+def only_looks(kind: str, hook: object) -> bool:
     """Return whether a forward hook provably computes nothing, so that a schedule may leave it out."""
     return kind in ("forward", "forward_pre") and observes(hook)
 
 
-def hook_name(kind: str, hook: Any) -> str:
+def hook_name(kind: str, hook: object) -> str:
     named = (
         hook
         if isinstance(inspect.getattr_static(hook, "__qualname__", None), str) or inspect.isroutine(hook)
@@ -91,7 +91,7 @@ def hook_name(kind: str, hook: Any) -> str:
     return f"{kind}: {qualified(named)}"
 
 
-def is_forwards_own(hook: Any) -> bool:
+def is_forwards_own(hook: object) -> bool:
     """Return whether forward itself installed a hook at its first run to collect outputs.
 
     The capture traces the effect of such hooks, whether they are installed yet or not.
@@ -126,7 +126,7 @@ def is_fully_shards(hook: Any) -> bool:
     return type(getattr(hook, "__self__", None)).__module__ == FSDP2_STATE
 
 
-def is_observer(hook: Any) -> bool:
+def is_observer(hook: object) -> bool:
     """Return whether a hook only records which module runs.
 
     torch's counters (`FlopCounterMode`, `MemTracker`, `CommDebugMode`) and `remate train` install such hooks. In a
@@ -135,7 +135,7 @@ def is_observer(hook: Any) -> bool:
     return getattr(hook, "__module__", None) in _OBSERVERS
 
 
-def is_torchs(hook: Any) -> bool:
+def is_torchs(hook: object) -> bool:
     """Return whether a hook of `torch.nn.utils` computes a weight. The capture traces it."""
     module = getattr(hook, "__module__", None) or type(hook).__module__
     return module.startswith("torch.nn.utils")

@@ -47,7 +47,7 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         ) from None
 
 
-def _as_values(tree: Any) -> Any:
+def _as_values(tree: object) -> Any:
     """Convert a tree of inputs to a tree of outputs, which can be built."""
     if isinstance(tree, list):
         return [_as_values(item) for item in tree]

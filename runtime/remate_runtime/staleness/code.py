@@ -48,11 +48,11 @@ class _Within(NamedTuple):
     code: Any
     depth: int
 
-    def source(self, function: Any) -> str | None:
+    def source(self, function: object) -> str | None:
         return self.code.source_within(function, self.depth)
 
-    def fields(self, thing: Any) -> Sequence[str]:
-        return self.code.fields(thing)
+    def fields(self, obj: object) -> Sequence[str]:
+        return self.code.fields(obj)
 
 
 class Code:
@@ -94,21 +94,21 @@ class Code:
         self.questions: dict[str, Ask] = {}
         self.library = Library(self._in_library, self.members)
 
-    def fields(self, thing: Any) -> Sequence[str]:
+    def fields(self, obj: object) -> Sequence[str]:
         """Return the attributes that forward reads of an object, and follow its class."""
-        kind = type(thing)
-        self.objects[id(thing)] = thing
+        kind = type(obj)
+        self.objects[id(obj)] = obj
         self.described.add(kind.__qualname__)
         self._class(kind)
         if self._met is not None:
-            self._met(thing)
+            self._met(obj)
         return tuple(self._fields.get(kind.__qualname__, ()))
 
     def all_followed(self) -> list[types.FunctionType]:
         """Return the functions whose code was read."""
         return list({id(function): function for function, _ in self._followed}.values())
 
-    def _in_library(self, function: Any) -> Any:
+    def _in_library(self, function: object) -> Any:
         """Describe a function of a package; include the source if its code is in a file of the user's."""
         if isinstance(function, types.FunctionType) and has_own_file(function):
             self.follow(function)
@@ -143,19 +143,19 @@ class Code:
             if name == "forward" or function is not nn.Module.__call__:
                 self._static(function, kind)
 
-    def instance(self, thing: Any) -> None:
+    def instance(self, obj: object) -> None:
         """Follow all methods of an object's class if the class is the user's."""
-        self._class(type(thing))
+        self._class(type(obj))
 
-    def source(self, function: Any) -> str | None:
+    def source(self, function: object) -> str | None:
         """Return the hash of a function of the user's, or of all methods of a class of theirs; None for any other."""
         return self.source_within(function, 0)
 
-    def followed(self, function: Any) -> bool:
+    def followed(self, function: object) -> bool:
         """Return whether the code of this function was collected."""
         return any(known is function for known, _ in self._followed)
 
-    def follow(self, function: Any, kind: Any = None) -> None:
+    def follow(self, function: object, kind: object = None) -> None:
         """Record a function of the user's and everything that it reaches.
 
         Args:
@@ -187,7 +187,7 @@ class Code:
         if inner is not None:
             self._static(inner, kind)
 
-    def source_within(self, function: Any, depth: int) -> str | None:
+    def source_within(self, function: object, depth: int) -> str | None:
         """Return the hash of a function in a closure.
 
         Args:
@@ -206,7 +206,7 @@ class Code:
         self.follow(function)
         return self._hash(function, depth)
 
-    def _hash(self, function: Any, depth: int) -> str | None:
+    def _hash(self, function: object, depth: int) -> str | None:
         """Hash a function's source, what its external names mean, its closure, its defaults and its attributes.
 
         Args:
@@ -289,7 +289,7 @@ class Code:
         elif place is not None:
             self._value(place, target)
 
-    def _value(self, place: Place, content: Any) -> None:
+    def _value(self, place: Place, content: object) -> None:
         name, holder, key = place
         value = recorded(content, self, tensors=True)
         if value is not OPAQUE and (

@@ -47,7 +47,7 @@ class NumericalDifference(msgspec.Struct, frozen=True):
         return not self.where and self.outputs == 0.0 and self.buffers_equal and self.generator_equal
 
 
-def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
+def tensors_of(tree: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(tree, torch.Tensor):
         yield tree
@@ -62,7 +62,7 @@ def tensors_of(tree: Any) -> Iterator[torch.Tensor]:
             yield from tensors_of(getattr(tree, field.name))
 
 
-def default_loss(outputs: Any) -> torch.Tensor:
+def default_loss(outputs: object) -> torch.Tensor:
     """Return the first differentiable scalar of `outputs`, else the sum of mean squares of all differentiable outputs.
 
     The gradient of a mean square is half the usual one: the product with the detached tensor needs one temporary in
@@ -88,14 +88,14 @@ def default_loss(outputs: Any) -> torch.Tensor:
     return torch.stack([mean.to(means[0]) for mean in means]).sum() if len(means) > 1 else means[0]
 
 
-def clear_gradients(model: nn.Module, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+def clear_gradients(model: nn.Module, args: Sequence[object] = (), kwargs: Mapping[str, object] | None = None) -> None:
     """Set `.grad` of parameters and inputs to None."""
     for tensor in (*model.parameters(), *tensors_of((args, kwargs or {}))):
         tensor.grad = None
 
 
 def training_step(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, loss: Loss = default_loss
+    model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object] | None = None, loss: Loss = default_loss
 ) -> Any:
     """Clear gradients, then run forward, loss and backward. Return the output tensors, detached.
 
@@ -110,8 +110,8 @@ def training_step(
 def compare_models(
     first: nn.Module,
     second: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None = None,
+    args: Sequence[object],
+    kwargs: Mapping[str, object] | None = None,
     steps: int = 1,
     loss: Loss = default_loss,
     during: contextlib.AbstractContextManager[Any] | None = None,
@@ -188,8 +188,8 @@ class _Outcome:
     def __init__(
         self,
         model: nn.Module,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any] | None,
+        args: Sequence[object],
+        kwargs: Mapping[str, object] | None,
         loss: Loss,
         during: contextlib.AbstractContextManager[Any] | None = None,
     ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
 
 from ..format.module_paths import fold_paths
 from .values import OPAQUE, accepts, same
@@ -67,7 +66,7 @@ class Differences:
         self._modules.setdefault((kind, what), []).append(path)
         self._replaced |= wrapped and not path
 
-    def attribute(self, path: str, kind: str, name: str, was: Any, now: Any) -> None:
+    def attribute(self, path: str, kind: str, name: str, was: object, now: object) -> None:
         self.module(path, kind, f"attribute {name} was {shown(was)}{self._when}, is {shown(now)}")
         self._settings.update(dict.fromkeys(assignment(path, name, was)))
         self._checkpointing |= checkpoints(name, now)
@@ -82,7 +81,7 @@ class Differences:
             f"package {name!r} takes part in forward now, and did not when planned" for name in now if name not in was
         ]
 
-    def values(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    def values(self, was: Mapping[str, object], now: Mapping[str, object]) -> None:
         """Record changed globals. Those that only one side reads are reported only if nothing else explains them."""
         for name in was:
             if name in now and not accepts(was[name], now[name]):
@@ -91,7 +90,7 @@ class Differences:
             self._alone += [f"global {name!r} was {shown(was[name])}{self._when}" for name in was if name not in now]
             self._alone += [f"global {name!r} is {shown(now[name])}" for name in now if name not in was]
 
-    def patched(self, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    def patched(self, was: Mapping[str, object], now: Mapping[str, object]) -> None:
         """Record functions of packages that were replaced since planning, or had been replaced then."""
         for name in {**was, **now}:
             if name not in now:
@@ -116,7 +115,7 @@ class Differences:
             self._code += [f"forward reaches {name!r} now, and did not when planned" for name in now if name not in was]
 
 
-def assignment(path: str, name: str, was: Any) -> list[str]:
+def assignment(path: str, name: str, was: object) -> list[str]:
     """Return the statement that sets an attribute to a recorded value; empty if Python cannot write it."""
     if was is not None and not isinstance(was, bool | int | float | str):
         return []
@@ -124,12 +123,12 @@ def assignment(path: str, name: str, was: Any) -> list[str]:
     return [f"model{owner}.{name} = {was!r}"]
 
 
-def checkpoints(name: str, now: Any) -> bool:
+def checkpoints(name: str, now: object) -> bool:
     """Return whether an attribute shows that a library's own checkpointing is on."""
     return name == _CHECKPOINTING and now is True
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -160,7 +159,7 @@ def _short(kind: str) -> str:
     return repr(kind.rpartition(".")[2])[1:-1]
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a recorded value as text on one line."""
     if value is OPAQUE:
         return "a tensor or module"

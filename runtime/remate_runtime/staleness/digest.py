@@ -40,12 +40,12 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
         code: The collected code; it knows the fields of objects.
     """
     named = dict(model.named_modules())
-    things = named | {path: at_path(model, path) for path in objects}
-    reads = {path: _reads(things[path], names, code) for path, names in {**modules, **objects}.items()}
+    by_path = named | {path: at_path(model, path) for path in objects}
+    reads = {path: _reads(by_path[path], names, code) for path, names in {**modules, **objects}.items()}
     groups = [
         (path, qualified(type(module)), reads.get(path, {}), _hooks(path, module)) for path, module in named.items()
     ]
-    described = [(path, qualified(type(things[path])), reads[path], ()) for path in objects]
+    described = [(path, qualified(type(by_path[path])), reads[path], ()) for path in objects]
     packages = _follow(model, objects, code, _words(reads.values()))
     fields = {
         name: tuple(sorted(code.known_fields[name])) for name in sorted(code.described & code.known_fields.keys())
@@ -62,18 +62,18 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
     return Made(digest, tuple(name for name, digest_of_source in digest.functions.items() if digest_of_source is None))
 
 
-def _reads(thing: Any, names: Mapping[str, Any], code: Code) -> dict[str, Any]:
-    values = {name: record_attribute(thing, name, code) if was is NOW else was for name, was in sorted(names.items())}
+def _reads(obj: object, names: Mapping[str, object], code: Code) -> dict[str, Any]:
+    values = {name: record_attribute(obj, name, code) if was is NOW else was for name, was in sorted(names.items())}
     return {name: value for name, value in values.items() if value is not OPAQUE}
 
 
-def _words(reads: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+def _words(reads: Iterable[Mapping[str, object]]) -> frozenset[str]:
     """Return the strings among what forward reads. Packages may keep functions under these names in mappings."""
     variants = (item for values in reads for value in values.values() for item in _variants(value))
     return frozenset(item for item in variants if isinstance(item, str))
 
 
-def _variants(value: Any) -> Iterable[Any]:
+def _variants(value: object) -> Iterable[Any]:
     if not isinstance(value, dict):
         return (value,)
     return value.get("each") or value.get("either") or ()
@@ -230,10 +230,10 @@ def _compare_hidden(differences: Differences, group: ModuleGroup, path: str, nam
             )
 
 
-def _compare_class(differences: Differences, group: ModuleGroup, path: str, thing: Any) -> None:
-    kind = "nothing" if thing is MISSING else qualified(_own_class(type(thing)))
+def _compare_class(differences: Differences, group: ModuleGroup, path: str, obj: object) -> None:
+    kind = "nothing" if obj is MISSING else qualified(_own_class(type(obj)))
     if kind != group.kind:
-        differences.module(path, group.kind, f"is a {kind} now" if thing is not MISSING else "is gone")
+        differences.module(path, group.kind, f"is a {kind} now" if obj is not MISSING else "is gone")
 
 
 def _own_class(kind: type) -> type:
@@ -243,25 +243,25 @@ def _own_class(kind: type) -> type:
 
 
 def _compare_reads(
-    differences: Differences, group: ModuleGroup, index: int, path: str, thing: Any, code: Code, deferred: bool
+    differences: Differences, group: ModuleGroup, index: int, path: str, obj: object, code: Code, deferred: bool
 ) -> None:
     for name, value in group.reads.items():
         was = at_index(value, index)
-        now = record_attribute(thing, name, code)
+        now = record_attribute(obj, name, code)
         if not accepts(was, now) and not (deferred and _is_setting(was) and _is_setting(now)):
             differences.attribute(path, group.kind, name, was, now)
 
 
-def _is_setting(value: Any) -> bool:
+def _is_setting(value: object) -> bool:
     """Return whether a value is a number, flag or text, which a training loop may set."""
     return not isinstance(value, dict | list) or value == ABSENT
 
 
-def at_index(value: Any, index: int) -> Any:
+def at_index(value: object, index: int) -> Any:
     """Return what a digest records for an attribute at one path of its group."""
     return value["each"][index] if isinstance(value, dict) and "each" in value else value
 
 
-def _alike(first: Any, second: Any) -> bool:
+def _alike(first: object, second: object) -> bool:
     """Return whether two descriptions are written identically."""
     return same(first, second) and repr(first) == repr(second)

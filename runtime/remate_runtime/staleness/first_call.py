@@ -70,7 +70,7 @@ def _generators(model: nn.Module) -> list[tuple[Callable[[Any], object], Any]]:
 
 
 def make_caches(
-    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], only: Sequence[str] | None = None
+    model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object], only: Sequence[str] | None = None
 ) -> FirstCall:
     """Fill the caches that a first call of forward fills. Generators, buffers and everything else stay as they are.
 
@@ -196,13 +196,13 @@ class _Run(TorchDispatchMode):
         self.wrote: set[str] = set()
         self.requested: list[str] = []  # operators that the last run called
 
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         self.wrote, self.requested = set(), []
         given, named = mapped(tuple(args), self._without_data), mapped(dict(kwargs), self._without_data)
         with self._parameters_without_data(), self, quiet_meta_failures():
             self._model.forward(*given, **named)
 
-    def _without_data(self, leaf: Any) -> Any:
+    def _without_data(self, leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor) or isinstance(leaf, FakeTensor):
             return leaf
         return self._fake.from_tensor(leaf.detach(), static_shapes=True).requires_grad_(leaf.requires_grad)
@@ -244,7 +244,7 @@ class _Run(TorchDispatchMode):
             return func(*args, **kwargs)
 
     @staticmethod
-    def _written(func: OpOverload, args: Sequence[Any]) -> list[torch.Tensor]:
+    def _written(func: OpOverload, args: Sequence[object]) -> list[torch.Tensor]:
         """Return tensors with data that an operator writes into and whose new contents would have no data."""
         pairs = zip(func._schema.arguments, args, strict=False)
         written = [given for a, given in pairs if a.alias_info is not None and a.alias_info.is_write]
@@ -252,7 +252,7 @@ class _Run(TorchDispatchMode):
         return [tensor for tensor in leaves if not isinstance(tensor, FakeTensor)]
 
 
-def _same(first: Any, second: Any) -> bool:
+def _same(first: object, second: object) -> bool:
     if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
         return first is second
     if first is second:
@@ -278,9 +278,9 @@ def _identical(first: Any, second: Any) -> bool:
     return all(a is b for a, b in pairs)
 
 
-def _has_fakes(value: Any) -> bool:
+def _has_fakes(value: object) -> bool:
     return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(value))
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: object) -> bool:
     return isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) and not value.requires_grad

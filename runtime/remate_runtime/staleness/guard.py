@@ -139,14 +139,14 @@ class Guard:
                 watched.hooks(module)
         for group in (*self._digest.modules, *self._digest.objects):
             for path in unfold_paths(group.at):
-                thing = self._modules.get(path, MISSING) if path in self._modules else at_path(self._model, path)
-                if thing is not MISSING:
-                    _watch_reads(watched, thing, group.reads)
-                    if not isinstance(thing, nn.Module):
-                        watched.object(thing, _methods(thing))
-        for thing in code.objects.values():
-            watched.object(thing, (*code.known_fields.get(type(thing).__qualname__, ()), *_methods(thing)))
-            watched.content(thing)
+                obj = self._modules.get(path, MISSING) if path in self._modules else at_path(self._model, path)
+                if obj is not MISSING:
+                    _watch_reads(watched, obj, group.reads)
+                    if not isinstance(obj, nn.Module):
+                        watched.object(obj, _methods(obj))
+        for obj in code.objects.values():
+            watched.object(obj, (*code.known_fields.get(type(obj).__qualname__, ()), *_methods(obj)))
+            watched.content(obj)
         for holder, key in (*code.held.values(), *code.library.places.values()):
             watched.entry(holder, key)
         for registry, key in code.library.entries:
@@ -172,21 +172,21 @@ def _bound(code: Code, modules: dict[str, nn.Module]) -> dict[str, tuple[Mapping
     return {name: place for name, place in places_by_name.items() if inspect.isroutine(place[2])}
 
 
-def _held(holder: Mapping[str, Any] | type) -> Mapping[str, Any]:
+def _held(holder: Mapping[str, object] | type) -> Mapping[str, Any]:
     return vars(holder) if isinstance(holder, type) else holder
 
 
-def _watch_reads(watched: ModelSnapshot, thing: Any, names: Collection[str]) -> None:
-    watched.object(thing, [name for name in names if name not in CHILDREN and name != "_forward_hooks"])
+def _watch_reads(watched: ModelSnapshot, obj: object, names: Collection[str]) -> None:
+    watched.object(obj, [name for name in names if name not in CHILDREN and name != "_forward_hooks"])
     for name in names:
-        if name in CHILDREN and name in held_by(thing):
-            watched.order(held_by(thing)[name])
+        if name in CHILDREN and name in held_by(obj):
+            watched.order(held_by(obj)[name])
 
 
-def _methods(thing: Any) -> Iterator[str]:
+def _methods(obj: object) -> Iterator[str]:
     """Yield the methods of an object's class that one of its attributes could hide."""
-    yield from hiding(thing)
-    for base in type(thing).__mro__:
+    yield from hiding(obj)
+    for base in type(obj).__mro__:
         if base is not object:
             yield from (name for name, member in vars(base).items() if isinstance(member, types.FunctionType))
 
@@ -219,8 +219,8 @@ def _as_it_is(digest: Digest, model: nn.Module, code: Code) -> Digest:
     )
 
 
-def _now(was: Any, thing: Any, name: str, code: Code) -> Any:
-    now = record_attribute(thing, name, code)
+def _now(was: object, obj: object, name: str, code: Code) -> Any:
+    now = record_attribute(obj, name, code)
     return was if accepts(was, now) else now
 
 

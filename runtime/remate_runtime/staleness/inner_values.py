@@ -19,7 +19,7 @@ _OF_VALUES = frozenset(
 _PICKLE = 4  # the protocol
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Return whether a value is an array or a scalar of NumPy."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray | numpy.generic)
@@ -54,7 +54,7 @@ def inner(value: Any) -> Any:
     return _pickled(value) if _top(type(value)) in _OF_VALUES else NONE
 
 
-def may_change(value: Any) -> bool:
+def may_change(value: object) -> bool:
     """Return whether a value may change in place. A hashable value cannot."""
     return isinstance(value, memoryview | ContextVar | threading.local) or type(value).__hash__ in (
         None,
@@ -73,7 +73,7 @@ def _top(kind: type) -> str:
     return kind.__module__.partition(".")[0].lstrip("_")
 
 
-def _pickled(value: Any) -> Any:
+def _pickled(value: object) -> Any:
     try:
         reduced = value.__reduce_ex__(_PICKLE)
     except Exception:  # not picklable

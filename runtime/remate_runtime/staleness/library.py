@@ -41,7 +41,7 @@ class Library:
         entries: (mapping, key) of functions that packages register by name.
     """
 
-    def __init__(self, describe: Callable[[Any], Any], members: dict[type, set[str]]) -> None:
+    def __init__(self, describe: Callable[[Any], object], members: dict[type, set[str]]) -> None:
         self._describe = describe
         self.members = members
         self.places: dict[str, tuple[Mapping[str, Any] | type, str]] = {}
@@ -58,7 +58,7 @@ class Library:
         self._members(kind, ("forward", "__call__"))
         self._work()
 
-    def reach(self, holder: Mapping[str, Any], module: str, key: str) -> None:
+    def reach(self, holder: Mapping[str, object], module: str, key: str) -> None:
         """Follow a function that the user's code names."""
         self._place(f"{module}.{key}", module, holder, key, None)
         self._work()
@@ -115,7 +115,7 @@ class Library:
             if not is_own(base.__module__):
                 self._place(f"{qualified(base)}.{name}", base.__module__, base, name, kind)
 
-    def _place(self, label: str, module: str, holder: Mapping[str, Any] | type, key: str, kind: type | None) -> None:
+    def _place(self, label: str, module: str, holder: Mapping[str, object] | type, key: str, kind: type | None) -> None:
         attributes = vars(holder) if isinstance(holder, type) else holder
         function = unwrapped(underlying(attributes[key]))
         if label not in self.places:
@@ -124,7 +124,7 @@ class Library:
                 self.patched[label] = self._describe(function)
         self._follow(function, kind)
 
-    def _follow(self, function: Any, kind: type | None) -> None:
+    def _follow(self, function: object, kind: type | None) -> None:
         if not isinstance(function, types.FunctionType) or len(self._followed) >= _FOLLOWED:
             return
         module = function.__module__ or ""
@@ -154,11 +154,11 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     return isinstance(value, types.FunctionType | types.BuiltinFunctionType | functools.partial | types.MethodType)
 
 
-def _is_where_it_belongs(function: Any, module: str, key: str) -> bool:
+def _is_where_it_belongs(function: object, module: str, key: str) -> bool:
     if isinstance(function, types.BuiltinFunctionType):
         return function.__name__ == key or key in function.__name__
     if not isinstance(function, types.FunctionType) or has_own_file(function):

@@ -64,7 +64,7 @@ def _found(place: _LivePlace) -> Any:
     return attribute(holder, place.name)
 
 
-def _number(value: Any, place: _LivePlace) -> float:
+def _number(value: object, place: _LivePlace) -> float:
     path, live = place.path, place.live
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BindError(f"live attribute {path!r} is {_kind(value)}, and the schedule reads a number\n  {_HINT}")
@@ -83,5 +83,5 @@ def _number(value: Any, place: _LivePlace) -> float:
     return number
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return "missing" if value is MISSING else f"of type {type(value).__name__}"

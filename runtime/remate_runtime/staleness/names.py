@@ -123,7 +123,7 @@ class Names:
         return Resolved(value, place, rest, kind, package)
 
 
-def _holder(value: Any, name: str) -> tuple[Mapping[str, Any] | None, type | None]:
+def _holder(value: object, name: str) -> tuple[Mapping[str, Any] | None, type | None]:
     """Return the mapping that holds an attribute of a module, config or class of the user's, and that class, if any.
 
     (None, None) for any other value.
@@ -154,7 +154,7 @@ def _is_own_module(module: Any) -> bool:
     return module.__name__ in sys.modules and is_own(module.__name__)
 
 
-def is_code(value: Any) -> bool:
+def is_code(value: object) -> bool:
     """Return whether a value is a function or a descriptor of one."""
     return isinstance(value, _CODE)
 

@@ -21,7 +21,7 @@ _FILLS = frozenset({"append", "extend", "add", "update"})
 _DEEP = 4  # limit of partials and methods around a function
 
 
-def observes(hook: Any) -> bool:
+def observes(hook: object) -> bool:
     """Return whether a forward hook provably computes nothing: it returns no value, and writes into no tensor.
 
     False if its source cannot be read.
@@ -33,7 +33,7 @@ def observes(hook: Any) -> bool:
     return tree is not None and _only_looks(tree)
 
 
-def _function(hook: Any, depth: int) -> Any:
+def _function(hook: object, depth: int) -> Any:
     hook = unwrapped(hook)
     if depth > _DEEP:
         return None

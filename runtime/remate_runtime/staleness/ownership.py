@@ -71,7 +71,7 @@ def is_own(module: str) -> bool:
     return _is_own_file(getattr(sys.modules.get(module), "__file__", None) or "<unknown>")
 
 
-def is_own_function(function: Any) -> bool:
+def is_own_function(function: object) -> bool:
     """Return whether the code of a function is the user's own, in whatever class or module the function is."""
     code = inspect.getattr_static(function, "__code__", None) and getattr(function, "__code__", None)
     if not isinstance(code, types.CodeType):
@@ -129,42 +129,42 @@ def _stem(file: str) -> str:
     return os.path.splitext(os.path.basename(file))[0]
 
 
-def module_of(thing: Any) -> str:
+def module_of(obj: object) -> str:
     """Return the name of the module of a class or function, as `module_name`.
 
     If a file was executed without becoming a module, the code's file name counts.
     """
-    module = thing.__module__
+    module = obj.__module__
     if module in sys.modules or not is_own(module):
         return module_name(module)
-    methods = vars(thing).values() if isinstance(thing, type) else (thing,)
+    methods = vars(obj).values() if isinstance(obj, type) else (obj,)
     codes = [getattr(getattr(method, "__func__", method), "__code__", None) for method in methods]
     file = next((code.co_filename for code in codes if code is not None), "<unknown>")
     return module_name(module) if file.startswith("<") else _stem(file)
 
 
-def qualified(thing: Any) -> str:
+def qualified(obj: object) -> str:
     """Return the name of a class or function with its module; classes of torch by the shortest package that exports
     them."""
-    name = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", None) or type(thing).__qualname__
-    module = getattr(thing, "__module__", None) or ""
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None) or type(obj).__qualname__
+    module = getattr(obj, "__module__", None) or ""
     if not isinstance(name, str) or not isinstance(module, str):
-        return type(thing).__qualname__
+        return type(obj).__qualname__
     if name.startswith("_VariableFunctionsClass."):
         return f"torch.{name.partition('.')[2]}"
     parts = module.split(".")
     if parts[0] == "torch":
         for end in range(1, len(parts)):
-            if vars(sys.modules.get(".".join(parts[:end]), object)).get(name) is thing:
+            if vars(sys.modules.get(".".join(parts[:end]), object)).get(name) is obj:
                 return ".".join([*parts[:end], name])
-    return f"{module_of(thing)}.{name}" if module else name
+    return f"{module_of(obj)}.{name}" if module else name
 
 
-def name_in_value(thing: Any) -> str:
+def name_in_value(obj: object) -> str:
     """Return the name of a class or function in a described value.
 
     It is `qualified`, but the user's own names have a dot in place of the module, so that a file may be renamed.
     """
-    module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
-    own = isinstance(module, str) and isinstance(name, str) and (is_own_function(thing) or is_own(module))
-    return f".{name}" if own else qualified(thing)
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    own = isinstance(module, str) and isinstance(name, str) and (is_own_function(obj) or is_own(module))
+    return f".{name}" if own else qualified(obj)

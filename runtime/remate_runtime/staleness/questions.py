@@ -30,7 +30,7 @@ _OF_GROUPS = ("is_initialized", "get_world_size", "get_backend")
 _FLAGS = "torch.backends"  # modules whose attributes are settings
 
 
-def question(found: Any, rest: tuple[str, ...]) -> tuple[str, Ask] | None:
+def question(found: object, rest: tuple[str, ...]) -> tuple[str, Ask] | None:
     """Return the setting that a name of the user's code reads: its name and a function that reads it; None for others.
 
     Args:

@@ -42,14 +42,14 @@ def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) ->
     return first == second
 
 
-def ignores_identity(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def ignores_identity(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Return whether forward treats one tensor in several arguments as it treats separate tensors.
 
     It does unless the code tests `x is y`.
     """
     equal: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def of_its_own(leaf: Any) -> Any:
+    def of_its_own(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
         distinct_tensor = torch.empty_like(leaf, requires_grad=False).requires_grad_(leaf.requires_grad)
@@ -78,7 +78,7 @@ class _Log(TorchDispatchMode):
             self._numbers[id(self._inputs[id(second)])] = self._numbers[id(self._inputs[id(first)])]
 
     def of(self, call: Call) -> list[Any]:
-        def fake(leaf: Any) -> Any:
+        def fake(leaf: object) -> Any:
             return self._inputs[id(leaf)] if isinstance(leaf, torch.Tensor) else leaf
 
         args, kwargs = (mapped(part, fake) for part in call)

@@ -14,7 +14,7 @@ from ..errors import BindError
 from ..torch_private.fake_tensors import FakeCopyMode, FakeTensorMode, quiet_meta_failures
 
 
-def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def returned(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> Any:
     """Return the result of `model.forward(*args, **kwargs)` with tensors without data. Nothing is computed or changed.
 
     Raises:
@@ -22,7 +22,7 @@ def returned(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     """
     fake = FakeTensorMode()
 
-    def without_data(leaf: Any) -> Any:
+    def without_data(leaf: object) -> Any:
         return fake.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
 
     try:

@@ -54,7 +54,7 @@ def canonical(function: Function) -> str:
     names: dict[str, str] = {}
     renamed = _renamable(function)
 
-    def text(node: Any) -> str:
+    def text(node: object) -> str:
         if isinstance(node, ast.Name) and node.id in renamed:
             return names.setdefault(node.id, f"${len(names)}")
         if isinstance(node, ast.AnnAssign):
@@ -70,7 +70,7 @@ def canonical(function: Function) -> str:
     return text(function)
 
 
-def _says_nothing(node: Any) -> bool:
+def _says_nothing(node: object) -> bool:
     """Return whether a node is a docstring, a string used as a comment, or an annotation without a value."""
     if isinstance(node, ast.Expr):
         return isinstance(node.value, ast.Constant)

@@ -43,11 +43,11 @@ CONTAINERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 class Seen(Protocol):
     """The code that reads a value."""
 
-    def source(self, function: Any) -> str | None:
+    def source(self, function: object) -> str | None:
         """Return the hash of a function or class of the user's; None for any other."""
         ...
 
-    def fields(self, thing: Any) -> Sequence[str]:
+    def fields(self, obj: object) -> Sequence[str]:
         """Return the attributes that forward reads of an object."""
         ...
 
@@ -67,12 +67,12 @@ def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def hashed(described: Any) -> str:
+def hashed(described: object) -> str:
     """Return a hash of a description. Descriptions that are `same` have the same hash."""
     return short_hash(json.dumps(_without_types(described)))
 
 
-def recorded(value: Any, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
+def recorded(value: object, seen: Seen, tensors: bool = False, inline: bool = True, ordered: bool = True) -> Any:
     """Return what a digest records for a value, or OPAQUE.
 
     Args:
@@ -97,7 +97,7 @@ class _Describing:
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
 
-    def value(self, value: Any, above: tuple[int, ...], ordered: bool) -> Any:
+    def value(self, value: object, above: tuple[int, ...], ordered: bool) -> Any:
         """Describe a value.
 
         Args:
@@ -133,11 +133,11 @@ class _Describing:
             return {"object": name_in_value(type(value)), "items": self._items(parts, above, ordered)}
         return {"object": name_in_value(type(value))}
 
-    def _items(self, items: Sequence[Any], above: tuple[int, ...], ordered: bool) -> list[Any]:
+    def _items(self, items: Sequence[object], above: tuple[int, ...], ordered: bool) -> list[Any]:
         described = [self.value(item, above, ordered) for item in items]
         return [None if item is OPAQUE else item for item in described]
 
-    def _function(self, function: Any, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
+    def _function(self, function: object, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
         source = self._seen.source(function)
         described: dict[str, Any] = {"is": name_in_value(function), **({"source": source} if source else {})}
         holder = getattr(function, "__self__", None)
@@ -145,7 +145,7 @@ class _Describing:
             described["of"] = self.value(holder, above, ordered)
         return described
 
-    def _object(self, value: Any, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
+    def _object(self, value: object, above: tuple[int, ...], ordered: bool) -> dict[str, Any]:
         """Describe an object by the attributes that forward reads, the methods that they hide, and its contents."""
         ordered = ordered and not is_config(value)
         names = dict.fromkeys([*self._seen.fields(value), *hiding(value)])
@@ -159,7 +159,7 @@ class _Describing:
                 del described["items"]
         return described
 
-    def _field(self, value: Any, name: str, above: tuple[int, ...], ordered: bool) -> Any:
+    def _field(self, value: object, name: str, above: tuple[int, ...], ordered: bool) -> Any:
         content = attribute(value, name)
         described = ABSENT if content is MISSING else self.value(content, above, ordered)
         return None if described is OPAQUE else described
@@ -172,7 +172,7 @@ class _Describing:
             return {"length": len(value)}
         return sorted(described, key=json.dumps) if isinstance(value, (set, frozenset)) else described
 
-    def _mapping(self, value: Mapping[Any, Any], above: tuple[int, ...], ordered: bool) -> Any:
+    def _mapping(self, value: Mapping[Any, object], above: tuple[int, ...], ordered: bool) -> Any:
         pairs = [(key, self.value(item, above, ordered)) for key, item in dict(value.items()).items()]
         if any(item is OPAQUE for _, item in pairs):
             return {"length": len(pairs)}
@@ -184,7 +184,7 @@ class _Describing:
         return {"pairs": described if ordered else sorted(described, key=json.dumps)}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Return a simple value as itself; MISSING for any other."""
     if value is None or isinstance(value, bool):
         return value
@@ -216,7 +216,7 @@ def _tensor(value: torch.Tensor) -> Any:
         return {"hash": short_hash(f"{value.dtype}{list(value.shape)}{value.tolist()}")}
 
 
-def is_constant(value: Any) -> bool:
+def is_constant(value: object) -> bool:
     """Return whether forward reads this tensor as a constant of the step, unless a module registers it."""
     return (
         type(value) is torch.Tensor
@@ -231,7 +231,7 @@ def _partial(value: functools.partial[Any]) -> list[Any]:
     return [value.func, *value.args, *(item for pair in sorted(value.keywords.items()) for item in pair)]
 
 
-def parts_of_value(value: Any) -> Iterator[Any]:
+def parts_of_value(value: object) -> Iterator[Any]:
     """Yield what the description of a value includes, except attributes of objects."""
     if isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
@@ -243,16 +243,16 @@ def parts_of_value(value: Any) -> Iterator[Any]:
         yield from (value.__self__, value.__func__)
 
 
-def unwrapped(function: Any) -> Any:
+def unwrapped(function: object) -> Any:
     """Return the original of a function that torch.compile wraps."""
     return inspect.getattr_static(function, "_torchdynamo_orig_callable", function)
 
 
-def _is_compiled_function(value: Any) -> bool:
+def _is_compiled_function(value: object) -> bool:
     return not isinstance(value, nn.Module) and inspect.getattr_static(value, "__code__", None) is not None
 
 
-def is_config(value: Any) -> bool:
+def is_config(value: object) -> bool:
     """Return whether an object is a config whose fields are compared individually."""
     kind = type(value)
     if isinstance(value, (type, torch.Tensor, nn.Module, enum.Enum)):
@@ -264,7 +264,7 @@ def is_config(value: Any) -> bool:
     return named or dataclasses.is_dataclass(kind)
 
 
-def has_fields(value: Any) -> bool:
+def has_fields(value: object) -> bool:
     """Return whether an object is compared by the attributes that forward reads: the user's class, or a config."""
     if isinstance(value, (type, nn.Module, torch.Tensor, enum.Enum, *FUNCTIONS)):
         return False
@@ -273,8 +273,8 @@ def has_fields(value: Any) -> bool:
     return is_config(value) or is_own(type(value).__module__)
 
 
-def hiding(value: Any) -> Iterator[str]:
-    """Yield the methods of an object's class that its attributes hide: `thing.method = lambda …`."""
+def hiding(value: object) -> Iterator[str]:
+    """Yield the methods of an object's class that its attributes hide: `obj.method = lambda …`."""
     attributes = inspect.getattr_static(value, "__dict__", None)
     names = object.__getattribute__(value, "__dict__") if attributes is not None else {}
     for name in names:
@@ -283,58 +283,58 @@ def hiding(value: Any) -> Iterator[str]:
             yield name
 
 
-def attribute(thing: Any, name: str) -> Any:
-    """Return the value of `thing.name` without side effects; MISSING without such an attribute.
+def attribute(obj: object, name: str) -> Any:
+    """Return the value of `obj.name` without side effects; MISSING without such an attribute.
 
     A method is returned as the function, a property as its getter, a cached property as its value, which is not cached
     here.
     """
-    attributes = held_by(thing)
+    attributes = held_by(obj)
     if name in attributes:
         return attributes[name]
-    if isinstance(thing, nn.Module):
+    if isinstance(obj, nn.Module):
         for registered in ("_parameters", "_buffers", "_modules"):
             if name in attributes.get(registered, ()):
                 return attributes[registered][name]
-    member = inspect.getattr_static(type(thing), name, MISSING)
-    if (member is MISSING and not isinstance(thing, nn.Module)) or inspect.ismemberdescriptor(member):
-        return requested(thing, name)  # an object with `__getattr__`, or a slot
+    member = inspect.getattr_static(type(obj), name, MISSING)
+    if (member is MISSING and not isinstance(obj, nn.Module)) or inspect.ismemberdescriptor(member):
+        return requested(obj, name)  # an object with `__getattr__`, or a slot
     if isinstance(member, functools.cached_property):
         try:
-            return member.func(thing)
+            return member.func(obj)
         except Exception:  # the user's code failed
             return MISSING
     return underlying(member)
 
 
-def held_by(thing: Any) -> dict[str, Any]:
+def held_by(obj: object) -> dict[str, Any]:
     """Return the attributes of an object itself, `NO_ATTRIBUTES` of one that can have none (`__slots__`).
 
     Forward's reads do not record this one.
     """
     try:
-        attributes = object.__getattribute__(thing, "__dict__")
+        attributes = object.__getattribute__(obj, "__dict__")
     except (AttributeError, TypeError):
         return NO_ATTRIBUTES
     return attributes if isinstance(attributes, dict) else NO_ATTRIBUTES
 
 
-def requested(thing: Any, name: str) -> Any:
+def requested(obj: object, name: str) -> Any:
     """Return what an object answers for a name; MISSING if it does not."""
     try:
-        return getattr(thing, name, MISSING)
+        return getattr(obj, name, MISSING)
     except Exception:  # the user's `__getattr__` failed
         return MISSING
 
 
-def underlying(member: Any) -> Any:
+def underlying(member: object) -> Any:
     """Return the function of a static method, class method or property; other values as they are."""
     if isinstance(member, staticmethod | classmethod):
         return member.__func__
     return member.fget if isinstance(member, property) else member
 
 
-def same(first: Any, second: Any) -> bool:
+def same(first: object, second: object) -> bool:
     """Compare descriptions: 1 equals 1.0, True does not equal 1, and dicts have an order."""
     if first is OPAQUE or second is OPAQUE:
         return first is second
@@ -345,24 +345,24 @@ def same(first: Any, second: Any) -> bool:
     return first == second and isinstance(first, bool) == isinstance(second, bool)
 
 
-def accepts(was: Any, now: Any) -> bool:
+def accepts(was: object, now: object) -> bool:
     """Return whether a value is the recorded one, or one of the two recorded ones."""
     if isinstance(was, dict) and "either" in was:
         return any(same(item, now) for item in was["either"])
     return same(was, now)
 
 
-def either(before: Any, after: Any) -> Any:
+def either(before: object, after: object) -> Any:
     """Return what a digest records for a container that forward fills at its first call."""
     filled = not same(before, after) and all(isinstance(value, list) or _is_mapping(value) for value in (before, after))
     return {"either": [before, after]} if filled else after
 
 
-def _is_mapping(described: Any) -> bool:
+def _is_mapping(described: object) -> bool:
     return isinstance(described, dict) and not described.keys().isdisjoint(("dict", "pairs", "length"))
 
 
-def _without_types(described: Any) -> Any:
+def _without_types(described: object) -> Any:
     if isinstance(described, float) and described.is_integer():
         return int(described)
     if isinstance(described, dict):
@@ -370,7 +370,7 @@ def _without_types(described: Any) -> Any:
     return [_without_types(item) for item in described] if isinstance(described, list) else described
 
 
-def _count(described: Any) -> int:
+def _count(described: object) -> int:
     if isinstance(described, dict):
         return sum(map(_count, described.values()))
     return sum(map(_count, described)) if isinstance(described, list) else 1

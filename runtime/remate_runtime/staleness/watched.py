@@ -55,36 +55,36 @@ class ModelSnapshot:
         self._hooks: list[Mapping[Any, Any]] = []
         self._hooked: list[tuple[nn.Module, tuple[Any, ...]]] = []
 
-    def entry(self, holder: Mapping[str, Any] | type, key: str) -> None:
+    def entry(self, holder: Mapping[str, object] | type, key: str) -> None:
         """Watch what a mapping or a class holds under a name, and its contents."""
         if isinstance(holder, type):
             holder = self._spaces.setdefault(holder, vars(holder))
         self._entries.setdefault((id(holder), key), (holder, key))
         self.content(holder.get(key, MISSING))
 
-    def object(self, thing: Any, names: Iterable[str]) -> None:
+    def object(self, obj: object, names: Iterable[str]) -> None:
         """Watch attributes of an object or module."""
-        attributes = held_by(thing)
+        attributes = held_by(obj)
         for name in names:
             if name in attributes:
                 self.entry(attributes, name)
                 continue
             if attributes is not NO_ATTRIBUTES:  # an empty one may get an attribute that hides the class's
                 self._entries.setdefault((id(attributes), name), (attributes, name))
-            registered = self._registered(attributes, name) if isinstance(thing, nn.Module) else None
+            registered = self._registered(attributes, name) if isinstance(obj, nn.Module) else None
             if registered is not None:
                 self._entries.setdefault((id(registered), name), (registered, name))
-            elif not self._of_class(type(thing), name) and not isinstance(thing, nn.Module):
-                self._answer(thing, attributes, name)
-        self._kinds[id(thing)] = (thing, type(thing))
+            elif not self._of_class(type(obj), name) and not isinstance(obj, nn.Module):
+                self._answer(obj, attributes, name)
+        self._kinds[id(obj)] = (obj, type(obj))
 
-    def _answer(self, thing: Any, held: Mapping[str, Any], name: str) -> None:
+    def _answer(self, obj: object, held: Mapping[str, object], name: str) -> None:
         """Watch what an object returns for a name that neither it nor its class holds."""
-        other_name = getattr(type(thing), "attribute_map", {}).get(name)  # configs of transformers
+        other_name = getattr(type(obj), "attribute_map", {}).get(name)  # configs of transformers
         if isinstance(other_name, str) and other_name in held:
             self.entry(held, other_name)
-        elif hasattr(type(thing), "__getattr__") or not held:
-            self.ask(functools.partial(requested, thing, name))
+        elif hasattr(type(obj), "__getattr__") or not held:
+            self.ask(functools.partial(requested, obj, name))
 
     def _of_class(self, kind: type, name: str) -> bool:
         """Watch the attribute `name` of an object's classes, up to the first that holds it; return whether one does."""
@@ -100,7 +100,7 @@ class ModelSnapshot:
     def _registered(held: Mapping[str, Any], name: str) -> Any:
         return next((held[key] for key in ("_parameters", "_buffers") if name in held[key]), None)
 
-    def ask(self, question: Callable[[], Any]) -> None:
+    def ask(self, question: Callable[[], object]) -> None:
         """Watch the result of a function, and its contents."""
         answer = question()
         self._requested.append((question, answer))
@@ -119,7 +119,7 @@ class ModelSnapshot:
         """Watch the code of functions of packages."""
         self._of_packages = functions
 
-    def order(self, mapping: Mapping[str, Any]) -> None:
+    def order(self, mapping: Mapping[str, object]) -> None:
         """Watch the keys of a mapping, in order."""
         self._lists.append((mapping.keys(), None))
 
@@ -156,7 +156,7 @@ class ModelSnapshot:
             waiting += parts_of_value(item)
             self._container(item)
 
-    def _container(self, container: Any) -> None:
+    def _container(self, container: object) -> None:
         if isinstance(container, dict):
             self._dicts.append((container, [*container, *container.values()]))
         elif isinstance(container, Mapping):
@@ -189,7 +189,7 @@ class ModelSnapshot:
         self._called = list(self._functions.values())
         self._codes = list(map(_FUNCTION, self._called))
         self._package_codes = list(map(_CODE, self._of_packages))
-        self._things, self._types = [t for t, _ in self._kinds.values()], [k for _, k in self._kinds.values()]
+        self._objs, self._types = [t for t, _ in self._kinds.values()], [k for _, k in self._kinds.values()]
         self._orders = [(keys, list(keys)) for keys, was in self._lists if was is None]
         self._lists = [(container, was) for container, was in self._lists if was is not None]
 
@@ -203,7 +203,7 @@ class ModelSnapshot:
             return False
         if not all(map(operator.is_, map(_CODE, self._of_packages), self._package_codes)):
             return False
-        if any(self._hooks) or not all(map(operator.is_, map(type, self._things), self._types)):
+        if any(self._hooks) or not all(map(operator.is_, map(type, self._objs), self._types)):
             return False
         if list(map(_VERSION, self._tensors)) != self._versions or global_hooks():
             return False
@@ -261,10 +261,10 @@ class ModelSnapshot:
         return True
 
 
-def _written(value: Any) -> str:
+def _written(value: object) -> str:
     """Return what determines a value of a class of Python's standard library, as text."""
     return repr(inner(value))
 
 
-def _items(mapping: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+def _items(mapping: Mapping[Any, object]) -> list[tuple[Any, int]]:
     return [(key, id(item)) for key, item in mapping.items()]

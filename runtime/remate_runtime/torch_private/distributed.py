@@ -38,9 +38,9 @@ def clear_dtensor_caches() -> None:
     _clear_sharding_prop_cache()
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.distributed.tensor"):
-            for thing in list(vars(module).values()):
-                if isinstance(thing, functools._lru_cache_wrapper):
-                    thing.cache_clear()
+            for obj in list(vars(module).values()):
+                if isinstance(obj, functools._lru_cache_wrapper):
+                    obj.cache_clear()
 
 
 def group_ranks(name: str) -> Sequence[int]:

@@ -95,7 +95,7 @@ def keeps_graph() -> bool:
     return _C._autograd._get_current_graph_task_keep_graph()
 
 
-def will_run(node: Any) -> bool:
+def will_run(node: object) -> bool:
     """Return whether the running backward pass runs an autograd node.
 
     Raises:

@@ -63,10 +63,10 @@ class Beside(TorchDispatchMode):
         assert form is not None
         given = {key: elsewhere(out) for key, out in zip(form.names, outs, strict=True)}
         around = {key: bits_around(tensor) for key, tensor in given.items()}
-        if form.takes is None:
+        if form.argument_count is None:
             form.call(*args, **kwargs, **given)
         else:
-            form.call(*args[: form.takes], **given)
+            form.call(*args[: form.argument_count], **given)
         self.seen.add(name)
         for out, into in zip(outs, given.values(), strict=True):
             if out.stride() != into.stride() or not torch.equal(bits(out), bits(into)):

@@ -57,7 +57,7 @@ def test_places_of_tiny_steps(kind: str, seed: int) -> None:
     linked = link(graph, just_in_time(graph))
     arrangement = layout(linked, always, 1 << 60)
     holds(linked, arrangement)
-    assert arrangement.made >= arrangement.placed > 0
+    assert arrangement.computed >= arrangement.placed > 0
     assert arrangement.rest <= simulate(linked).peak
 
 
@@ -70,7 +70,7 @@ def test_block_and_rest_are_within_the_budget(recomputes: Any, share: float) -> 
     arrangement = layout(linked, has_form, budget)
     holds(linked, arrangement)
     assert arrangement.height + arrangement.rest <= budget
-    assert arrangement.placed > 0.25 * arrangement.made
+    assert arrangement.placed > 0.25 * arrangement.computed
     assert arrangement.placed <= layout(linked, has_form, 1 << 60).placed
 
 

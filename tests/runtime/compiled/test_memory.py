@@ -109,10 +109,13 @@ def wasteful(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def held_(self: Artefacts, function: Function, owned: frozenset[int]) -> WrapperMemory:
         graph = function.about.module.graph
-        sizes = tuple(kind.nbytes for kind in function.about.gives)
+        sizes = tuple(kind.nbytes for kind in function.about.output_types)
         inside = 4096 * len([node for node in graph.nodes if node.op == "call_function"])
         return WrapperMemory(
-            sum(function.about.takes[at].nbytes for at in owned) + sum(sizes) + inside, sizes, (), function.about.gives
+            sum(function.about.input_types[at].nbytes for at in owned) + sum(sizes) + inside,
+            sizes,
+            (),
+            function.about.output_types,
         )
 
     monkeypatch.setattr(artefacts_module.Artefacts, "prepare", lambda self, graphs: None)
@@ -277,22 +280,22 @@ def test_products_need_room_of_their_own() -> None:
         return Ran(1000, ((6, 1),))
 
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
-    takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
-    result = held(function, takes, gives, (), frozenset(), run, CPU)
+    input_types, output_types = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
+    result = held(function, input_types, output_types, (), frozenset(), run, CPU)
     assert requested == ["aten.mm.out"]
-    assert (result.peak, result.made) == (48 + 1000, (48,))
+    assert (result.peak, result.result_bytes) == (48 + 1000, (48,))
 
 
 def test_a_result_that_lies_otherwise_than_predicted_names_its_operator() -> None:
     function: Any = SimpleNamespace(compiled_fn_runner=Products())
-    takes, gives = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
+    input_types, output_types = (parse_type("bf16[4,8]"), parse_type("bf16[8,6]")), (parse_type("bf16[4,6]"),)
 
     def raising(operator: Any, args: Any, kwargs: Any) -> Ran:
         raise ValueError("no")
 
     for run, said in ((lambda *given: Ran(0, ((1, 4),)), "different memory layout"), (raising, "it raises no")):
         with pytest.raises(DoesNotCompileError, match=said) as caught:
-            held(function, takes, gives, (), frozenset(), run, CPU)
+            held(function, input_types, output_types, (), frozenset(), run, CPU)
         assert caught.value.operator == "aten.mm.out"
 
 

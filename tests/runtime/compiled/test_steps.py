@@ -195,7 +195,7 @@ def test_results_that_are_not_as_declared_are_not_compiled() -> None:
 def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
     """However many runs there were that had to find out."""
     kind = inductor_type("f32[4]")
-    about: Any = SimpleNamespace(takes=(kind,), gives=(kind, kind, kind), donated=())
+    about: Any = SimpleNamespace(input_types=(kind,), output_types=(kind, kind, kind), donated=())
 
     def function(given: list[torch.Tensor]) -> list[torch.Tensor]:
         (x,) = given
@@ -215,7 +215,7 @@ def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
 
 def test_inputs_that_lie_otherwise_are_laid_out_anew() -> None:
     kind = inductor_type("f32[2,3]")
-    about: Any = SimpleNamespace(takes=(kind,), gives=(kind,), donated=())
+    about: Any = SimpleNamespace(input_types=(kind,), output_types=(kind,), donated=())
 
     def function(given: list[torch.Tensor]) -> list[torch.Tensor]:
         assert given[0].is_contiguous()

@@ -154,7 +154,7 @@ def test_the_interpreter_runs_the_same_operations(monkeypatch: pytest.MonkeyPatc
         return original(self, segment)
 
     def compared(self: Artefacts, function: Function, interpretation: Run) -> bool:
-        results = compiled_run(function.run, function.about.takes, self.device)()()
+        results = compiled_run(function.run, function.about.input_types, self.device)()()
         slots = interpretation()()
         for owner, tensor in zip(segments[-1].makes, results, strict=True):
             torch.testing.assert_close(tensor, slots[owner], rtol=1e-4, atol=1e-5, check_stride=False)

@@ -28,7 +28,7 @@ _CPU = torch.device("cpu")
 
 
 class Function(NamedTuple):
-    """A compiled segment. `about.gives` has the actual memory layouts of its results. Equal functions have equal
+    """A compiled segment. `about.output_types` has the actual memory layouts of its results. Equal functions have equal
     keys."""
 
     about: SegmentGraph
@@ -78,7 +78,7 @@ class Artefacts:
         if key not in self._known:
             try:
                 run = self._compiled(about, key, what)
-                types = self.held(Function(about, key, run), frozenset(about.donated)).gives
+                types = self.held(Function(about, key, run), frozenset(about.donated)).output_types
                 _check(about, types)
                 self._warm(Function(about, key, run))
                 self._known[key] = run, types
@@ -88,13 +88,13 @@ class Artefacts:
                     _log.warning("%s does not compile and is interpreted: %s", blamed or what, _reason(error))
                 self._known[key] = blamed
         entry = self._known[key]
-        return entry if isinstance(entry, str) else Function(about._replace(gives=entry[1]), key, entry[0])
+        return entry if isinstance(entry, str) else Function(about._replace(output_types=entry[1]), key, entry[0])
 
     def _compiled(self, about: SegmentGraph, key: str, what: str) -> Compiled:
         """Compile a graph, with a temporary cache folder if the configured one fails. Raises Inductor's last error."""
         if self._is_closed:
             raise DoesNotCompileError("nothing can be written")
-        given = about.module, about.takes, about.gives, about.donated, about.free, self.device, key
+        given = about.module, about.input_types, about.output_types, about.donated, about.free, self.device, key
         if not self._kernels:
             with self._disk.aside():
                 return without_kernels(compiled(*given), self.device, checks=True)
@@ -154,7 +154,7 @@ class Artefacts:
         if self.device.type != "cpu" or not self._kernels:
             return False
         with suppress(OSError), self._disk.use():
-            run = compiled_run(function.run, function.about.takes, self.device)
+            run = compiled_run(function.run, function.about.input_types, self.device)
             times = self._times.of(function.key, run, interpretation)
             return times is not None and times.prefers_interpreter
         return False
@@ -164,7 +164,7 @@ class Artefacts:
         at = function.key, owned
         if at not in self._held:
             about = function.about
-            given = about.takes, about.gives, about.donated, owned
+            given = about.input_types, about.output_types, about.donated, owned
             self._held[at] = held(function.run, *given, self.workspaces.of, self.device)
         return self._held[at]
 
@@ -189,13 +189,13 @@ def _reason(error: BaseException) -> str:
 
 
 def _taken(function: Function, device: torch.device) -> int:
-    given = [made_up(empty(kind, device)) for kind in function.about.takes]
+    given = [made_up(empty(kind, device)) for kind in function.about.input_types]
     with torch.no_grad():
         return ns_taken(lambda: function.run(given), device)
 
 
 def _check(about: SegmentGraph, types: Sequence[TensorType]) -> None:
     """Raise DoesNotCompileError if a result that is not free has a different memory layout than the file declares."""
-    for at, (kind, declared) in enumerate(zip(types, about.gives, strict=True)):
+    for at, (kind, declared) in enumerate(zip(types, about.output_types, strict=True)):
         if at not in about.free and kind != declared:
             raise DoesNotCompileError(f"a result is {kind}, the file declares {declared}")

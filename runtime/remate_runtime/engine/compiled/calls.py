@@ -86,7 +86,7 @@ class SegmentCall:
         segment = self._segment
         given = [slots[owner] for owner in segment.reads]
         for at in self._relaid:
-            given[at] = _copy(given[at], self._about.takes[at], self._device)
+            given[at] = _copy(given[at], self._about.input_types[at], self._device)
         for at, strides in self._restrided:
             given[at] = given[at].as_strided(given[at].shape, strides)
         for owner in segment.dead:
@@ -95,13 +95,13 @@ class SegmentCall:
         for owner, tensor in zip(segment.makes, results, strict=True):
             slots[owner] = tensor
         for at in self._copied:
-            slots[segment.makes[at]] = _copy(results[at], self._about.gives[at], self._device)
+            slots[segment.makes[at]] = _copy(results[at], self._about.output_types[at], self._device)
 
     def _first(self, slots: Slots) -> None:
         segment, about = self._segment, self._about
-        pairs = list(zip(segment.reads, about.takes, strict=True))
+        pairs = list(zip(segment.reads, about.input_types, strict=True))
         self._relaid = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
-        strides = [tuple(empty(kind, _NO_DATA).stride()) for kind in about.takes]
+        strides = [tuple(empty(kind, _NO_DATA).stride()) for kind in about.input_types]
         self._restrided = tuple(
             (at, strides[at])
             for at, (owner, _) in enumerate(pairs)
@@ -114,9 +114,9 @@ class SegmentCall:
         self._run(slots)
         copied = set(self._copied)
         # Of several results in one storage, the largest one keeps it.
-        order = sorted(range(len(segment.makes)), key=lambda at: -about.gives[at].nbytes)
+        order = sorted(range(len(segment.makes)), key=lambda at: -about.output_types[at].nbytes)
         for at in order:
-            tensor, kind = slots[segment.makes[at]], about.gives[at]
+            tensor, kind = slots[segment.makes[at]], about.output_types[at]
             self._check(tensor, kind)
             where = storage_address(tensor)
             if where and (where in seen or tensor.untyped_storage().nbytes() > kind.nbytes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -118,14 +117,14 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
     fill = compiler.filler()
     alone: list[tuple[Section, Slots, Callable[[Slots], None]]] = []  # filled by the first inference
 
-    def filled(slots: Slots, fill: Callable[[Slots], None], given: Sequence[Any]) -> Slots:
+    def filled(slots: Slots, fill: Callable[[Slots], None], given: Sequence[object]) -> Slots:
         slots = slots.copy()
         for slot, tensor in zip(contract.sources, given, strict=True):
             slots[slot] = tensor
         fill(slots)
         return slots
 
-    def forward(given: Sequence[Any]) -> Forwarded:
+    def forward(given: Sequence[object]) -> Forwarded:
         slots = filled(empty, fill, given)
         outputs, updates = first.run(slots)
         for buffer in contract.preserved:
@@ -134,7 +133,7 @@ def compile_step(step: LinkedStep, device: torch.device, artefacts: Artefacts) -
             slots[slot] = None
         return Forwarded(outputs, updates, slots)
 
-    def inference(given: Sequence[Any]) -> Forwarded:
+    def inference(given: Sequence[object]) -> Forwarded:
         if not alone:
             only = InstructionCompiler(graph, step.operators, device, artefacts.constants, step.ranges)
             row = pieces(graph, forward_alone(linked), sources(graph))

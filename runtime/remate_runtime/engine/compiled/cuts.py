@@ -20,17 +20,17 @@ class _Estimate(NamedTuple):
 
     Attributes:
         before: Alive before the piece, of what the segment produces or may free.
-        made: Produced by the piece.
+        produced: Produced by the piece.
     """
 
     before: list[int]
-    made: list[int]
+    produced: list[int]
 
     def interpreted(self, start: int, end: int) -> int:
-        return max(self.before[at] + self.made[at] for at in range(start, end))
+        return max(self.before[at] + self.produced[at] for at in range(start, end))
 
     def together(self, start: int, end: int) -> int:
-        return self.before[start] + sum(self.made[start:end])
+        return self.before[start] + sum(self.produced[start:end])
 
 
 def cut_places(
@@ -85,14 +85,14 @@ def _best_end(estimate: _Estimate, borders: Collection[int], start: int, end: in
 
 
 def _estimate(graph: Graph, pieces: Sequence[Piece], dead: Collection[int]) -> _Estimate:
-    alive, before, made = set(dead), list[int](), list[int]()
+    alive, before, produced = set(dead), list[int](), list[int]()
     level = sum(graph.nbytes(owner) for owner in alive)
     for piece in pieces:
         written = {value for value in graph.operations[piece.event.op].writes if value is not None} - alive
         before.append(level)
-        made.append(sum(graph.nbytes(owner) for owner in written))
+        produced.append(sum(graph.nbytes(owner) for owner in written))
         alive |= written
         freed = alive.intersection(piece.dead)
-        level += made[-1] - sum(graph.nbytes(owner) for owner in freed)
+        level += produced[-1] - sum(graph.nbytes(owner) for owner in freed)
         alive -= freed
-    return _Estimate(before, made)
+    return _Estimate(before, produced)

@@ -190,7 +190,7 @@ class _Planning:
                         row[at : at + 1] = self._without(part, compiled)
                         return None
                     function = compiled
-                    layouts.update(zip(part.makes, function.about.gives, strict=True))
+                    layouts.update(zip(part.makes, function.about.output_types, strict=True))
                 planned[-1].append(Planned(part, function))
         return planned
 

@@ -29,21 +29,21 @@ class SegmentGraph(NamedTuple):
 
     Attributes:
         module: The graph.
-        takes: Types of the inputs, in the order of the segment's `reads`.
-        gives: Types of the outputs, in the order of the segment's `makes`.
+        input_types: Types of the inputs, in the order of the segment's `reads`.
+        output_types: Types of the outputs, in the order of the segment's `makes`.
         donated: Indices of the inputs that the function may overwrite.
         free: Indices of the outputs whose memory layout Inductor may choose.
     """
 
     module: fx.GraphModule
-    takes: tuple[TensorType, ...]
-    gives: tuple[TensorType, ...]
+    input_types: tuple[TensorType, ...]
+    output_types: tuple[TensorType, ...]
     donated: tuple[int, ...]
     free: tuple[int, ...]
 
     @property
     def key(self) -> str:
-        types = "; ".join(",".join(map(str, kinds)) for kinds in (self.takes, self.gives))
+        types = "; ".join(",".join(map(str, kinds)) for kinds in (self.input_types, self.output_types))
         return f"{self.module.code}\n{types}\n{self.donated} {self.free}"
 
 
@@ -81,10 +81,10 @@ def segment_graph(
     for piece in segment.pieces:
         building.run(graph.operations[piece.event.op])
     building.fx.output(tuple(building.given(owner, owner in free) for owner in segment.makes))
-    takes = tuple(layouts.get(owner, graph.values[owner].type) for owner in segment.reads)
-    gives = tuple(images.get(owner) or _given_as(graph, owner, owner in free) for owner in segment.makes)
+    input_types = tuple(layouts.get(owner, graph.values[owner].type) for owner in segment.reads)
+    output_types = tuple(images.get(owner) or _given_as(graph, owner, owner in free) for owner in segment.makes)
     chosen = tuple(at for at, owner in enumerate(segment.makes) if owner in free)
-    return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), takes, gives, donated, chosen)
+    return SegmentGraph(fx.GraphModule(torch.nn.Module(), building.fx), input_types, output_types, donated, chosen)
 
 
 def _given_as(graph: Graph, owner: int, free: bool) -> TensorType:
@@ -96,7 +96,7 @@ class _Building:
     def __init__(self, graph: Graph, operators: Mapping[str, OpOverload], device: torch.device) -> None:
         self.graph, self.operators, self.device = graph, operators, device
         self.fx = fx.Graph()
-        self.made: dict[int, fx.Node] = {}  # by owner of a storage: its current contents
+        self.contents: dict[int, fx.Node] = {}  # by owner of a storage: its current contents
         self._views: dict[tuple[int, fx.Node], fx.Node] = {}
         self._bytes: dict[int, fx.Node] = {}  # by owner of positions of maxima: their positions in the windows
 
@@ -104,22 +104,22 @@ class _Building:
         """Add an input. kind: its type, which may be that of positions in windows."""
         pool = pool_of(self.graph, owner)
         if pool is None or kind.dtype == self.graph.values[owner].type.dtype:
-            self.made[owner] = node
+            self.contents[owner] = node
         else:
             self._place(owner, pool, node)
 
     def given(self, owner: int, free: bool) -> fx.Node:
         """Return the output for this storage."""
-        return self._bytes[owner] if free and owner in self._bytes else self.made[owner]
+        return self._bytes[owner] if free and owner in self._bytes else self.contents[owner]
 
     def run(self, op: Op) -> None:
         for value, node in self._results(op):
-            self.made[value] = node
+            self.contents[value] = node
 
     def _place(self, owner: int, pool: MaxPool, node: fx.Node) -> None:
         unpack = inductor.pooling().to_indices
         args = (node, pool.kernel, pool.image, pool.stride, pool.padding, pool.dilation)
-        self._bytes[owner], self.made[owner] = node, self.fx.call_function(unpack, args)
+        self._bytes[owner], self.contents[owner] = node, self.fx.call_function(unpack, args)
 
     def _results(self, op: Op) -> list[tuple[int, fx.Node]]:
         places = op.writes[1] if len(op.writes) == 2 else None
@@ -132,7 +132,7 @@ class _Building:
         self._place(places, pool, offsets)
         return [
             (value, result)
-            for value, result in zip(op.writes, (largest, self.made[places]), strict=True)
+            for value, result in zip(op.writes, (largest, self.contents[places]), strict=True)
             if value is not None
         ]
 
@@ -187,7 +187,7 @@ class _Building:
             return self.fx.call_function(torch.ops.aten.clone.default, (node,), last)
         return node
 
-    def _argument(self, argument: Any) -> Any:
+    def _argument(self, argument: object) -> Any:
         if isinstance(argument, Ref):
             return self._value(argument.value)
         if isinstance(argument, tuple):
@@ -195,7 +195,7 @@ class _Building:
         return literal(argument, self.device)
 
     def _value(self, value: int) -> fx.Node:
-        owner = self.made[self.graph.root[value]]
+        owner = self.contents[self.graph.root[value]]
         for index in views_to(self.graph, value):
             op = self.graph.operations[index]
             if any((written, owner) not in self._views for written in op.writes if written is not None):

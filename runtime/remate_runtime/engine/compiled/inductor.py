@@ -102,8 +102,8 @@ def forget() -> None:
 
 def compiled(
     module: fx.GraphModule,
-    takes: Sequence[TensorType],
-    gives: Sequence[TensorType],
+    input_types: Sequence[TensorType],
+    output_types: Sequence[TensorType],
     donated: Sequence[int],
     free: Collection[int],
     device: torch.device,
@@ -113,8 +113,8 @@ def compiled(
 
     Args:
         module: The graph.
-        takes: Types of the inputs.
-        gives: Types of the outputs.
+        input_types: Types of the inputs.
+        output_types: Types of the outputs.
         donated: Indices of the inputs that the function may overwrite.
         free: Indices of the outputs whose memory layout Inductor may choose.
         device: The device.
@@ -137,9 +137,9 @@ def compiled(
     mode = FakeTensorMode(shape_env=ShapeEnv())  # Inductor's cache on disk requires one
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
         with mode:
-            examples = [empty(kind, device) for kind in takes]
-            traced = _retraced(module, examples, gives, free)
-        _check(traced, gives, free)
+            examples = [empty(kind, device) for kind in input_types]
+            traced = _retraced(module, examples, output_types, free)
+        _check(traced, output_types, free)
         context: Any = TracingContext(mode)
         context.fw_metadata = SimpleNamespace(bw_donated_idxs=list(donated), static_input_indices=[])
         with (
@@ -225,7 +225,7 @@ def processes() -> int:
     return (settings.compile_threads or 1) if in_toplevel_process() else 1
 
 
-def compile_side_by_side(jobs: Sequence[tuple[Any, ...]], count: int) -> Iterator[str]:
+def compile_side_by_side(jobs: Sequence[tuple[object, ...]], count: int) -> Iterator[str]:
     """Compile graphs in other processes. A graph that fails there is compiled in this process when it is needed.
 
     Args:
@@ -268,7 +268,7 @@ def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
 
 
 def _retraced(
-    module: fx.GraphModule, examples: list[Any], gives: Sequence[TensorType], free: Collection[int]
+    module: fx.GraphModule, examples: list[Any], output_types: Sequence[TensorType], free: Collection[int]
 ) -> fx.GraphModule:
     """Decompose the graph to operators that Inductor lowers, and apply the passes that torch.compile applies to a joint
     graph: for example, a scattered gradient of a loss becomes a comparison. Outputs that are not free get the declared
@@ -287,7 +287,7 @@ def _retraced(
     interpreter = Blaming(module)
 
     def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        pairs = enumerate(zip(interpreter.run(*given), gives, strict=True))
+        pairs = enumerate(zip(interpreter.run(*given), output_types, strict=True))
         return tuple(result if at in free else relaid(result, kind) for at, (result, kind) in pairs)
 
     traced = make_fx(run, decomposition_table=select_decomp_table())(*examples)
@@ -298,11 +298,11 @@ def _retraced(
     traced = joint_graph_passes(traced)
     traced.recompile()
     output = traced.graph.output_node()
-    output.meta["user_visible_output_idxs"] = [at for at in range(len(gives)) if at not in free]
+    output.meta["user_visible_output_idxs"] = [at for at in range(len(output_types)) if at not in free]
     return traced
 
 
-def named(operator: Any) -> str:
+def named(operator: object) -> str:
     """Return the operator's name in schedule files."""
     return str(operator).removesuffix(".default")
 
@@ -317,11 +317,11 @@ def relaid(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
     return tensor.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
-def _check(traced: fx.GraphModule, gives: Sequence[TensorType], free: Collection[int]) -> None:
+def _check(traced: fx.GraphModule, output_types: Sequence[TensorType], free: Collection[int]) -> None:
     if any(node.op == "get_attr" for node in traced.graph.nodes):
         raise DoesNotCompileError("it has a constant, whose storage is not the step's")
     nodes: Any = traced.graph.output_node().args[0]
-    for at, (node, kind) in enumerate(zip(nodes, gives, strict=True)):
+    for at, (node, kind) in enumerate(zip(nodes, output_types, strict=True)):
         result = node.meta["val"]
         fits = at in free or laid_out(result, kind)
         if result.dtype is not TORCH_DTYPES[kind.dtype] or tuple(result.shape) != kind.shape or not fits:

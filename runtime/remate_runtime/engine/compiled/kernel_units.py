@@ -74,11 +74,11 @@ def in_units() -> Iterator[None]:
     inductor: Any = AsyncCompile
     alone, wait, here = inductor.cpp_pybinding, inductor.wait, threading.get_ident()
 
-    def noted(self: Any, arguments: list[str], source: str) -> Any:
+    def noted(self: object, arguments: list[str], source: str) -> Any:
         together = threading.get_ident() == here and _is_plain(source)
         return _Kernel(arguments, source) if together else alone(self, arguments, source)
 
-    def resolved(self: Any, scope: dict[str, Any]) -> None:
+    def resolved(self: object, scope: dict[str, Any]) -> None:
         named = [(name, value) for name, value in scope.items() if isinstance(value, _Kernel)]
         units = [named[at : at + _UNIT] for at in range(0, len(named), _UNIT)]
         loads = [

@@ -136,7 +136,7 @@ def pool_of(graph: Graph, owner: int) -> MaxPool | None:
     return MaxPool(kernel, stride, padding, dilation, bool(given.get("ceil_mode", False)), image)
 
 
-def _per_dimension(given: Any, dims: int) -> list[Any]:
+def _per_dimension(given: object, dims: int) -> list[Any]:
     row = list(given) if isinstance(given, tuple | list) else [given]
     return row * dims if len(row) == 1 else row
 

@@ -93,15 +93,15 @@ class _Moments:
 
     def compiled(self, segment: Segment, function: Function) -> None:
         """Add a compiled segment. Its function frees the inputs that it owns, whether or not it overwrites them."""
-        there, takes = self._there, function.about.takes
+        there, input_types = self._there, function.about.input_types
         ends = {owner for owner in segment.dead if owner in there and not there[owner].kept}
         owned = frozenset(at for at, owner in enumerate(segment.reads) if owner in ends)
         held = self._artefacts.held(function, owned)
         self._end(ends)
-        for owner, nbytes in zip(segment.makes, held.made, strict=True):
+        for owner, nbytes in zip(segment.makes, held.result_bytes, strict=True):
             self._make(owner, nbytes)
-        inputs = sum(allocated(takes[at].nbytes, self._artefacts.device) for at in owned)
-        self._beyond.append((self.now, held.peak - inputs - sum(held.made)))
+        inputs = sum(allocated(input_types[at].nbytes, self._artefacts.device) for at in owned)
+        self._beyond.append((self.now, held.peak - inputs - sum(held.result_bytes)))
         self.now += 1
 
     def interpreted(self, piece: Piece) -> None:

@@ -89,11 +89,11 @@ def _compare(compiled: Callable[[], Run], interpreted: Callable[[], Run], device
     return SegmentTimes(*(min(column) for column in zip(*times, strict=True)))
 
 
-def compiled_run(run: Compiled, takes: Sequence[Any], device: torch.device) -> Callable[[], Run]:
-    """Return a function that prepares a run of a compiled function. takes: types of its inputs."""
+def compiled_run(run: Compiled, input_types: Sequence[Any], device: torch.device) -> Callable[[], Run]:
+    """Return a function that prepares a run of a compiled function. input_types: types of its inputs."""
 
     def prepared() -> Run:
-        given = [made_up(empty(kind, device)) for kind in takes]
+        given = [made_up(empty(kind, device)) for kind in input_types]
         return lambda: run(given)
 
     return prepared

@@ -29,6 +29,9 @@ def prepare(graphs: Sequence[tuple[str, SegmentGraph]]) -> None:
     # Start with the largest ones.
     cold.sort(key=lambda pair: -len(pair[1].module.graph.nodes))
     cpu = torch.device("cpu")
-    jobs = [(about.module, about.takes, about.gives, about.donated, about.free, cpu, tag) for tag, about in cold]
+    jobs = [
+        (about.module, about.input_types, about.output_types, about.donated, about.free, cpu, tag)
+        for tag, about in cold
+    ]
     for done, failed in enumerate(compile_side_by_side(jobs, count), 1):
         _log.info("%d of %d functions compiled%s", done, len(cold), f"; failed: {failed}" if failed else "")

@@ -27,7 +27,7 @@ class Workspaces:
         self._device, self._kernels = device, kernels
         self._known: dict[str, Ran] = {}
 
-    def of(self, operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ran:
+    def of(self, operator: OpOverload, args: Sequence[object], kwargs: Mapping[str, object]) -> Ran:
         """Measure an operator, or return the known result. Must not be called inside a profiler.
 
         Args:
@@ -47,7 +47,7 @@ class Workspaces:
         if not op.op.startswith("aten.") or numbers_in(op) or not self._kernels:
             return op.workspace
 
-        def given(argument: Any) -> Any:
+        def given(argument: object) -> Any:
             if isinstance(argument, Ref):
                 return empty(graph.values[argument.value].type, torch.device("meta"))
             return (
@@ -69,7 +69,7 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-def _measured(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Ran:
+def _measured(operator: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], device: torch.device) -> Ran:
     fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
     given, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
     run = lambda: results.append(operator(*given, **named))  # noqa: E731

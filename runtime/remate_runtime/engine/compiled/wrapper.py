@@ -28,15 +28,15 @@ class WrapperMemory(NamedTuple):
 
     Attributes:
         peak: Peak in bytes, including the inputs that the function owns, without other inputs.
-        made: Bytes of the storage of each result.
+        result_bytes: Bytes of the storage of each result.
         shared: Indices of the results that do not have a storage of their own, or not all of it.
-        gives: Types of the results with their actual memory layout.
+        output_types: Types of the results with their actual memory layout.
     """
 
     peak: int
-    made: tuple[int, ...]
+    result_bytes: tuple[int, ...]
     shared: tuple[int, ...]
-    gives: tuple[TensorType, ...]
+    output_types: tuple[TensorType, ...]
 
 
 class Ran(NamedTuple):
@@ -56,8 +56,8 @@ Run = Callable[[Any, Any, Any], Ran]  # operator, args, kwargs; their tensors ha
 
 def held(
     function: Compiled,
-    takes: Sequence[TensorType],
-    gives: Sequence[TensorType],
+    input_types: Sequence[TensorType],
+    output_types: Sequence[TensorType],
     donated: Sequence[int],
     owned: Collection[int],
     run: Run,
@@ -67,8 +67,8 @@ def held(
 
     Args:
         function: The function.
-        takes: As in `compiled`.
-        gives: As in `compiled`.
+        input_types: As in `compiled`.
+        output_types: As in `compiled`.
         donated: As in `compiled`.
         owned: Indices of the inputs that only the function holds, donated or not.
         run: Measures an operator on artificial data.
@@ -92,7 +92,7 @@ def held(
                 storages.note(tensors, needed(func, args, kwargs or {}, tensors))
             return results
 
-    def needed(func: Any, args: Any, kwargs: Any, tensors: list[torch.Tensor]) -> int:
+    def needed(func: object, args: object, kwargs: object, tensors: list[torch.Tensor]) -> int:
         with _disable_current_modes():
             try:
                 ran = run(func, args, kwargs)
@@ -109,7 +109,7 @@ def held(
         torch._C._DisableAutocast(),
         FakeTensorMode(),
     ):
-        given = [empty(kind, device) for kind in takes]
+        given = [empty(kind, device) for kind in input_types]
         kept = [tensor for at, tensor in enumerate(given) if at not in owned]
         storages.others.update(_key(tensor) for tensor in kept)
         storages.note([tensor for at, tensor in enumerate(given) if at in owned])
@@ -125,7 +125,7 @@ def held(
     bytes_of = [t.nbytes if at in shared else t.untyped_storage().nbytes() for at, t in enumerate(results)]
     sizes = [allocated(nbytes, device) for nbytes in bytes_of]
     copies = sum(sizes[at] for at in shared)
-    types = tuple(_type(*pair) for pair in zip(results, gives, strict=True))
+    types = tuple(_type(*pair) for pair in zip(results, output_types, strict=True))
     return WrapperMemory(max(storages.peak, storages.level() + copies), tuple(sizes), tuple(sorted(shared)), types)
 
 
@@ -135,11 +135,11 @@ def allocated(nbytes: int, device: torch.device) -> int:
     return -(-nbytes // unit) * unit
 
 
-def _as_predicted(made: torch.Tensor, strides: tuple[int, ...]) -> bool:
+def _as_predicted(result: torch.Tensor, strides: tuple[int, ...]) -> bool:
     """Return whether a tensor without data has the strides that the operator itself produced. Inductor's code asserts
     that they are equal."""
-    pairs = zip(made.shape, made.stride(), strides, strict=True)
-    return not made.numel() or all(size <= 1 or left == right for size, left, right in pairs)
+    pairs = zip(result.shape, result.stride(), strides, strict=True)
+    return not result.numel() or all(size <= 1 or left == right for size, left, right in pairs)
 
 
 def _type(tensor: torch.Tensor, kind: TensorType) -> TensorType:
@@ -175,7 +175,7 @@ def _key(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage()._cdata
 
 
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
+def _tensors(given: object) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor):
         yield given
     elif isinstance(given, list | tuple):

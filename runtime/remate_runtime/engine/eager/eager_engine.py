@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -89,7 +88,7 @@ def compile_step(
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)
 
-    def run(part: InstructionPart | Bordered, slots: Slots, sources: Sequence[Any]) -> Forwarded:
+    def run(part: InstructionPart | Bordered, slots: Slots, sources: Sequence[object]) -> Forwarded:
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
         fill(slots)
@@ -97,13 +96,13 @@ def compile_step(
         outputs = [slots[output.value] for output in contract.outputs]
         return Forwarded(outputs, [slots[value] for _, value in contract.updates], slots)
 
-    def begun(sources: Sequence[Any]) -> Slots:
+    def begun(sources: Sequence[object]) -> Slots:
         slots = opened()
         if pager is not None:
             slots[pager.slot] = pager.open(dict(zip(contract.sources, sources, strict=True)))
         return slots
 
-    def forward(sources: Sequence[Any]) -> Forwarded:
+    def forward(sources: Sequence[object]) -> Forwarded:
         with nullcontext() if pager is None else generator_restored():
             forwarded = run(ahead, begun(sources), sources)
         for buffer in contract.preserved:
@@ -112,7 +111,7 @@ def compile_step(
             forwarded.residue[slot] = None
         return forwarded
 
-    def inference(sources: Sequence[Any]) -> Forwarded:
+    def inference(sources: Sequence[object]) -> Forwarded:
         return run(alone, empty.copy(), sources)._replace(residue=None)
 
     def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:

@@ -92,7 +92,7 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.untyped_storage().nbytes()
 
 
-def _check_type(op: Op, result: Any, declared: TensorType, device: torch.device, strides: bool) -> None:
+def _check_type(op: Op, result: object, declared: TensorType, device: torch.device, strides: bool) -> None:
     where = "cpu" if declared.cpu else device.type
     if (
         not isinstance(result, torch.Tensor)

@@ -206,7 +206,7 @@ class InstructionCompiler:
     def _writing(self, op: Op, placed: Placed) -> Call:
         """Return a call that writes into existing tensors."""
         form = placed.form
-        args, kwargs = (op.args, op.kwargs) if form.takes is None else (op.args[: form.takes], {})
+        args, kwargs = (op.args, op.kwargs) if form.argument_count is None else (op.args[: form.argument_count], {})
         into = [self._view(place) for place in placed.places]
         to = [value for value in op.writes if value is not None]
         live = any(map(_refers, kwargs.values()))
@@ -227,7 +227,7 @@ class InstructionCompiler:
         self.constants.append(None)
         return len(self.graph.values) + len(self.constants) - 1
 
-    def _slot(self, argument: Any) -> int:
+    def _slot(self, argument: object) -> int:
         """Return the slot of an argument that is not a list with values."""
         if isinstance(argument, Ref):
             return argument.value
@@ -237,7 +237,7 @@ class InstructionCompiler:
             self._numbers[argument] = self.spare()
         return self._numbers[argument]
 
-    def _constant(self, value: Any) -> int:
+    def _constant(self, value: object) -> int:
         """Return the slot of a literal argument. Equal literals share a slot."""
         key = repr((type(value), value))
         if key not in self._known:
@@ -245,7 +245,7 @@ class InstructionCompiler:
             self.constants.append(value)
         return self._known[key]
 
-    def _getter(self, argument: Any) -> Callable[[Slots], Any]:
+    def _getter(self, argument: object) -> Callable[[Slots], Any]:
         if isinstance(argument, tuple) and _refers(argument):
             parts = [self._getter(a) for a in argument]
             return lambda slots: [part(slots) for part in parts]
@@ -269,7 +269,7 @@ def _no_number(graph: Graph, number: Number, given: Sequence[float]) -> Executio
     )
 
 
-def _refers(argument: Any) -> bool:
+def _refers(argument: object) -> bool:
     return isinstance(argument, Ref | Number) or (isinstance(argument, tuple) and any(map(_refers, argument)))
 
 
@@ -279,7 +279,7 @@ def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
     return lambda slots: [slots[i] for i in where]
 
 
-def _one(function: Callable[..., Any], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
+def _one(function: Callable[..., object], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
     """Return a call with one output. It is assigned directly to its slot, so that no local name keeps a dead tensor."""
     if to is None:
         return _several(function, _picker(where), kwargs, ())

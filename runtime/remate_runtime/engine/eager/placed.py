@@ -23,13 +23,14 @@ class PlacedForm(NamedTuple):
     """A way to call an operator that writes its results into given tensors.
 
     Attributes:
-        call: Takes the operator's arguments, only the first `takes` of them if set, and then the tensors by name.
+        call: Takes the operator's arguments, only the first `argument_count` of them
+            if set, and then the tensors by name.
         names: Names of the tensors, by output.
     """
 
     call: Callable[..., Any]
     names: tuple[str, ...] = ("out",)
-    takes: int | None = None
+    argument_count: int | None = None
 
 
 class Placed(NamedTuple):
@@ -87,7 +88,7 @@ def writing(
 
 
 def _one(
-    call: Callable[..., Any], pick: Callable[[Slots], Iterable[Any]], kwargs: dict[str, Any], into: int, to: int
+    call: Callable[..., object], pick: Callable[[Slots], Iterable[object]], kwargs: dict[str, Any], into: int, to: int
 ) -> Callable[[Slots], None]:
     if kwargs:
 

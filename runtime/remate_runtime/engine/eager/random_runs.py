@@ -23,7 +23,7 @@ class RandomTape(Protocol):
         """Record a run that will be repeated. Return a representation of its initial state."""
         ...
 
-    def again(self, run: Callable[[], None], generator: torch.Generator, state: Any) -> None:
+    def again(self, run: Callable[[], None], generator: torch.Generator, state: object) -> None:
         """Record a run that starts from that state."""
         ...
 

@@ -112,15 +112,15 @@ def _room(step: LinkedStep, device: torch.device, plan: Layout, forms: _Forms, b
 
 
 def _log_layout(plan: Layout) -> None:
-    if not plan.made:
+    if not plan.computed:
         return
     most = sorted(plan.left.items(), key=lambda operator_bytes: -operator_bytes[1])[:_NAMED]
-    elsewhere = ", ".join(f"{name} {nbytes / plan.made:.1%}" for name, nbytes in most)
+    elsewhere = ", ".join(f"{name} {nbytes / plan.computed:.1%}" for name, nbytes in most)
     _log.info(
         "an arena of %s takes %.1f %% of the bytes that the step's operators make; beside it the step holds %s at "
         "most%s",
         size(plan.height),
-        100 * plan.placed / plan.made,
+        100 * plan.placed / plan.computed,
         size(plan.rest),
         f" ({elsewhere})" if elsewhere else "",
     )

@@ -63,8 +63,8 @@ def _copied(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
 # Operators that torch itself builds from a different operator, or from a copy.
 MADE_OF = {
     "aten.relu": PlacedForm(_clamped),
-    "aten.clone": PlacedForm(_copied, takes=1),
-    "aten._to_copy": PlacedForm(_copied, takes=1),
+    "aten.clone": PlacedForm(_copied, argument_count=1),
+    "aten._to_copy": PlacedForm(_copied, argument_count=1),
     "aten.mul.Scalar": PlacedForm(_aten.mul.out._op),
     "aten.add.Scalar": PlacedForm(_aten.add.out._op),
     "aten.sub.Scalar": PlacedForm(_aten.sub.out._op),

@@ -36,7 +36,7 @@ class Layout(NamedTuple):
         height: Bytes of the block.
         rest: Peak of other memory of the step in bytes.
         placed: Bytes that operators write into the block.
-        made: Bytes that operators compute.
+        computed: Bytes that operators compute.
         left: Bytes outside the block, by operator.
     """
 
@@ -44,7 +44,7 @@ class Layout(NamedTuple):
     height: int
     rest: int
     placed: int
-    made: int
+    computed: int
     left: Mapping[str, int]
 
 
@@ -184,4 +184,4 @@ def _with_figures(linked: Linked, chosen: Layout, all_groups: Groups) -> Layout:
             event = linked.events[at]
             assert isinstance(event, Computation)
             left[linked.graph.operations[event.op].op] += sum(a.nbytes for a in storages)
-    return chosen._replace(made=chosen.placed + left.total(), left=left)
+    return chosen._replace(computed=chosen.placed + left.total(), left=left)
