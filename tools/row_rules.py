@@ -57,8 +57,6 @@ OTHERS: dict[str, dict[str, Any]] = {
         "count": 5,
         "out": ["rows", "sum", "sum"],
     },
-    "max_pool2d_with_indices": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows", "rows"]},
-    "max_pool2d_with_indices_backward": {"rule": "along", "cut": [0, 1, 7], "leading": 1, "out": ["rows"]},
     "avg_pool2d": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows"]},
     "avg_pool2d_backward": {"rule": "along", "cut": [0, 1], "leading": 1, "out": ["rows"]},
     "upsample_nearest2d": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows"]},
@@ -115,6 +113,8 @@ BARRIERS = {
     "_scaled_dot_product_flash_attention": "its rows are queries, and each reads all keys",
     "_scaled_dot_product_efficient_attention": "its rows are queries, and each reads all keys",
     "_scaled_dot_product_cudnn_attention": "its rows are queries, and each reads all keys",
+    "max_pool2d_with_indices": "its indices must be read as it returned them",
+    "max_pool2d_with_indices_backward": "its indices must be read as they were returned",
     "cumsum": "a row reads those before it",
     "sort": "it orders rows",
 }

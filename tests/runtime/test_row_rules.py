@@ -96,11 +96,6 @@ SAMPLES: dict[str, Callable[[], tuple[Any, ...]]] = {
         *(x(N, 4, 3, 3), x(N, 4, 3, 3), x(N, 2), x(N, 2), x(4), N, 4, 9, 2),
         (True, True, True),
     ),
-    "max_pool2d_with_indices": lambda: (x(N, 2, 6, 6), (2, 2), (2, 2)),
-    "max_pool2d_with_indices_backward": lambda: (
-        *(x(N, 2, 3, 3), x(N, 2, 6, 6), (2, 2), (2, 2), (0, 0), (1, 1), False),
-        torch.zeros(N, 2, 3, 3, dtype=torch.int64),
-    ),
     "avg_pool2d": lambda: (x(N, 2, 6, 6), (2, 2), (2, 2)),
     "avg_pool2d_backward": lambda: (x(N, 2, 3, 3), x(N, 2, 6, 6), (2, 2), (2, 2), (0, 0), False, True, None),
     "upsample_nearest2d": lambda: (x(N, 2, 3, 3), (6, 6)),
