@@ -211,7 +211,7 @@ def layers() -> tuple[nn.Module, torch.Tensor]:
 
 
 def images() -> tuple[nn.Module, torch.Tensor]:
-    convolution = nn.Conv2d(3, 24, 3, padding=1), nn.GroupNorm(4, 24), nn.SiLU(), nn.MaxPool2d(2)
+    convolution = nn.Conv2d(3, 24, 3, padding=1), nn.GroupNorm(4, 24), nn.SiLU(), nn.AvgPool2d(2)
     return nn.Sequential(*convolution, nn.Conv2d(24, 8, 3, padding=1), nn.GroupNorm(4, 8)), torch.randn(8, 3, 32, 32)
 
 
