@@ -29,7 +29,7 @@ _to_copy
 # products. `tests/runtime/test_row_rules.py` compares the others bit for bit.
 ROUNDS = """
 addmm binary_cross_entropy_with_logits bmm convolution convolution_backward elu elu_backward gelu gelu_backward logsumexp mean.dim mish mish_backward mm
-pow.Tensor_Scalar rsqrt sigmoid silu silu_backward softplus softplus_backward sum.dim_IntList
+native_group_norm native_group_norm_backward native_layer_norm native_layer_norm_backward pow.Tensor_Scalar rsqrt sigmoid silu silu_backward softplus softplus_backward sum.dim_IntList
 xlogy.Tensor
 """.split()
 OTHERS: dict[str, dict[str, Any]] = {
@@ -41,6 +41,29 @@ OTHERS: dict[str, dict[str, Any]] = {
     "bmm": {"rule": "along", "cut": [0, 1], "leading": 1, "out": ["rows"]},
     "convolution": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows"]},
     "convolution_backward": {"rule": "along", "cut": [0, 1], "leading": 1, "out": ["rows", "sum", "sum"]},
+    "cat": {"rule": "along", "cut": [0], "over": 1, "out": ["rows"]},
+    "native_layer_norm": {"rule": "along", "cut": [0], "trailing": 1, "out": ["rows", "rows", "rows"]},
+    "native_layer_norm_backward": {
+        "rule": "along",
+        "cut": [0, 1, 3, 4],
+        "trailing": 2,
+        "out": ["rows", "sum", "sum"],
+    },
+    "native_group_norm": {"rule": "along", "cut": [0], "leading": 1, "count": 3, "out": ["rows", "rows", "rows"]},
+    "native_group_norm_backward": {
+        "rule": "along",
+        "cut": [0, 1, 2, 3],
+        "leading": 1,
+        "count": 5,
+        "out": ["rows", "sum", "sum"],
+    },
+    "avg_pool2d": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows"]},
+    "avg_pool2d_backward": {"rule": "along", "cut": [0, 1], "leading": 1, "out": ["rows"]},
+    "upsample_nearest2d": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows"]},
+    "upsample_nearest2d_backward": {"rule": "along", "cut": [0], "leading": 1, "size": 2, "out": ["rows"]},
+    "upsample_bilinear2d": {"rule": "along", "cut": [0], "leading": 1, "out": ["rows"]},
+    "upsample_bilinear2d_backward": {"rule": "along", "cut": [0], "leading": 1, "size": 2, "out": ["rows"]},
+    "slice_backward": {"rule": "along", "cut": [0], "over": 2, "size": 1, "out": ["rows"]},
     "mm": {"rule": "product", "cut": [0, 1]},
     "addmm": {"rule": "product", "cut": [1, 2]},
     "sum.dim_IntList": {"rule": "reduce"},
@@ -78,6 +101,7 @@ VIEWS = {
     "expand": "expand",
     "detach": "same",
     "alias": "same",
+    "slice.Tensor": "slice",
 }
 _STATISTICS = "it takes statistics of all rows"
 BARRIERS = {
@@ -89,6 +113,8 @@ BARRIERS = {
     "_scaled_dot_product_flash_attention": "its rows are queries, and each reads all keys",
     "_scaled_dot_product_efficient_attention": "its rows are queries, and each reads all keys",
     "_scaled_dot_product_cudnn_attention": "its rows are queries, and each reads all keys",
+    "max_pool2d_with_indices": "its indices must be read as it returned them",
+    "max_pool2d_with_indices_backward": "its indices must be read as they were returned",
     "cumsum": "a row reads those before it",
     "sort": "it orders rows",
 }

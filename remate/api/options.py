@@ -41,7 +41,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     disk_budget: str | int | None = None
     host_budget: str | int | None = None
     bandwidth: str = "measured"
-    split: str | None = None
+    split: str | bool | None = None
     objective: str = "time"
     power: str = ""
     limit: float | None = None
@@ -83,7 +83,7 @@ class PlanKeywords(SearchKeywords, total=False):
     disk_budget: str | int | None
     host_budget: str | int | None
     bandwidth: str
-    split: str | None
+    split: str | bool | None
     objective: str
     power: str
     limit: float | None

@@ -27,6 +27,7 @@ from ..partition.hierarchy import Hierarchy
 from ..partition.partitioning import partition
 from ..profile.costing import COMPILED, costed, operator_costs
 from ..profile.devices import Device, is_estimated
+from ..splits.windows import HEAD
 from ..strategy import Request, StepInstance, effort_named, policy, solve
 from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
 from .meant import check_meant, checked_fill
@@ -133,8 +134,9 @@ def plan(
         host_budget: Bytes that a step may page to pinned memory of the host, for a model on CUDA.
         bandwidth: Bandwidth of paging, `"2GB/s"`, or `"measured"`. Plans assume 85% of it.
         split: `"head"` permits that loss heads run in tiles of rows, forward and backward, if that is faster. It lowers
-            the floor, and changes the order of some sums of gradients, which the schedule lists. The default budget is
-            60% then. Default: no splits.
+            the floor, and changes the order of some sums of gradients, which the schedule lists. True, or `"all"`, also
+            permits it for other operations that need much memory: layers of products, convolutions between norms. The
+            default budget is 60% then. Default: no splits.
         objective: With strategy `"poet"`: `"time"`, or `"energy"` of the device `power`.
         power: With strategy `"poet"`: a device of POET, `"a72"`, `"m4"` or `"m0"`. Its watts count, and the speed of
             its storage instead of `bandwidth`.
@@ -230,7 +232,7 @@ def _not_split(schedule: Schedule, step: Hierarchy) -> str:
     from .splitting import why_not_split
 
     permitted = schedule.solve.settings is not None and schedule.solve.settings.split
-    return why_not_split(step) if permitted and SPLIT_FEATURE not in schedule.requires else ""
+    return why_not_split(step) if permitted == HEAD and SPLIT_FEATURE not in schedule.requires else ""
 
 
 def _size_one(schedule: Schedule) -> str:

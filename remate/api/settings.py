@@ -8,7 +8,7 @@ from remate_runtime.format import GRADIENTS, Gradients, Settings
 
 from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import CaptureError, DimsError, UnknownNameError
-from ..splits.windows import HEAD
+from ..splits.windows import ALL, HEAD, SPLITS
 from ..strategy import effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES
 from ..strategy.paging.goal import POET, EnergyGoal
@@ -64,15 +64,18 @@ def settings_of(options: PlanOptions, budget: str = "") -> Settings:
 
 def _permitted(options: PlanOptions) -> str:
     """Return what may be split. Raise UnknownNameError for another word, BudgetError where nothing is split."""
-    if options.split is None:
+    permitted = ALL if options.split is True else options.split or ""
+    if permitted not in ("", *SPLITS):
+        raise UnknownNameError(_unknown(permitted))
+    if not permitted:
         return ""
-    if options.split != HEAD:
-        raise UnknownNameError(
-            f"split={str(options.split)[:80]!r} is unknown\n  hint: write split={HEAD!r}, or remove it"
-        )
     if options.disk_budget or options.host_budget:
         raise BudgetError("split does not support paging\n  hint: remove split, or disk_budget and host_budget")
-    return HEAD
+    return permitted
+
+
+def _unknown(split: str) -> str:
+    return f"split={str(split)[:80]!r} is unknown\n  hint: write split={HEAD!r} or {ALL!r}, or remove it"
 
 
 def _text(number: str | int | None) -> str:
@@ -89,8 +92,8 @@ def checked(settings: Settings) -> Settings:
             parse_speed(settings.bandwidth)
         if settings.device:
             refuse_paging(settings, f"device={settings.device!r} does not support paging")
-    if settings.split not in ("", HEAD):
-        raise UnknownNameError(f"split={settings.split[:80]!r} is unknown\n  hint: write split={HEAD!r}, or remove it")
+    if settings.split not in ("", *SPLITS):
+        raise UnknownNameError(_unknown(settings.split))
     if settings.strategy not in PAGED_STRATEGIES:
         policy(settings.strategy)
     elif not pages(settings):

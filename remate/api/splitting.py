@@ -1,7 +1,8 @@
 """Planning with splits: which windows, in how many tiles, and the fastest schedule with them or without.
 
 The number of tiles is searched: each number is expanded and costed, and a quick search plans it. The best one is then
-planned as requested.
+planned as requested. Beyond loss heads, windows are searched by the most bytes that an operation may need. Each window
+with more is split into as few tiles as it takes.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from ..budget import parse_budget
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.devices import is_estimated
-from ..splits.tiled_step import TiledStep, tiled_step
-from ..splits.windows import Window, head_windows, loss_heads
+from ..splits.tiled_step import TiledStep, compatible, tiled_step
+from ..splits.windows import ALL, Window, head_windows, large_windows, loss_heads
 from ..strategy import QUICK, CandidatePool, Request, Solution, StepInstance, effort_named, policy, solve
 from .progress import Progress
 from .unsolved import without_recomputes
 
 TILES = (2, 4, 8, 16, 32, 64, 128)  # numbers of tiles that are tried
 FEWEST_ROWS = 8  # of a tile
+SHARES = (2, 4, 8, 16, 32)  # of the floor: the most bytes that an operation may need
 _AGAIN = 2  # numbers of tiles that are searched again if a quick search finds nothing that fits
 _NEVER = 1 << 62  # ns
 _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
@@ -37,6 +39,7 @@ class _Tried(msgspec.Struct, frozen=True):
     """A step with so many tiles per window; without any, the step as it is.
 
     Attributes:
+        words: What is split, for messages.
         peak: The least peak that was reached; the floor if that is over the budget.
         found: The quick search's solution; None if nothing fits.
         pool: The schedules that were found.
@@ -44,7 +47,7 @@ class _Tried(msgspec.Struct, frozen=True):
 
     instance: StepInstance
     tiled: TiledStep | None
-    into: int
+    words: str
     peak: int
     found: Solution | None
     pool: CandidatePool
@@ -125,9 +128,9 @@ class _SplitSearch:
         tried = list(self._tried())
         fitting = [candidate for candidate in tried if candidate.found is not None]
         # A quick search may miss what fits: the smallest peaks are searched again as requested.
-        able = sorted((c for c in tried if c.instance.floor <= self.limit), key=lambda c: (c.peak, c.into))
-        for best in [min(fitting, key=lambda c: (c.time, c.into))] if fitting else able[:_AGAIN]:
-            self._say("no split is faster" if best.tiled is None else f"chosen: {_words(best.into)}")
+        able = sorted((c for c in tried if c.instance.floor <= self.limit), key=lambda c: c.peak)
+        for best in [min(fitting, key=lambda c: c.time)] if fitting else able[:_AGAIN]:
+            self._say("no split is faster" if best.tiled is None else f"chosen: {best.words}")
             try:
                 return best, self._beside_whole(self._solved(best))
             except InfeasibleError:
@@ -149,38 +152,40 @@ class _SplitSearch:
         return replace(solution, baseline_peak=base.peak, baseline_time=base.time, gap=gap)
 
     def _tried(self) -> Iterator[_Tried]:
-        yield self._quick(self._whole, None, 1)
-        windows, worse, best = head_windows(self._step), 0, None
-        if not windows:
-            return
+        yield self._quick(self._whole, None, "without a split")
         bare = _bare(self._step, self._whole, self._cost)
-        for into in TILES:
-            if self._interrupted or worse == _WORSE or all(window.rows < into * FEWEST_ROWS for window in windows):
-                return
-            tiled = tiled_step(bare, _numbers(windows, into), self._cost, self._step.price)
-            tried = self._quick(StepInstance(tiled.expanded.graph, tiled.blocks), tiled, into)
-            figure = (tried.time, tried.peak if tried.found is None else 0)
-            worse = 0 if best is None or figure < best else worse + 1
-            best = figure if best is None else min(best, figure)
-            yield tried
+        for family in _families(self._step, self._settings.split, self._whole.floor):
+            worse, best = 0, None
+            for words, numbers in family:
+                numbers = compatible(bare, numbers)
+                if self._interrupted or worse == _WORSE:
+                    break
+                if not numbers:
+                    continue
+                tiled = tiled_step(bare, numbers, self._cost, self._step.price)
+                tried = self._quick(StepInstance(tiled.expanded.graph, tiled.blocks), tiled, words)
+                figure = (tried.time, tried.peak if tried.found is None else 0)
+                worse = 0 if best is None or figure < best else worse + 1
+                best = figure if best is None else min(best, figure)
+                yield tried
 
-    def _quick(self, instance: StepInstance, tiled: TiledStep | None, into: int) -> _Tried:
+    def _quick(self, instance: StepInstance, tiled: TiledStep | None, words: str) -> _Tried:
         request, pool = Request(self.limit, self._settings.gap, QUICK), CandidatePool()
         if instance.floor > self.limit:
-            self._say(f"{_words(into)}: proven floor {size(instance.floor)}")
-            return _Tried(instance, tiled, into, instance.floor, None, pool)
+            self._say(f"{words}: proven floor {size(instance.floor)}")
+            return _Tried(instance, tiled, words, instance.floor, None, pool)
         try:
             found = solve(instance, request, self._policy, pool=pool, time_limit=self._settings.time_limit)
         except InfeasibleError as error:
-            self._say(f"{_words(into)}: at least {size(error.smallest)}")
-            return _Tried(instance, tiled, into, error.smallest, None, pool)
+            self._say(f"{words}: at least {size(error.smallest)}")
+            return _Tried(instance, tiled, words, error.smallest, None, pool)
         self._interrupted |= pool.interrupted
         more = overhead(found.time, self._whole.baseline.time, "no cost")
-        self._say(f"{_words(into)}: {more}, peak {size(found.peak)}")
-        return _Tried(instance, tiled, into, found.peak, found, pool)
+        self._say(f"{words}: {more}, peak {size(found.peak)}")
+        return _Tried(instance, tiled, words, found.peak, found, pool)
 
     def _infeasible(self, tried: Sequence[_Tried]) -> InfeasibleError:
-        least = min(tried, key=lambda candidate: (candidate.peak, candidate.into))
+        least = min(tried, key=lambda candidate: candidate.peak)
         floor, smallest = min(candidate.instance.floor for candidate in tried), self._whole.baseline.peak
         try:
             self._solved(least)
@@ -197,9 +202,24 @@ def _bare(step: Hierarchy, whole: StepInstance, cost: str) -> Schedule:
     return schedule_of(step, without_recomputes(step.captured.graph, step.parts), whole.baseline.peak, cost, name="")
 
 
+def _families(step: Hierarchy, permitted: str, floor: int) -> Iterator[Iterator[tuple[str, Mapping[Window, int]]]]:
+    """Yield sequences of splits, each from few tiles to many, with words for messages."""
+    heads = head_windows(step)
+    most = max((window.rows // FEWEST_ROWS for window in heads), default=0)
+    yield ((f"the loss head in {into} tiles", _numbers(heads, into)) for into in TILES if into <= most)
+    if permitted == ALL:
+        yield ((f"operations of more than {size(floor // k)}", _fitting(step, floor // k)) for k in SHARES)
+
+
 def _numbers(windows: Sequence[Window], into: int) -> Mapping[Window, int]:
     return {window: min(into, window.rows) for window in windows}
 
 
-def _words(into: int) -> str:
-    return "without a split" if into == 1 else f"the loss head in {into} tiles"
+def _fitting(step: Hierarchy, most: int) -> Mapping[Window, int]:
+    """Return windows of all operations that need more bytes, in as few tiles as it takes, a power of 2."""
+    numbers: dict[Window, int] = {}
+    for window in large_windows(step, most):
+        into = 1 << (-(-window.need // max(1, most)) - 1).bit_length()
+        if window.rows > 1:
+            numbers[window] = max(2, min(into, window.rows, TILES[-1]))
+    return numbers

@@ -55,8 +55,9 @@ FILL = (
     "input_ids=0 attention_mask=0 labels=-100"
 )
 SPLIT = (
-    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster: the floor falls, and "
-    "the file lists gradients with another order of sums; the default budget is 60%% then"
+    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster (all: other operations "
+    "that need much memory, too): the floor falls, and the file lists gradients with another order of sums; the "
+    "default budget is 60%% then"
 )
 _SIZE_ONE = "; size 1 needs a file of its own, because PyTorch runs another step for it"
 
@@ -114,7 +115,7 @@ def configure(commands: Any) -> None:
         default="measured",
         help="bandwidth of paging: 2GB/s, or measured (default); plans assume 85%% of it",
     )
-    parser.add_argument("--split", choices=["head"], help=SPLIT)
+    parser.add_argument("--split", choices=["head", "all"], help=SPLIT)
     add_energy(parser)
     add_search(parser, "limit of the search in seconds; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)

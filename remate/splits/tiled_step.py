@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
 
+from remate_runtime.errors import ScheduleError
 from remate_runtime.flat_step import Expanded, FlatRecompute, expand
 from remate_runtime.format import SPLIT_FEATURE, Recompute, Schedule, Split
 
@@ -35,6 +37,23 @@ class TiledStep(msgspec.Struct, frozen=True):
     def divided(self, recomputes: Sequence[FlatRecompute]) -> tuple[tuple[FlatRecompute, ...], tuple[Recompute, ...]]:
         """Divide recomputations of the split step into those of the step before, and statements of the top level."""
         return divided(self.expanded, recomputes)
+
+
+def compatible(bare: Schedule, windows: Mapping[Window, int]) -> dict[Window, int]:
+    """Return the windows without those that cannot be split after the ones before them."""
+    ids = [op.id for op in expand(bare).unsplit.operations]
+    kept = dict(windows)
+    while kept:
+        splits = tuple(Split(tuple(ids[i] for i in window.operations), into) for window, into in kept.items())
+        try:
+            expand(replace(bare, statements=splits, requires=(*bare.requires, SPLIT_FEATURE)))
+            break
+        except ScheduleError as refusal:
+            at = re.match(r"/statements/(\d+)", refusal.where)
+            if at is None:
+                raise
+            del kept[list(kept)[int(at.group(1))]]
+    return kept
 
 
 def tiled_step(bare: Schedule, windows: Mapping[Window, int], cost: str, price: Price | None = None) -> TiledStep:

@@ -1,12 +1,12 @@
-"""Windows to split: loss heads, with the operations around them that read or produce something as large.
+"""Windows to split: loss heads, or operations that need much memory, each with the operations around it that read or
+produce something as large.
 
-A window is grown from its seed, the loss, one operation at a time. An operation joins if the linker can split the
-window with it.
+A window is grown from its seed, one operation at a time. An operation joins if the linker can split the window with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Iterator, Sequence
 
 import msgspec
 
@@ -18,7 +18,8 @@ from ..partition.canonical import readers_of
 from ..partition.hierarchy import Hierarchy
 from ..partition.leaf_graph import LeafGraph, leaf_graph
 
-HEAD = "head"
+HEAD, ALL = "head", "all"
+SPLITS = (HEAD, ALL)  # what may be permitted
 _SHARE = 0.35  # of the bytes of the seed's largest value: a value with fewer does not make an operation join
 _MOST = 64  # operations of a window
 
@@ -31,12 +32,14 @@ class Window(msgspec.Struct, frozen=True):
         operations: Their indices in the step, ascending.
         rows: Number of rows.
         seed: The operation that the window was grown from.
+        need: The most bytes that one of the operations needs, with its arguments.
     """
 
     leaf: str
     operations: tuple[int, ...]
     rows: int
     seed: int
+    need: int
 
 
 class LossHeads(msgspec.Struct, frozen=True):
@@ -77,8 +80,63 @@ def loss_heads(step: Hierarchy) -> LossHeads:
                 refusals.append(refusal)
                 continue
             operations = tuple(leaf.operations[i] for i in grown)
-            windows.append(Window(part.id, operations, row_count(leaf.graph, grown), seed))
+            windows.append(_window(part.id, graph, operations, row_count(leaf.graph, grown), seed))
     return LossHeads(tuple(sorted(windows, key=lambda window: window.seed)), tuple(refusals))
+
+
+def large_windows(step: Hierarchy, threshold: int) -> tuple[Window, ...]:
+    """Return windows around the operations that need more bytes than a threshold, where they can be split.
+
+    Equal leaves have equal windows.
+    """
+    graph = step.captured.graph
+    readers = readers_of(graph)
+    windows: list[Window] = []
+    known: dict[Hashable, list[tuple[tuple[int, ...], int, int]]] = {}
+    for part in step.leaves():
+        span = (*range(*part.forward), *range(*part.backward))
+        if all(need_of(graph, i) <= threshold for i in span):
+            continue
+        leaf = leaf_graph(graph, part, readers)
+        key = _shape(leaf.graph)
+        if key not in known:
+            known[key] = list(_grown_from_all(leaf, graph, threshold))
+        for members, rows, seed in known[key]:
+            operations = tuple(leaf.operations[i] for i in members)
+            windows.append(_window(part.id, graph, operations, rows, leaf.operations[seed]))
+    return tuple(windows)
+
+
+def need_of(graph: Graph, i: int) -> int:
+    """Return the bytes that an operation needs with its arguments."""
+    op = graph.operations[i]
+    owners = {graph.root[v] for v in (*op.reads, *op.writes) if v is not None}
+    return op.workspace + sum(graph.nbytes(v) for v in owners if graph.values[v].kind in ("op", "tangent"))
+
+
+def _window(leaf: str, graph: Graph, operations: tuple[int, ...], rows: int, seed: int) -> Window:
+    return Window(leaf, operations, rows, seed, max(need_of(graph, i) for i in operations))
+
+
+def _grown_from_all(leaf: LeafGraph, graph: Graph, threshold: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
+    """Yield members, number of rows and seed of windows of a leaf, by their indices in it; the largest need first."""
+    needs = {at: need_of(graph, i) for at, i in enumerate(leaf.operations) if not leaf.graph.operations[at].view}
+    taken: set[int] = set()
+    for seed in sorted((at for at, need in needs.items() if need > threshold), key=lambda at: (-needs[at], at)):
+        if leaf.operations[seed] in taken:
+            continue
+        try:
+            members = _grown(leaf, seed, taken)
+        except ScheduleError:
+            continue
+        taken.update(leaf.operations[at] for at in members)
+        yield members, row_count(leaf.graph, members), seed
+
+
+def _shape(graph: Graph) -> Hashable:
+    """Return what two leaves have in common if their windows are equal."""
+    types = tuple((value.type, value.kind) for value in graph.values)
+    return tuple((op.op, op.reads, op.writes, op.random) for op in graph.operations), types, graph.backward_start
 
 
 def _seeds(graph: Graph, span: range) -> list[int]:
@@ -109,15 +167,19 @@ def _grown(leaf: LeafGraph, seed: int, taken: Collection[int]) -> tuple[int, ...
     if len(pool) <= _MOST and _refusal(graph, pool) is None:
         return tuple(pool)
     members = _start(graph, pool, seed)
-    while len(members) < _MOST:
-        near = sorted(set(pool).difference(members), key=lambda i: (abs(i - seed), i))
-        # An operation may join only together with those between it and the window.
-        ways = [*((*members, i) for i in near), *(_with_between(graph, members, pool, i) for i in near)]
-        joined = next((way for way in ways if _refusal(graph, way) is None), None)
-        if joined is None:
-            break
-        members = joined
+    for way in (_alone, _with_between):  # an operation may join only together with those between it and the window
+        before = None
+        while before != members and len(members) < _MOST:
+            before = members
+            for i in sorted(set(pool).difference(members), key=lambda i: (abs(i - seed), i)):
+                larger = way(graph, members, pool, i)
+                if i not in members and len(larger) <= _MOST and _refusal(graph, larger) is None:
+                    members = larger
     return tuple(sorted(members))
+
+
+def _alone(graph: Graph, members: Sequence[int], pool: Sequence[int], i: int) -> tuple[int, ...]:
+    return (*members, i)
 
 
 def _with_between(graph: Graph, members: Sequence[int], pool: Sequence[int], i: int) -> tuple[int, ...]:
@@ -151,7 +213,8 @@ def _pool(graph: Graph, seed: int) -> list[int]:
     for i, op in enumerate(graph.operations):
         for owner in {graph.root[v] for v in (*op.reads, *op.writes) if v is not None}:
             touching.setdefault(owner, set()).add(i)
-    least = _SHARE * max(graph.nbytes(v) for v in graph.operations[seed].reads)
+    op = graph.operations[seed]
+    least = _SHARE * max(graph.nbytes(v) for v in (*op.reads, *op.writes) if v is not None)
     pool, queue = set[int](), [seed]
     while queue:
         i = queue.pop()

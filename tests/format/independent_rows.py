@@ -59,6 +59,9 @@ class RowAxes:
             return axes if at >= axes[1] else (axes[0] + 1, axes[1] + 1) if at <= axes[0] else None
         if kind == "expand":
             return axes[0] + len(b) - len(a), axes[1] + len(b) - len(a)
+        if kind == "slice":
+            at = int(op.args[1]) % len(a) if len(op.args) > 1 else 0
+            return None if axes[0] <= at < axes[1] else axes
         return axes if kind == "same" else None
 
     def learn(self, value: str, axes: tuple[int, int]) -> None:
@@ -72,7 +75,7 @@ class RowAxes:
             if kind == "reshape":
                 back = reshaped(self.shape(value), self.shape(op.reads[0]), axes)
             else:
-                back = self.through(op, value, axes) if kind in ("same", "transpose") else None
+                back = self.through(op, value, axes) if kind in ("same", "slice", "transpose") else None
             if back is not None:
                 self.learn(op.reads[0], back)
 
@@ -97,7 +100,7 @@ class RowAxes:
                     read[value] = span
             results = [axes] * len(op.writes)
         elif kind == "along":
-            cut = [str(op.args[at]) for at in about["cut"]]
+            cut = [str(name) for at in about["cut"] for name in listed(op.args[at])]
             axes = next((self.at(value) for value in cut if self.at(value) is not None), None)
             if axes is None and about["out"][0] == "rows":
                 axes = self.at(out)
@@ -168,6 +171,10 @@ class RowAxes:
         while base not in self.made and base in self.view:
             base = self.view[base].reads[0]
         return base in self.made and self.at(value) is not None
+
+
+def listed(argument: Any) -> list[Any]:
+    return argument if isinstance(argument, list) else [argument]
 
 
 def reshaped(a: tuple[int, ...], b: tuple[int, ...], axes: tuple[int, int]) -> tuple[int, int] | None:

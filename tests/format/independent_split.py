@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .independent_rows import ROWS, RowAxes
+from .independent_rows import ROWS, RowAxes, listed
 
 if TYPE_CHECKING:
     from .independent_step import Json, Op, Step, Tensor
@@ -146,7 +146,7 @@ class Window:
 
         op, read = self.step.ops[i], self.by_rows[i]
         count, args = 0, []
-        for argument in op.args:
+        for argument in (one for given in op.args for one in listed(given)):
             if isinstance(argument, Name) and argument in read:
                 count += 1
                 args.append(Name(self.part(i, str(argument), tile, count)))
@@ -240,6 +240,10 @@ class Window:
                 about = about._replace(strides=shown(about.shape, own))
             elif kind == "same":
                 about = base
+            elif kind == "slice":
+                at, step = [*op.args[1:2], 0][0], [*op.args[4:5], 1][0]
+                strides = tuple(s * step if d == at % len(about.shape) else s for d, s in enumerate(strides_of(base)))
+                about = about._replace(strides=shown(about.shape, strides))
             i = self.maker[value]
             self.tiles[value, tile] = view = self.typed(i, str(tile), about)
             self.emit(i, str(tile), op.line["op"], [under], view)

@@ -16,7 +16,7 @@ from remate.api import splitting
 from remate.api.plan import prepare
 from remate.errors import InfeasibleError, UnknownNameError
 from remate.splits.tiled_step import tiled_step
-from remate.splits.windows import head_windows
+from remate.splits.windows import head_windows, large_windows
 from remate.step_measurement.allocator import peak_bytes
 from remate.strategy import CandidatePool, solve
 from remate_runtime import apply
@@ -203,6 +203,53 @@ def test_the_default_budget_is_a_share() -> None:
     schedule = remate.plan(model, args, cost="cpu", effort="quick", split="head", progress=None)
     assert schedule.solve.settings is not None
     assert schedule.solve.settings.budget == "60%"
+
+
+def layers() -> tuple[nn.Module, torch.Tensor]:
+    model = nn.Sequential(*(part for _ in range(2) for part in (nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16))))
+    return model, torch.randn(512, 16)
+
+
+def images() -> tuple[nn.Module, torch.Tensor]:
+    convolution = nn.Conv2d(3, 24, 3, padding=1), nn.GroupNorm(4, 24), nn.SiLU(), nn.AvgPool2d(2)
+    return nn.Sequential(*convolution, nn.Conv2d(24, 8, 3, padding=1), nn.GroupNorm(4, 8)), torch.randn(8, 3, 32, 32)
+
+
+@pytest.mark.parametrize(("build", "least"), [(layers, 4), (images, 4)])
+def test_other_large_operations_are_split(build: Any, least: int) -> None:
+    """Below the floor of the step, and of the step with a split head."""
+    torch.manual_seed(0)
+    model, x = build()
+    run = WithLoss(model, lambda y, _: y.square().mean())
+    options: dict[str, Any] = {"cost": "h100", "effort": "quick", "progress": None}
+    with pytest.raises(InfeasibleError) as error:
+        remate.plan(run, (x, x), budget=1000, split="head", **options)
+    schedule = remate.plan(run, (x, x), budget=error.value.floor * 8 // 10, split=True, **options)
+    assert isinstance(schedule, Schedule)
+    assert schedule.solve.settings is not None
+    assert schedule.solve.settings.split == "all"
+    assert max(len(split.split) for split in splits(schedule)) >= least
+    expanded = expand(schedule)
+    assert simulate(link(expanded.graph, expanded.recomputes)).peak == schedule.peak_bytes <= schedule.budget_bytes
+    eager, ours = copy.deepcopy(run), copy.deepcopy(run)
+    applied = apply(ours, schedule, verify="never")
+    expected, computed = gradients(eager, eager, (x, x), {}), gradients(applied, ours, (x, x), {})
+    names = [value.name for value in expanded.graph.values]
+    listed = {names[v] for v in (*expanded.reordered, *expanded.rounded)}
+    torch.testing.assert_close(computed[0], expected[0])
+    for parameter, gradient in expected[1].items():
+        torch.testing.assert_close(computed[1][parameter], gradient, rtol=1e-4, atol=1e-6)
+        assert parameter in listed or torch.equal(computed[1][parameter], gradient)
+
+
+def test_equal_layers_have_equal_windows() -> None:
+    step = prepare(Model(), words(), cost="cpu")
+    windows = [w for w in large_windows(step, 2 * ROWS * WIDTH * 4) if len(w.operations) > 1]
+    graph = step.captured.graph
+    kinds = {tuple(graph.operations[i].op for i in window.operations) for window in windows}
+    assert len(windows) > len(kinds)
+    covered = [i for window in windows for i in window.operations]
+    assert len(covered) == len(set(covered))
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,24 @@ SAMPLES: dict[str, Callable[[], tuple[Any, ...]]] = {
         *(x(N, 4, 6, 6), x(N, 3, 6, 6), x(4, 3, 3, 3), (4,), (1, 1), (1, 1), (1, 1), False, (0, 0), 1),
         (True, True, True),
     ),
+    "cat": lambda: ((x(N, 2), x(N, 3)), 1),
+    "native_layer_norm": lambda: (x(N, 3, 4), (4,), x(4), x(4), 1e-5),
+    "native_layer_norm_backward": lambda: (
+        *(x(N, 3, 4), x(N, 3, 4), (4,), x(N, 3, 1), x(N, 3, 1), x(4), x(4)),
+        (True, True, True),
+    ),
+    "native_group_norm": lambda: (x(N, 4, 3, 3), x(4), x(4), N, 4, 9, 2, 1e-5),
+    "native_group_norm_backward": lambda: (
+        *(x(N, 4, 3, 3), x(N, 4, 3, 3), x(N, 2), x(N, 2), x(4), N, 4, 9, 2),
+        (True, True, True),
+    ),
+    "avg_pool2d": lambda: (x(N, 2, 6, 6), (2, 2), (2, 2)),
+    "avg_pool2d_backward": lambda: (x(N, 2, 3, 3), x(N, 2, 6, 6), (2, 2), (2, 2), (0, 0), False, True, None),
+    "upsample_nearest2d": lambda: (x(N, 2, 3, 3), (6, 6)),
+    "upsample_nearest2d_backward": lambda: (x(N, 2, 6, 6), (6, 6), (N, 2, 3, 3)),
+    "upsample_bilinear2d": lambda: (x(N, 2, 3, 3), (6, 6), False),
+    "upsample_bilinear2d_backward": lambda: (x(N, 2, 6, 6), (6, 6), (N, 2, 3, 3), False),
+    "slice_backward": lambda: (x(N, 3), (N, 5), 1, 1, 4, 1),
     "amax": lambda: (x(N, 5, 3), (2,), True),
     "argmax": lambda: (x(N, 5), 1),
     "logsumexp": lambda: (x(N, 5), (1,)),
@@ -118,6 +136,8 @@ def graph_of(operator: str, arguments: tuple[Any, ...], backward: bool) -> tuple
     values: list[Value] = []
 
     def given(argument: Any) -> Any:
+        if isinstance(argument, tuple):
+            return tuple(map(given, argument))
         if not isinstance(argument, torch.Tensor):
             return argument
         tensors[len(values)] = argument
@@ -145,6 +165,8 @@ def run(graph: Graph, tensors: dict[int, torch.Tensor]) -> dict[int, torch.Tenso
     def taken(argument: Any) -> Any:
         if isinstance(argument, Ref):
             return slots[argument.value]
+        if isinstance(argument, tuple) and any(isinstance(one, Ref) for one in argument):
+            return [taken(one) for one in argument]
         return literal(argument, CPU)
 
     for op in graph.operations:

@@ -57,6 +57,21 @@ class MLP(nn.Module):
         return (x + self.down(F.silu(self.gate(y)) * torch.relu(self.up(y)))).square().mean()
 
 
+class Images(nn.Module):
+    """Convolutions, norms, pooling, upsampling, and a connection around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8)
+        self.inner, self.last = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(16, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.norm(self.first(x)))
+        inner = F.interpolate(torch.relu(self.inner(F.max_pool2d(y, 2))), scale_factor=2.0)
+        joined = self.last(torch.cat([y, inner], 1))[:, :, 1:-1]
+        return F.layer_norm(F.avg_pool2d(joined, 2), (8,)).square().mean()
+
+
 def words() -> tuple[torch.Tensor, torch.Tensor]:
     torch.manual_seed(3)
     target = torch.randint(0, WORDS, (3, ROWS // 3))
@@ -274,7 +289,9 @@ CASES: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {}
 
 def case(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], Schedule]:
     torch.manual_seed(0)
-    if name == "head":
+    if name == "images":
+        model, args = Images(), (torch.randn(5, 3, 16, 16),)
+    elif name == "head":
         model, args = Head(LOSSES["smoothed"], True, True), words()
     else:
         model, args = MLP(), (torch.randn(3, 64, WIDTH),)
@@ -290,7 +307,7 @@ PLANS: dict[str, Schedule] = {}
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_windows_are_refused_or_compute_what_eager_computes(data: st.DataObject) -> None:
-    model, args, plain = case(data.draw(st.sampled_from(["head", "MLP"])))
+    model, args, plain = case(data.draw(st.sampled_from(["head", "MLP", "images"])))
     graph = expand(plain).graph
     able = [op.id for op in graph.operations if not op.view]
     start = data.draw(st.integers(0, len(able) - 1))

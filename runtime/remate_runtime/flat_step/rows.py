@@ -93,6 +93,9 @@ class Rows:
         before, after = self.shape(op.reads[0]), self.shape(results[0])
         if kind == "same":
             return axes
+        if kind == "slice":
+            at = int(op.args[1]) % len(before) if len(op.args) > 1 else 0
+            return None if axes[0] <= at < axes[1] else axes
         if kind == "reshape":
             return _reshaped(before, after, axes)
         if kind == "transpose":
@@ -134,7 +137,7 @@ class Rows:
         kind = ROWS.views.get(view.op) if len(results) == 1 else None
         if kind == "reshape":
             return _reshaped(self.shape(results[0]), self.shape(view.reads[0]), axes)
-        return self.viewed(view, axes) if kind in ("same", "transpose") else None
+        return self.viewed(view, axes) if kind in ("same", "slice", "transpose") else None
 
     def _name(self, value: int) -> str:
         return repr(self.graph.values[value].name[:120])
@@ -209,15 +212,18 @@ class Rows:
         return read, [out] * len(op.writes)
 
     def along(self, op: Op, rule: RowRule) -> _Found | None:
-        values = [op.args[at].value for at in rule.cut if isinstance(op.args[at], Ref)]
+        values = [v for at in rule.cut for v in _values(op.args[at])]
         axes = next((known for v in values if (known := self.of(v)) is not None), None)
         if axes is None and rule.out[0] == "rows" and op.writes[0] is not None:
             axes = self.of(op.writes[0])
         if axes is None:
             return None
-        if rule.over is not None and axes[0] <= int(op.args[rule.over]) % len(self.shape(values[0])) < axes[1]:
+        rank = len(self.shape(values[0]))
+        over = 0 if rule.over is None or rule.over >= len(op.args) else int(op.args[rule.over]) % rank
+        if rule.over is not None and axes[0] <= over < axes[1]:
             raise _refused(op, "it computes along the rows", "leave it out")
-        if rule.leading is not None and axes[1] > rule.leading:
+        leading = rule.leading if rule.trailing is None else rank - len(op.args[rule.trailing])
+        if leading is not None and axes[1] > leading:
             raise _refused(op, "its rows are not the first axis", "leave it out")
         return dict.fromkeys(values, axes), [axes if out == "rows" else None for out in rule.out]
 
@@ -296,6 +302,13 @@ _RULES: dict[str, Any] = {
     "loss": Rows.loss,
     "loss_backward": Rows.loss_backward,
 }
+
+
+def _values(argument: Any) -> list[int]:
+    """Return the values that an argument names."""
+    if isinstance(argument, tuple):
+        return [v for one in argument for v in _values(one)]
+    return [argument.value] if isinstance(argument, Ref) else []
 
 
 def _refused(op: Op, why: str, hint: str) -> ScheduleError:

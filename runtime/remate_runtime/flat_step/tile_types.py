@@ -47,6 +47,11 @@ def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
             return _with_strides(kind, strides)
         case "same":
             return base
+        case "slice":
+            at, step = (int(op.args[1]) if len(op.args) > 1 else 0), (int(op.args[4]) if len(op.args) > 4 else 1)
+            strides = list(_strides(base))
+            strides[at] *= step
+            return _with_strides(kind, strides)
     if base.strides is not None:
         raise ScheduleError(
             "R091",

@@ -73,9 +73,12 @@ class Tiles:
             return Ref(self.read(i, argument.value, read[argument.value], tile, count))
 
         op = self.out.graph.operations[i]
-        args, size = list(op.args), ROWS.operators[op.op].size
-        if size is not None and op.writes[0] is not None:
-            args[size] = self._type(op.writes[0], tile).shape
+        args, rule = list(op.args), ROWS.operators[op.op]
+        if rule.size is not None and op.writes[0] is not None:
+            args[rule.size] = self._type(op.writes[0], tile).shape
+        if rule.count is not None:
+            start, end = self.bounds[tile]
+            args[rule.count] = end - start
         return tuple(map(taken, args))
 
     # Reading

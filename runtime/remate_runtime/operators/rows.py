@@ -18,15 +18,18 @@ class RowRule(msgspec.Struct, frozen=True):
     rule: elementwise, with broadcasting; along: rows of the arguments `cut` give rows of the result; product, of the
     matrices `cut`; reduce: over the axes of the second argument; sized: its argument `size` is the shape of the result,
     whose elements are equal; loss: `nll_loss`. over: position of the axis that it computes along, where no rows may be.
-    leading: rows must be within so many first axes. out: for each result whether it has rows, or is a sum over all
-    rows. reduces: position of an argument that must be 0, for no reduction. rounds: its kernels may round fewer rows
-    otherwise.
+    leading: rows must be within so many first axes. trailing: position of an argument with the sizes of the last axes,
+    which are no rows. count: position of the number of rows. out: for each result whether it has rows, or is a sum over
+    all rows. reduces: position of an argument that must be 0, for no reduction. rounds: its kernels may round fewer
+    rows otherwise.
     """
 
     rule: Literal["elementwise", "along", "product", "reduce", "sized", "loss", "loss_backward"]
     cut: tuple[int, ...] = ()
     over: int | None = None
     leading: int | None = None
+    trailing: int | None = None
+    count: int | None = None
     out: tuple[Literal["rows", "sum"], ...] = ()
     size: int | None = None
     reduces: int | None = None
@@ -40,7 +43,7 @@ class RowTables(msgspec.Struct, frozen=True):
     format: str
     version: int
     operators: dict[str, RowRule]
-    views: dict[str, Literal["reshape", "transpose", "unsqueeze", "expand", "same"]]
+    views: dict[str, Literal["reshape", "transpose", "unsqueeze", "expand", "same", "slice"]]
     barriers: dict[str, str]
 
 
