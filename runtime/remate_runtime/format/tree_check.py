@@ -125,7 +125,7 @@ class TreeCheck:
             self._faults.add("R016", message, f"{where}/detached")
 
     def _literal(self, value: Any, where: str) -> None:
-        if isinstance(value, dict) and "number" in value:
+        if is_object(value) and "number" in value:
             self._faults.add("R016", "inputs and outputs hold no numbers that follow from live attributes", where)
         elif is_object(value):
             check_object(self._faults, value, where)
