@@ -4,8 +4,7 @@
     schedule.save("model.json")
 
 `remate_runtime.apply(model, "model.json")` then trains the model. `remate.auto` does both at the first training call.
-`remate.record` takes the call to plan from a training
-loop. `remate.solve` solves a graph of operations without PyTorch.
+`remate.record` takes the call to plan from a training loop. `remate.solve` solves a graph of operations without PyTorch.
 
 Names load on first use, so `import remate` imports neither PyTorch nor a solver. If one of them is missing, the name
 raises MissingExtraError, which is an ImportError. Every other error is a RemateError.
@@ -83,7 +82,8 @@ _NEEDS |= {name: () for name in _HOME if name.endswith("Error")}
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module 'remate' has no attribute {name!r}")
+        home = f"; remate_runtime.{name} exists" if name in import_module("remate_runtime").__all__ else ""
+        raise AttributeError(f"module 'remate' has no attribute {name!r}{home}")
     require(f"remate.{name}", *_NEEDS.get(name, ("torch", "plan")))
     return getattr(import_module(_HOME[name], __name__), name)
 
