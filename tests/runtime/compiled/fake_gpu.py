@@ -1,71 +1,57 @@
-"""What Inductor asks of a GPU, where there is none: it then writes the code that it would write there. What it writes
-can run here if Triton is installed: its interpreter executes kernels on the CPU. For a process of its own: much of this
-is remembered by torch."""
+"""A GPU for Inductor where there is none: it writes the code that it would write there, as in a dry run. Unlike there,
+tensors have memory, and the code can run if Triton is installed: its interpreter executes kernels on the CPU. For a
+process of its own: torch remembers much of this."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy
 import torch
 
+from remate.capture.cuda.generated import code_for
+from remate.profile.devices import DEVICES
 from remate_runtime.devices.cpu_memory import peak_on_cpu
 from remate_runtime.engine.compiled import artefacts, compiled_engine, memory, workspaces
 
 from ..cuda_graphs.recorder import KERNELS
 
 GPU = torch.device("cuda", 0)
-_ABOUT = SimpleNamespace(  # an H200
-    name="NVIDIA H200",
-    gcnArchName="",  # of AMD
-    major=9,
-    minor=0,
-    multi_processor_count=132,
-    regs_per_multiprocessor=65536,
-    max_threads_per_multi_processor=2048,
-    max_threads_per_block=1024,
-    warp_size=32,
-    total_memory=141 << 30,
-    L2_cache_size=50 << 20,
-    shared_memory_per_block=48 << 10,
-    shared_memory_per_block_optin=227 << 10,
-    shared_memory_per_multiprocessor=228 << 10,
-)
 
 
-def install(runs: bool) -> list[str]:
-    """Sources of the kernels, as they are written. runs: Triton executes them on the CPU; without it they do
-    nothing."""
-    from torch._dynamo.device_interface import CudaInterface
+@contextmanager
+def code_for_an_h200(runs: bool) -> Iterator[list[str]]:
+    """Let Inductor write code for an H200. Yield the list to which the sources of its kernels are added.
 
-    interface: Any = CudaInterface
-    for cuda, said in (
-        ("get_device_properties", _ABOUT),
-        ("get_compute_capability", 90),
-        ("is_available", True),
-        ("is_triton_capable", True),
-        ("raise_if_triton_unavailable", None),
-        ("current_device", 0),
-    ):
-        setattr(interface, cuda, staticmethod(_says(said)))
-    interface.Worker.get_device_properties = staticmethod(_says(_ABOUT))
-    torch.cuda.get_device_properties = _says(_ABOUT)
-    torch.cuda.get_device_capability = _says((9, 0))
-    torch.cuda.current_device = _says(0)
-    torch.cuda.set_device = _says(None)
-    module: Any = torch.cuda
-    module._DeviceGuard = lambda index: nullcontext()
-    private: Any = torch._C
-    private._cuda_getCurrentRawStream = _says(0)
-    _instead_of_measuring()
-    return _kernels(runs)
+    Args:
+        runs: Triton executes kernels on the CPU; without it they do nothing.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    h200 = DEVICES["h200"]
+    assert h200.gpu is not None
+    usual, sources = AsyncCompile.triton, list[str]()
+    with code_for(h200.gpu.capability, h200.gpu.name, h200.gpu.memory, h200.processors):
+        torch.cuda.get_device_capability = _says(h200.gpu.capability)
+        torch.cuda.current_device = _says(0)
+        _instead_of_measuring()
+        without_kernels = AsyncCompile.triton
+
+        def noted(self: Any, name: str, source: str, device_str: str = "cuda") -> Any:
+            sources.append(source)
+            return _Noted(usual(self, name, source, device_str)) if runs else without_kernels(self, name, source)
+
+        compiling: Any = AsyncCompile
+        compiling.triton = noted
+        if runs:
+            from torch._inductor.runtime import triton_helpers
+
+            helpers: Any = triton_helpers
+            helpers.set_driver_to_gpu, helpers.libdevice = _says(None), _Libdevice()
+        yield sources
 
 
 def _says(answer: Any) -> Callable[..., Any]:
@@ -81,73 +67,6 @@ def _instead_of_measuring() -> None:
     fork = torch.random.fork_rng
     torch.random.fork_rng = lambda devices=(), **options: fork([], **options)
     artefacts.Artefacts._warm = _says(None)  # pyright: ignore[reportPrivateUsage]
-    _copied_without_data()
-    _folding_on_the_cpu()
-
-
-def _copied_without_data() -> None:
-    """Where torch has no code for CUDA, tensors without data that would be there cannot be copied into each other."""
-    from torch._subclasses.fake_impls import op_implementations_dict
-
-    def copied(mode: Any, func: Any, to: Any, source: Any, non_blocking: bool = False) -> Any:
-        torch.broadcast_shapes(to.shape, source.shape)
-        return to
-
-    known: Any = op_implementations_dict
-    known[torch.ops.aten.copy_.default] = copied
-
-
-def _folding_on_the_cpu() -> None:
-    """What Inductor computes while it compiles."""
-    from torch._inductor import config
-    from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
-
-    settings: Any = config
-    settings.shape_padding = False  # it would be tried out
-    folder: Any = UniformValueConstantFolder
-    usual = folder._deduce_value
-
-    def deduced(self: Any, node: Any) -> Any:
-        if "device" in node.kwargs:
-            kwargs = {**node.kwargs, "device": "cpu"}
-            node = SimpleNamespace(op=node.op, target=node.target, args=node.args, kwargs=kwargs, meta=node.meta)
-        return usual(self, node)
-
-    folder._deduce_value = deduced
-
-
-def _kernels(runs: bool) -> list[str]:
-    from torch._inductor import scheduler, utils
-    from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.runtime import triton_heuristics  # noqa: F401 (it looks for Triton when it is imported)
-    from torch.utils import _triton
-
-    sources: list[str] = []
-    private: Any = scheduler
-    private.has_triton = _says(True)
-    _triton.triton_hash_with_backend = _says("none")
-    usual = AsyncCompile.triton
-
-    def noted(self: Any, name: str, source: str, device_str: str = "cuda") -> Any:
-        sources.append(source)
-        return _Noted(usual(self, name, source, device_str)) if runs else SimpleNamespace(run=_says(None))
-
-    compiling: Any = AsyncCompile
-    compiling.triton = noted
-    if runs:
-        from torch._inductor.runtime import triton_helpers
-
-        helpers: Any = triton_helpers
-        helpers.set_driver_to_gpu, helpers.libdevice = _says(None), _Libdevice()
-    elif find_spec("triton") is None:
-        stubs = {name: ModuleType(name) for name in ("triton", "triton.language")}
-        for name, stub in stubs.items():
-            stub.__spec__ = ModuleSpec(name, None)
-        stubs["triton"].__dict__.update(__version__="3.7.0", language=stubs["triton.language"])
-        sys.modules |= stubs
-        latest = utils.TritonAttrsDescriptorVersion.V4_DICT
-        utils.get_triton_attrs_descriptor_version = _says(latest)
-    return sources
 
 
 class _Noted:

@@ -107,14 +107,14 @@ def main() -> None:
     if triton:
         sys.path.append(triton)
         os.environ.update(TRITON_INTERPRET="1", TORCHINDUCTOR_COMPILE_THREADS="1")
-    from .fake_gpu import compile_for_gpu, install
+    from .fake_gpu import code_for_an_h200, compile_for_gpu
 
     torch.set_num_threads(1)
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logging.getLogger("remate_runtime").setLevel(logging.INFO)
-    sources = install(runs=bool(triton))
-    compile_for_gpu()
-    print(json.dumps({name: step(name, bool(triton), sources) for name in names}))
+    with code_for_an_h200(runs=bool(triton)) as sources:
+        compile_for_gpu()
+        print(json.dumps({name: step(name, bool(triton), sources) for name in names}))
 
 
 if __name__ == "__main__":
