@@ -205,7 +205,9 @@ def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
 
     solve, base = opened.schedule.solve, opened.baseline
     if solve.lower_bound is not None and bounded(opened):
-        note = ", of recomputing and paging" * counts_pages(solve.settings) + ", of estimates" * is_estimated(solve.cost)
+        note = ", of recomputing and paging" * counts_pages(solve.settings) + ", of estimates" * is_estimated(
+            solve.cost
+        )
         rows.append(
             (f"time, proven bound{note}", duration(solve.lower_bound), "", overhead(solve.lower_bound, base.time))
         )

@@ -44,7 +44,9 @@ def refreshed(schedule: Schedule) -> Refreshed:
     bound = solve.lower_bound
     if bound is not None and not bounded(opened):
         bound = None
-        remarks.append("the bound does not cover what this plan pages, and is dropped; `remate replan` proves a new one")
+        remarks.append(
+            "the bound does not cover what this plan pages, and is dropped; `remate replan` proves a new one"
+        )
     elif bound is not None and any(
         getattr(solve, name) != simulated[name] for name in ("baseline_peak", "baseline_time")
     ):

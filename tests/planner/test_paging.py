@@ -97,15 +97,18 @@ def test_mixed_is_never_slower_than_recomputing_or_paging_alone(seed: int, speed
     """Lanes from useless to free of cost, and no schedule beats the bound."""
     instance = StepInstance(replace(graph_of(seed), lanes={"disk": Lane(out=speed, back=speed)}))
 
-    def paged(only: bool) -> Solution:
-        return paged_solution(instance, request, PagingLimits({"disk": 1 << 30}, only=only))
+    def recomputed() -> Solution:
+        return solve(instance, request)
+
+    def paged() -> Solution:
+        return paged_solution(instance, request, PagingLimits({"disk": 1 << 30}, only=True))
+
+    def both() -> Solution:
+        return paged_solution(instance, request, PagingLimits({"disk": 1 << 30}, only=False))
 
     for share in (0.9, 0.75, 0.6):
         request = Request(int(share * instance.baseline.peak), effort=QUICK)
-        plain, only, mixed = (
-            judged(instance, plan, request.budget)
-            for plan in (lambda: solve(instance, request), lambda: paged(True), lambda: paged(False))
-        )
+        plain, only, mixed = (judged(instance, plan, request.budget) for plan in (recomputed, paged, both))
         times = [solution.time for solution in (plain, only, mixed) if solution is not None]
         if mixed is None:
             assert not times
