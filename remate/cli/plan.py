@@ -220,6 +220,8 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     """The figures of a plan, in a few lines."""
+    from ..schedule_tools.figures import counts_pages
+
     solve = schedule.solve
     rows = [
         ("peak", size(solve.peak), f"of a budget of {size(solve.budget)}; {_baseline(schedule)}"),
@@ -239,7 +241,8 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         over = overhead(solve.lower_bound, solve.baseline_time, "no cost")
         costs = " of estimated costs" * is_estimated(solve.cost)
         step = "the step with these splits" if _splits(schedule) else "this step"
-        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no schedule of {step} is faster"))
+        kind = "schedule that recomputes and pages" if counts_pages(solve.settings) else "schedule"
+        rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no {kind} of {step} is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]

@@ -9,7 +9,7 @@ from remate_runtime.errors import ScheduleError
 from remate_runtime.format import check_fingerprint, locate
 
 from .analysis import Analysis
-from .figures import GAP_TOLERANCE, computed, gap
+from .figures import GAP_TOLERANCE, bounded, computed, gap
 
 _REFUTED = (
     "the bound was proven for another budget or other costs: `remate fmt --figures` drops it, "
@@ -61,7 +61,7 @@ def _over_budget(opened: Analysis, name: str) -> str:
 
 def _bound(opened: Analysis, mend: str) -> Iterator[ScheduleError]:
     solve, timeline = opened.schedule.solve, opened.timeline
-    if solve.lower_bound is None or opened.linked.paged:
+    if solve.lower_bound is None or not bounded(opened):
         return
     if timeline.peak <= solve.budget and timeline.time < solve.lower_bound:
         message = f"the time {timeline.time:,} ns is below the lower bound of {solve.lower_bound:,} ns"

@@ -27,7 +27,7 @@ from remate_runtime.format import (
 from ..block_templates.plan_names import fresh_name
 from ..errors import UnknownNameError
 from .analysis import Analysis, analyse
-from .figures import computed, gap
+from .figures import bounded, computed, gap
 from .lines import lines, with_features, with_plan
 from .names import IdIndex, Named
 
@@ -55,7 +55,7 @@ class Editor:
             gap=gap(analysis),
             **computed(analysis),
         )
-        if analysis.linked.paged:  # bounds cover only plans that recompute
+        if not bounded(analysis):
             solve = replace(solve, lower_bound=None)
         return Analysis(
             replace(with_features(self.schedule), solve=solve), analysis.expanded, analysis.linked, analysis.timeline

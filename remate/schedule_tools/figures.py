@@ -9,12 +9,14 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Schedule, decode
+from remate_runtime.flat_step import is_paged_gradient, is_parameter
+from remate_runtime.format import Schedule, Settings, decode
 
 from .analysis import Analysis, analyse
 
 FIGURES = ("peak", "time", "baseline_peak", "baseline_time")
 _DIGITS = 6  # of a gap
+_PAGED_WITHOUT_BOUND = ("poet", "weight-offloading")  # strategies that prove nothing about pages
 GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
 
 
@@ -40,9 +42,11 @@ def refreshed(schedule: Schedule) -> Refreshed:
     simulated = computed(opened)
     solve, remarks = schedule.solve, list[str]()
     bound = solve.lower_bound
-    if bound is not None and opened.linked.paged:
+    if bound is not None and not bounded(opened):
         bound = None
-        remarks.append("the bound covers only plans that recompute, and this one pages: the bound is dropped")
+        remarks.append(
+            "the bound does not cover what this plan pages, and is dropped; `remate replan` proves a new one"
+        )
     elif bound is not None and any(
         getattr(solve, name) != simulated[name] for name in ("baseline_peak", "baseline_time")
     ):
@@ -76,12 +80,31 @@ def refreshed(schedule: Schedule) -> Refreshed:
     return Refreshed(replace(schedule, solve=replace(solve, **figures)), tuple(changes), tuple(remarks))
 
 
+def counts_pages(settings: Settings | None) -> bool:
+    """Whether a bound that was proven with these settings is of schedules that recompute and page. Otherwise it is of
+    those that recompute."""
+    if settings is None or settings.strategy in _PAGED_WITHOUT_BOUND:
+        return False
+    return bool(settings.disk_budget or settings.host_budget)
+
+
+def bounded(opened: Analysis) -> bool:
+    """Whether a file has a bound that covers its plan. A bound that counts pages is of results of forward that leave
+    through the lanes of the file."""
+    schedule, graph = opened.schedule, opened.graph
+    if schedule.solve.lower_bound is None or not opened.linked.paged:
+        return schedule.solve.lower_bound is not None
+    return counts_pages(schedule.solve.settings) and all(
+        page.to in schedule.lanes and not is_parameter(graph, page.value) and not is_paged_gradient(graph, page.value)
+        for page in opened.expanded.pages
+    )
+
+
 def gap(opened: Analysis) -> float | None:
     """Upper bound for how much slower the schedule is than the fastest one within its budget, as a share of the
-    baseline's time. None if no bound is known, the peak exceeds the budget, or values are paged, which bounds do not
-    cover."""
+    baseline's time. None if no bound covers it, or the peak exceeds the budget."""
     solve, timeline = opened.schedule.solve, opened.timeline
-    if solve.lower_bound is None or opened.linked.paged or timeline.peak > solve.budget or not opened.baseline.time:
+    if solve.lower_bound is None or not bounded(opened) or timeline.peak > solve.budget or not opened.baseline.time:
         return None
     return round((timeline.time - solve.lower_bound) / opened.baseline.time, _DIGITS)
 

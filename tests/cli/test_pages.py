@@ -44,6 +44,23 @@ def test_a_file_with_pages_keeps_its_promises(remate: Remate) -> None:
 
 
 @pytest.mark.usefixtures("paged")
+def test_only_a_bound_that_counts_pages_covers_a_plan_with_pages(remate: Remate) -> None:
+    planned = '"lower_bound": 1200000,\n    "settings": {"strategy": "mixed", "budget": "70%", "disk_budget": "1GiB"},'
+    change("paged.json", ('"budget": 4720000,', f'"budget": 6820000,\n    {planned}'), to="bounded.json")
+    assert remate("fmt", "--figures", "bounded.json").status == 0
+    assert "proven bound, of recomputing and paging" in remate("show", "bounded.json").out
+    assert remate("check", "bounded.json").status == 0
+    change("bounded.json", ('"lower_bound": 1200000', '"lower_bound": 9200000'), to="refuted.json")
+    assert "below the lower bound" in str(remate("check", "refuted.json"))
+    change("bounded.json", ('"strategy": "mixed"', '"strategy": "weight-offloading"'), to="dropped.json")
+    assert "proven bound" not in remate("show", "dropped.json").out
+    assert "does not cover what this plan pages" in str(remate("fmt", "--figures", "dropped.json"))
+    assert "lower_bound" not in Path("dropped.json").read_text()
+    assert remate("edit", "bounded.json", "--page", "layers.0.weight").status == 0
+    assert "lower_bound" not in Path("bounded.json").read_text()
+
+
+@pytest.mark.usefixtures("paged")
 def test_keeping_deletes_the_page(remate: Remate) -> None:
     assert remate("edit", "paged.json", "--keep", "layers.1.gelu").status == 0
     assert '{"page": ["layers.1.addmm"], "gone"' in Path("paged.json").read_text()

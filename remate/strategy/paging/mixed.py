@@ -63,7 +63,7 @@ def paged_solution(
         progress: Called with a line of text at each stage.
 
     Returns:
-        The solution. A solution with pages has no bound, because the bounds hold for recomputation only.
+        The solution. Its bound is of all schedules that recompute and page.
 
     Raises:
         InfeasibleError: No schedule fits, not even with pages.
@@ -75,16 +75,19 @@ def paged_solution(
         except InfeasibleError as error:
             failed = error
     base = instance.baseline
-    if base.peak <= request.budget or (plain is not None and not _worth(instance, paging)):
-        if plain is not None:
-            progress("no pages: the step fits without them, or too little can leave during forward")
-            return plain
-        return _solution(instance, Paged(base.recomputes, (), base.peak, base.time), base)
-    starts = [(base, NOTHING)] if paging.only else _starts(instance, request, paging, policy, pool, progress)
-    choice = None if paging.only else _choice(instance, request, paging, time_limit, progress)
-    if choice is not None:
-        starts += [(start, choice.pages) for start, _ in starts]
-        starts.append((instance.judged(choice.recomputes, "cut", SOLVER), choice.pages))
+    if base.peak <= request.budget:
+        progress("no pages: the step fits without them")
+        return plain or _solution(instance, Paged(base.recomputes, (), base.peak, base.time), base, base.time)
+    choice = _choice(instance, request, paging, time_limit, progress)
+    bound = base.time if choice is None else choice.bound
+    starts = [(base, NOTHING)]
+    if plain is not None and not _worth(instance, paging):
+        progress("hardly anything can leave during forward: trying pages without recomputation only")
+    elif not paging.only:
+        starts = _starts(instance, request, paging, policy, pool, progress)
+        if choice is not None and (choice.pages or choice.recomputes):
+            starts += [(start, choice.pages) for start, _ in starts]
+            starts.append((instance.judged(choice.recomputes, "cut", SOLVER), choice.pages))
     candidates: list[tuple[Paged, Candidate]] = []
     for start, preferred in starts:
         for order in ORDERS:
@@ -99,9 +102,10 @@ def paged_solution(
     if plain is not None:
         _compare(instance, plain, None if best is None else best[0], choice, progress)
         if best is None or best[0].time >= plain.time:
-            return plain
+            progress("no pages: no schedule with them is faster")
+            return _proven(plain, bound)
     assert best is not None
-    return _solution(instance, *best)
+    return _solution(instance, *best, bound)
 
 
 def _worth(instance: StepInstance, paging: PagingLimits) -> bool:
@@ -168,19 +172,27 @@ def _compare(
     progress(f"recomputation only: {(plain.time / base - 1) * 100:.2f}% more time; with pages: {paged}{bound}")
 
 
-def _solution(instance: StepInstance, paged: Paged, start: Candidate) -> Solution:
+def _solution(instance: StepInstance, paged: Paged, start: Candidate, bound: int) -> Solution:
     base = instance.baseline
     recomputed = [] if not paged.recomputes else start.strategy.split("+")
-    return Solution(
+    solution = Solution(
         paged.recomputes,
         paged.peak,
         paged.time,
         base.peak,
         base.time,
-        base.time,
+        bound,
         0.0,
         "heuristic",
         "+".join([*recomputed, "page"]),
         start.solver,
         pages=paged.pages,
     )
+    return _proven(solution, bound)
+
+
+def _proven(solution: Solution, bound: int) -> Solution:
+    """Return a solution with a bound of all schedules that recompute and page."""
+    gap = max(0.0, (solution.time - bound) / max(1, solution.baseline_time))
+    stopped = "heuristic" if solution.stopped_by in ("optimal", "gap") else solution.stopped_by
+    return replace(solution, lower_bound=bound, gap=gap, stopped_by="optimal" if gap <= 1e-9 else stopped)

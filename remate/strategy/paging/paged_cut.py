@@ -12,8 +12,9 @@ read after k. With copies relaxed to prefix sums, no schedule with pages beats t
     back      bytes paged that are read before q <= back * (time from k to q + recomputations + after)   for each q
     storage   bytes paged <= limit
 
-`before` and `after` are extra times of any kind before k and after it. Latencies are left out. The optimum at the
-fullest operation also says what to recompute and what to page; `mixed` starts from it.
+`before` and `after` are extra times of any kind before k and after it. Latencies are left out. Of the prefixes p and q
+of a large step, only some have a row, which keeps the program small and its optimum a bound. The optimum at the fullest
+operation also says what to recompute and what to page; `mixed` starts from it.
 """
 
 from __future__ import annotations
@@ -40,10 +41,16 @@ from ..problem import Problem
 
 _CUTS = 6  # operations whose relaxation is solved
 _GAP = 0.02  # percent of the baseline's time
+_PREFIXES = 48  # most rows of each lane
+_TOLERANCE = 1e-6  # share of the proven extra time that the solver may be wrong by
 
 
 class CutChoice(NamedTuple):
-    """A choice at a cut. recomputes: Recomputations after it. pages: Values to page. bound: ns of any schedule."""
+    """A choice at a cut, empty if the program ended without one.
+
+    recomputes: Recomputations after it. pages: Values to page. bound: Least ns of any schedule that recomputes, and
+    pages results of forward.
+    """
 
     recomputes: tuple[FlatRecompute, ...]
     pages: frozenset[int]
@@ -59,7 +66,7 @@ def best_choice(
     time_limit: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> CutChoice | None:
-    """Return the choice at the operation with the largest bound, or None without a solution.
+    """Return the choice at the operation with the largest bound, or None if no bound is proven.
 
     Args:
         instance: The step, with the lanes of its graph.
@@ -82,9 +89,10 @@ def best_choice(
         cut = _PagedCut(instance, limits, k, forced)
         result = cut.solve(deadline, budget, effort, relax=False)
     percent = max(problem.baseline_time, 1) / 100.0
-    bound = problem.baseline_time + int(max(relaxed, result.bound if result.bound < float("inf") else 0.0) * percent)
+    extra = max(relaxed, result.bound if result.bound < float("inf") else 0.0)
+    bound = problem.baseline_time + int(extra * percent * (1 - _TOLERANCE))
     if result.x is None:
-        return None
+        return CutChoice((), frozenset(), bound)
     return CutChoice(cut.recomputes(result.x), cut.pages(result.x), bound)
 
 
@@ -147,7 +155,8 @@ class _PagedCut:
         by_age = sorted(self._pageable, key=lambda s: -problem.producer[s])
         end = len(problem.real)
         read = sorted(self._pageable, key=lambda s: self._first_read(s) or end)
-        numbers = range(len(by_age))
+        ends = _ends(len(by_age))
+        numbers = range(len(ends))
         m.gone, m.returned, m.again = pyo.Var(numbers), pyo.Var(numbers), pyo.Var()
         m.total = pyo.Constraint(
             expr=linear(
@@ -156,31 +165,33 @@ class _PagedCut:
             == 0
         )
 
-        def chained(level: Any, order: list[int]) -> Callable[[Any, int], Any]:
+        def summed(level: Any, order: list[int]) -> Callable[[Any, int], Any]:
             def rule(m: Any, n: int) -> Any:
+                group = order[ends[n - 1] if n else 0 : ends[n]]
                 before = [level[n - 1]] if n else []
-                weights = [-1.0, problem.size[order[n]] / unit, *[1.0] * len(before)]
-                return linear([level[n], m.page[order[n]], *before], weights) == 0
+                weights = [-1.0, *(problem.size[s] / unit for s in group), *[1.0] * len(before)]
+                return linear([level[n], *(m.page[s] for s in group), *before], weights) == 0
 
             return rule
 
-        m.out_sum = pyo.Constraint(numbers, rule=chained(m.gone, by_age))
-        m.back_sum = pyo.Constraint(numbers, rule=chained(m.returned, read))
+        m.out_sum = pyo.Constraint(numbers, rule=summed(m.gone, by_age))
+        m.back_sum = pyo.Constraint(numbers, rule=summed(m.returned, read))
         out, back = self._out / 1e9 / unit, self._back / 1e9 / unit  # units per ns
 
         def leaves(m: Any, n: int) -> Any:
-            available = out * (begins[self.k] - begins[problem.producer[by_age[n]] + 1])
+            oldest = by_age[ends[n] - 1]
+            available = out * (begins[self.k] - begins[problem.producer[oldest] + 1])
             return linear([m.gone[n], m.before], [1.0, -out * self._percent]) <= float(available)
 
         def returns(m: Any, n: int) -> Any:
-            available = back * (begins[self._first_read(read[n]) or end] - begins[self.k])
+            available = back * (begins[self._first_read(read[ends[n] - 1]) or end] - begins[self.k])
             slope = -back * self._percent
             return linear([m.returned[n], m.after, m.again], [1.0, slope, slope]) <= float(available)
 
         m.leaves = pyo.Constraint(numbers, rule=leaves)
         m.returns = pyo.Constraint(numbers, rule=returns)
         if by_age:
-            stored: Any = m.gone[len(by_age) - 1]
+            stored: Any = m.gone[len(ends) - 1]
             m.storage = pyo.Constraint(expr=stored <= self._limit / unit)
 
     def solve(self, deadline: Deadline, budget: int, effort: Effort, *, relax: bool) -> Result:
@@ -207,6 +218,12 @@ class _PagedCut:
     def _taken(self, x: np.ndarray, variables: Any) -> list[int]:
         taken = binaries(x, self.engine.columns(variables.values()))
         return [key for key, chosen in zip(variables, taken.tolist(), strict=True) if chosen]
+
+
+def _ends(count: int) -> list[int]:
+    """Return the lengths of at most `_PREFIXES` prefixes of a list of `count` elements, the whole list last."""
+    rows = min(count, _PREFIXES)
+    return [round((n + 1) * count / rows) for n in range(rows)]
 
 
 def _first_need(problem: Problem, f: int, k: int, kept: set[int], point: Mapping[int, int]) -> dict[int, int]:

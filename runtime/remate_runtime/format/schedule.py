@@ -262,7 +262,8 @@ class Solve(FileObject, frozen=True, kw_only=True):
     time: int
     baseline_peak: int
     baseline_time: int
-    lower_bound: int | None = None  # ns: no schedule of this graph within `budget` is faster
+    # ns: no schedule of this graph within `budget` is faster. It counts pages if the settings have a budget of them.
+    lower_bound: int | None = None
     gap: float | None = None  # (time - lower_bound) / baseline_time
     compiled: Compiled | None = None
     settings: Settings | None = None
