@@ -28,7 +28,7 @@ from ..partition.partitioning import partition
 from ..profile.costing import COMPILED, costed, operator_costs
 from ..profile.devices import Device, is_estimated
 from ..splits.windows import HEAD
-from ..strategy import Request, StepInstance, effort_named, policy, solve
+from ..strategy import CandidatePool, Request, StepInstance, effort_named, policy, solve
 from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
 from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
@@ -325,21 +325,31 @@ def plan_step(
     Raises:
         RemateError: As for `plan`.
     """
-    names: dict[str, Any] = {"name": name, "note": note, "progress": progress}
+    instance, pool = StepInstance(step.captured.graph, step.parts), CandidatePool()
+    options: dict[str, Any] = {"name": name, "note": note, "progress": progress, "instance": instance, "pool": pool}
     try:
-        return _within_budget(step, settings, cost, **names)
+        return _within_budget(step, settings, cost, **options)
     except InfeasibleError as error:
         if not or_smallest:
             raise
         warn_of_smallest(error)
-        schedule = _within_budget(step, replace(settings, budget=f"{error.smallest}B"), cost, **names)
+        schedule = _within_budget(step, replace(settings, budget=f"{error.smallest}B"), cost, **options)
     recorded = replace(schedule.solve.settings or settings, budget=settings.budget)
     return replace(schedule, solve=replace(schedule.solve, settings=recorded))
 
 
 def _within_budget(
-    step: Hierarchy, settings: Settings, cost: str, *, name: str, note: str, progress: Progress | None
+    step: Hierarchy,
+    settings: Settings,
+    cost: str,
+    *,
+    name: str,
+    note: str,
+    progress: Progress | None,
+    instance: StepInstance,
+    pool: CandidatePool,
 ) -> Schedule:
+    """Solve a step for the budget in the settings. `pool` has the plans of earlier searches of `instance`."""
     if cost == COMPILED:
         from .plan_compiled import plan_compiled
 
@@ -352,12 +362,11 @@ def _within_budget(
         from .splitting import plan_split
 
         return plan_split(step, settings, cost, name=name, note=note, progress=progress)
-    instance = StepInstance(step.captured.graph, step.parts)
     limit = parse_budget(settings.budget).resolve(instance.baseline.peak)
     request = Request(limit, settings.gap, effort_named(settings.effort))
     chosen = policy(settings.strategy)
     try:
-        solution = solve(instance, request, chosen, time_limit=settings.time_limit, progress=progress)
+        solution = solve(instance, request, chosen, pool=pool, time_limit=settings.time_limit, progress=progress)
     except InfeasibleError as error:
         from .splitting import floor_if_split
 

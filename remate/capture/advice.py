@@ -111,7 +111,8 @@ def _of_module(module: nn.Module | None, path: str) -> str:
         return _AVERAGE
     if hasattr(module, "fake_quant_enabled"):
         return _FAKE_QUANTIZE
-    if getattr(getattr(module, "config", None), "problem_type", "") is None:  # of Hugging Face
+    classifies = any("Classif" in kind.__name__ for kind in type(module).__mro__)
+    if classifies and getattr(getattr(module, "config", None), "problem_type", "") is None:  # of Hugging Face
         return _PROBLEM
     if drops := _layer_drop(module):
         attribute = ".".join(part for part in ("model", path, drops) if part)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import warnings
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -28,6 +29,7 @@ from .generators import undisturbed
 from .recorded import CallSettings, RecordedCall, recording, state_of
 
 _SHOWN = 5  # paths in one message
+_RUNS = 4  # of forward, if it draws random numbers: it may leave out parts at random
 
 
 class PartCalls(msgspec.Struct, frozen=True):
@@ -54,6 +56,8 @@ class PartCalls(msgspec.Struct, frozen=True):
 def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     """Run the forward of a call, and collect the calls of the modules that `at` names.
 
+    If forward draws random numbers and calls only some of them, it runs again.
+
     Args:
         call: The call of the whole model.
         at: Paths of modules. `*`, `?` and `[0-5]` match within one name ("transformer.h.*").
@@ -67,7 +71,7 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
         takers = {path: _Taker(module, path) for path, module in parts.items()}
         with _recorded(takers), _left_as_it_was(call.model), _saving_nothing():
             try:
-                call.model(*call.args, **call.kwargs)
+                _run_until_called(call, takers)
             except CaptureError:
                 raise
             except NO_VALUES:
@@ -82,6 +86,17 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
                 ) from error
     _refuse_uncalled(takers)
     return _alike(takers)
+
+
+def _run_until_called(call: RecordedCall, takers: dict[str, _Taker]) -> None:
+    for _ in range(_RUNS):
+        drawn = torch.get_rng_state(), random.getstate()
+        call.model(*call.args, **call.kwargs)
+        for taker in takers.values():
+            taker.complete = bool(taker.calls)
+        same = torch.equal(drawn[0], torch.get_rng_state()) and drawn[1] == random.getstate()
+        if same or all(taker.complete or taker.others for taker in takers.values()):
+            return
 
 
 def matched(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
@@ -111,15 +126,23 @@ def _matching(pattern: str, known: dict[str, nn.Module]) -> list[str]:
 
 
 class _Taker:
-    """Collects the calls of a module. calls: by form, their number, and the state and arguments of the first."""
+    """Collects the calls of a module in one run of forward.
+
+    Attributes:
+        calls: By form, their number, and the state and arguments of the first.
+        others: Number of calls without gradients.
+        complete: Whether a run has ended that called the module.
+    """
 
     def __init__(self, model: nn.Module, path: str) -> None:
         self.model, self.path = model, path
         self.calls: dict[str, tuple[int, CallSettings, RecordedCall]] = {}
-        self.others = 0  # without gradients
+        self.others, self.complete = 0, False
         self.known: dict[str, RecordedCall] = {}
 
     def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
+        if self.complete:
+            return False
         if keys := collected_within(self.model):
             raise CaptureError(
                 f"the forward around it collects {', '.join(keys)} of modules within it, which a schedule does not "
@@ -237,6 +260,7 @@ def _refuse_uncalled(takers: dict[str, _Taker]) -> None:
         raise CaptureError(
             f"forward calls {some} {why}",
             hint="name parts that are called in a step that trains; switch layerdrop off while planning",
+            parts=[path for path, taker in takers.items() if taker.calls],
         )
 
 

@@ -85,8 +85,8 @@ def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureE
         try:
             planned = _planned(call, settings, {**options, "at": parts})
         except CaptureError as error:
-            left = [part for part in parts if not f"{error.module}.".startswith(f"{part}.")]
-            if len(left) == len(parts) or not (parts := [*left, *error.parts]):
+            before, parts = parts, _without_refused(parts, error)
+            if not parts or parts == before:
                 break
         else:
             schedules = [planned] if isinstance(planned, Schedule) else planned
@@ -98,6 +98,12 @@ def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureE
             settings.say(f"{refused.message}{where}: {shown} are planned, and the rest of the model runs as it is")
             return kept
     raise refused
+
+
+def _without_refused(parts: Sequence[str], error: CaptureError) -> list[str]:
+    """Return the parts without the one that an error is about; instead of it, those that the error names."""
+    left = [part for part in parts if not f"{error.module}.".startswith(f"{part}.")]
+    return [*left, *error.parts] if error.module else list(error.parts)
 
 
 def _returns_usual_layouts(schedule: Schedule) -> bool:

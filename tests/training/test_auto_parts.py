@@ -55,6 +55,21 @@ class Transposing(nn.Module):
         return self.inner(x).transpose(0, 1).contiguous().transpose(0, 1)
 
 
+class Dropping(nn.Module):
+    """Leaves out layers at random, and has one that forward never calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.head, self.unused = nn.ModuleList([block() for _ in range(3)]), block(), block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.head(x)
+        for layer in self.layers:
+            if not torch.rand([]) < 0.5:
+                x = x + layer(x)
+        return x
+
+
 def paths(model: Any) -> list[str]:
     state = state_of(model)
     assert state is not None
@@ -87,6 +102,13 @@ def test_the_parts_are_planned_and_training_stays_the_same(
     state = state_of(again)
     assert state is not None
     assert not state.outcome.planned
+
+
+def test_layers_that_are_left_out_at_random_are_planned() -> None:
+    wanted = train(seeded(Dropping()).train())
+    model = remate.auto(seeded(Dropping()).train(), **QUICK)
+    assert train(model) == wanted
+    assert paths(model) == ["head", "layers.[0-2]"]
 
 
 def test_code_around_the_parts_still_runs() -> None:
