@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from torch._guards import detect_fake_mode
 
 from remate_runtime import apply, predicted_peak
-from remate_runtime.engine import without_kernels
+from remate_runtime.engine import engine_of, in_cuda_graphs, without_kernels
 from remate_runtime.errors import EngineError
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Block, Schedule, output_leaves
@@ -27,6 +27,7 @@ from remate_runtime.operator_calls import TORCH_DTYPES
 from remate_runtime.operators import DEVICES
 from remate_runtime.staleness import tensors_of
 
+from ..capture.cuda.dry_graphs import DryRecorder
 from ..capture.fake_storages import StorageCount
 from ..capture.layouts import real_layouts
 from ..capture.recorded import RecordedCall
@@ -45,6 +46,7 @@ class DryRun(msgspec.Struct, frozen=True):
         workspaces: Difference of the predicted peaks with and without workspaces, in bytes.
         gradients: Number of delivered gradients.
         state: Size of the state of a random generator on the device, in bytes.
+        graphs: Number of CUDA graphs that a step replayed; 0 without them. The peak then has their private pool.
     """
 
     operations: int
@@ -53,6 +55,7 @@ class DryRun(msgspec.Struct, frozen=True):
     workspaces: int
     gradients: int
     state: int
+    graphs: int = 0
 
     @property
     def states(self) -> int | None:
@@ -66,7 +69,13 @@ class DryRun(msgspec.Struct, frozen=True):
         return None if difference % self.state else difference // self.state
 
 
-def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = (), engine: str = "eager") -> DryRun:
+def dry_run(
+    call: RecordedCall,
+    schedule: Schedule,
+    namespaces: Sequence[str] = (),
+    engine: str = "eager",
+    cuda_graphs: bool = False,
+) -> DryRun:
     """Run forward and backward of a call whose tensors are all fake.
 
     Args:
@@ -74,6 +83,7 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
         schedule: The schedule, of one size.
         namespaces: Permitted operators, as in `apply`.
         engine: One of ENGINES. Their code runs, except for kernels.
+        cuda_graphs: As in `apply`. Recordings are replayed without kernels, and what they read is checked.
 
     Raises:
         ExecutionError, BindError, StaleModelError: As in a real step.
@@ -88,7 +98,11 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
     storages, cast = StorageCount(schedule.model.device, resident), schedule.model.autocast
     autocast = torch.autocast(schedule.model.device, TORCH_DTYPES[cast] if cast else None, enabled=bool(cast))
     mode: Any = detect_fake_mode(resident)
-    executes: Any = without_kernels() if engine == "compiled" else engine
+    executes: Any = without_kernels() if engine == "compiled" else engine_of(engine)
+    recorder = DryRecorder(torch.device(schedule.model.device), lambda tensor: storages.leave_out([tensor]))
+    watching: contextlib.AbstractContextManager[Any] = recorder if cuda_graphs else contextlib.nullcontext()
+    if cuda_graphs:
+        executes = in_cuda_graphs(executes, lambda device: recorder)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_quiet())
         if engine == "compiled" and schedule.model.device == "cuda":
@@ -101,21 +115,24 @@ def dry_run(call: RecordedCall, schedule: Schedule, namespaces: Sequence[str] = 
         trained = [tensor for tensor in resident if tensor.requires_grad]
 
         def step() -> int:
-            with autocast, storages:
+            with autocast, storages, watching:
                 results = list(tensors_of(applied(*call.args, **call.kwargs)))
             outputs = [output for output, leaf in zip(results, leaves, strict=True) if leaf.grad]
             held: list[torch.Tensor] = []
             loss = _Loss.apply(held, *outputs)
-            with storages:
+            with storages, watching:
                 gradients = torch.autograd.grad(loss, trained, allow_unused=True)
             return sum(gradient is not None for gradient in gradients)
 
         step()  # the first call may also run the model's own forward
-        storages.begin()
+        # torch never frees a storage that `set_` gave to a fake tensor, and recordings keep only the pool
+        storages.begin(kept=not cuda_graphs)
+        recorder.replays = 0
         delivered = step()
     count = len(expanded.graph.operations) + len(expanded.recomputes)
     state = DEVICES["cpu"].generator_state if schedule.model.device == "cpu" else 0
-    return DryRun(count, storages.peak, predicted, workspaces, delivered, state)
+    peak = storages.peak + (recorder.reserved() if recorder.replays else 0)
+    return DryRun(count, peak, predicted, workspaces, delivered, state, recorder.replays)
 
 
 class _Loss(torch.autograd.Function):

@@ -22,12 +22,16 @@ class StorageCount(TorchDispatchMode):
         self.peak = 0
         self._device, self._unit = device, DEVICES[device].allocation
         self._outside: dict[int, torch.UntypedStorage] = {}
-        self.leave_out(held)
         self._live: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.leave_out(held)
 
-    def begin(self) -> None:
-        """Begin another step. What the last one keeps, such as the block of an arena, counts from the start."""
-        self._live = {key: held for key, held in self._live.items() if not held[0].expired()}
+    def begin(self, kept: bool = True) -> None:
+        """Begin another step.
+
+        Args:
+            kept: What the last one keeps, such as the block of an arena, counts from the start.
+        """
+        self._live = {key: held for key, held in self._live.items() if kept and not held[0].expired()}
         self.peak = sum(size for _, size in self._live.values())
 
     def leave_out(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -35,6 +39,7 @@ class StorageCount(TorchDispatchMode):
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._outside[storage._cdata] = storage  # a reference, so that its address is not reused
+            self._live.pop(storage._cdata, None)
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

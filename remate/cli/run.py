@@ -55,6 +55,11 @@ def configure(commands: Any) -> None:
         help="what executes the schedule: eager (default), arena, compiled or auto",
     )
     parser.add_argument("--dry", action="store_true", help=DRY)
+    parser.add_argument(
+        "--cuda-graphs",
+        action="store_true",
+        help="with --dry: record the step as apply(..., cuda_graphs=True) does, replay it, and check what replays read",
+    )
     parser.add_argument("--quiet", action="store_true", help="no progress")
     add_at(parser)
     add_force(parser)
@@ -79,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
     schedule = load(args.schedule)
     if args.dry:
         return _dry(args, schedule)
+    if args.cuda_graphs:
+        raise UsageError("--cuda-graphs is for dry runs\n  hint: add --dry")
     target = loaded(args.model, args.device or schedule.model.device, args.threads, args.quiet)
     checked_at(args.schedule, schedule, args.at)
     call, dims, plain = _sized(schedule, target, args.at)
@@ -125,20 +132,24 @@ def _dry(args: argparse.Namespace, schedule: Schedule) -> int:
         on_device_of(schedule, RecordedCall.of(target.model, *call, target.state)) as dry_call,
         dry_call.in_effect(cast=False),
     ):
-        result = dry_run(dry_call, plain, args.allow, args.engine)
+        result = dry_run(dry_call, plain, args.allow, args.engine, args.cuda_graphs)
     verdict = f"predicted {size(result.predicted)} ({result.peak - result.predicted:+,} bytes)"
     if result.states is not None:
         verdict = "as predicted" + (f", but for {count(result.states, 'state')} of generators" if result.states else "")
-    # A compiled function may free an input earlier than predicted.
-    below = args.engine == "compiled" and result.peak < result.predicted
+    # A compiled function may free an input earlier than predicted, and the prediction of CUDA graphs is a limit.
+    below = (args.engine == "compiled" or args.cuda_graphs) and result.peak < result.predicted
+    how = f"engine {args.engine}"
+    if args.cuda_graphs:
+        how += f" in {count(result.graphs, 'CUDA graph')}" if result.graphs else ", without CUDA graphs"
     device = plain.model.device + (f" ({plain.model.architecture})" if plain.model.architecture else "")
     say(
-        f"{args.schedule}: {result.operations:,} operations ran dry for {device} by engine {args.engine}: "
+        f"{args.schedule}: {result.operations:,} operations ran dry for {device} by {how}: "
         f"{count(result.gradients, 'gradient')}\n"
         f"peak of storages {size(result.peak)}, {verdict}; without workspaces of kernels "
         f"({size(result.workspaces)} of the predicted peak)"
     )
-    return exit_codes.FINDINGS if result.states is None and not below else exit_codes.FINE
+    unrecorded = args.cuda_graphs and not result.graphs
+    return exit_codes.FINDINGS if unrecorded or (result.states is None and not below) else exit_codes.FINE
 
 
 def _sized(schedule: Schedule, target: Target, dims: Mapping[str, int]) -> tuple[Call, Mapping[str, int], Schedule]:

@@ -45,9 +45,12 @@ def test_the_code_for_a_gpu_runs_and_a_wrong_prediction_is_noticed(
     with on_device_of(schedule, RecordedCall.of(model, args, {})) as call:
         with caplog.at_level(logging.INFO, "remate_runtime"):
             ran = dry_run(call, schedule, engine="compiled")
+            replayed = dry_run(call, schedule, engine="compiled", cuda_graphs=True)
         monkeypatch.setattr(artefacts, "held", too_little)
         wrong = dry_run(call, schedule, engine="compiled")
     assert "does not compile" not in caplog.text
     assert re.search(r"[1-9]\d* segments compiled as", caplog.text)
     assert (ran.peak, ran.gradients) == (ran.predicted, 4)
+    assert (replayed.graphs, replayed.gradients) == (2, 4)
+    assert replayed.peak <= replayed.predicted
     assert wrong.peak > wrong.predicted

@@ -1,5 +1,6 @@
 """The step of a GPU, planned on a machine without one."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,9 @@ def test_the_command_plans_checks_plans_again_and_runs_dry(tmp_path: Path, capsy
     assert "ran dry for cuda (sm_75) by engine eager" in capsys.readouterr().out
     assert main(["run", file, "--model", target, "--dry", "--engine", "arena"]) == 0
     assert "by engine arena: 8 gradients\npeak of storages 560 KiB, as predicted" in capsys.readouterr().out
+    assert main(["run", file, "--model", target, "--dry", "--cuda-graphs"]) == 0
+    assert re.search(r"by engine eager in [1-9]\d* CUDA graphs: 8 gradients", capsys.readouterr().out)
+    assert main(["run", file, "--model", target, "--cuda-graphs"]) == 2
     assert main(["run", file, "--model", target, "--dry", "--engine", "auto"]) == 2
     assert "--dry runs the engines eager, arena, compiled, and not auto" in capsys.readouterr().err
     assert main(["show", file]) == 0

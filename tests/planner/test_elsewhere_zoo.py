@@ -24,9 +24,13 @@ def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
     schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
     with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
         runs = [dry_run(call, schedule, engine=engine) for engine in ("eager", "arena")]
+        replayed = dry_run(call, schedule, cuda_graphs=True)
     for ran in runs:
         assert ran.peak == ran.predicted
         assert ran.gradients == sum(p.requires_grad for p in model.parameters())
+    assert replayed.graphs > 0
+    assert replayed.peak <= replayed.predicted
+    assert replayed.gradients == runs[0].gradients
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from .compiled.compiled_engine import without_kernels
 from .compiled.prediction import PredictedMemory, check_available, predict_memory
 from .compiled_step import CompiledStep, Engine, Forwarded, MeasuredLane
 from .eager.pages import Pager, StepPages
-from .experimental.cuda_graphs import in_cuda_graphs
+from .experimental.cuda_graphs import PoolLease, in_cuda_graphs
 from .registry import ENGINES, engine_of
 from .saved_hooks import of_torch
 from .step_function import StepFunction, run_step
@@ -33,6 +33,7 @@ __all__ = [
     "Forwarded",
     "MeasuredLane",
     "Pager",
+    "PoolLease",
     "PredictedMemory",
     "StepFunction",
     "StepPages",

@@ -119,6 +119,9 @@ class OnCpu:
         for block in self._blocks[self._first :]:  # indices that the next part reads are in range
             ctypes.memset(block, 0, ctypes.sizeof(block))
 
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return storage.data_ptr()
+
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
         return bytes_at(address, nbytes)
 

@@ -13,5 +13,6 @@ without graphs.
 from __future__ import annotations
 
 from .captured_engine import in_cuda_graphs
+from .gpu import PoolLease
 
-__all__ = ["in_cuda_graphs"]
+__all__ = ["PoolLease", "in_cuda_graphs"]

@@ -45,6 +45,8 @@ class GraphRecorder(Protocol):
         """Stop recording after an error."""
         ...
 
+    def address(self, storage: torch.UntypedStorage) -> int: ...
+
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor: ...
 
     def take(self, owner: object) -> bool:
@@ -144,6 +146,9 @@ class CudaRecorder:
         if graph is not None:
             with suppress(RuntimeError):
                 graph.capture_end()
+
+    def address(self, storage: torch.UntypedStorage) -> int:
+        return storage.data_ptr()
 
     def bytes_at(self, address: int, nbytes: int) -> torch.Tensor:
         return torch.as_tensor(_Memory(address, nbytes), device=self._device)

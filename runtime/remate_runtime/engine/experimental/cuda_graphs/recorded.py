@@ -67,8 +67,8 @@ def record(
     """
     with recorder.recording():
         recorder.warm(lambda: _run(step, contract, sources, device))
-        forward, (forwarded, places) = taped(recorder, lambda: _forward(step, sources, inputs))
-        outputs, updates = [list(map(static, forwarded.outputs)), list(map(static, forwarded.updates))]
+        forward, (forwarded, places) = taped(recorder, lambda: _forward(step, recorder, sources, inputs))
+        outputs, updates = _places(recorder, forwarded.outputs), _places(recorder, forwarded.updates)
         residue = forwarded.residue
         del forwarded  # from here on the pool may reuse the outputs' memory
         back = _backward(step, contract, recorder, residue, device)
@@ -90,11 +90,17 @@ def _run(step: CompiledStep, contract: StepContract, sources: Sequence[Any], dev
         segment(residue)
 
 
-def _forward(step: CompiledStep, given: Sequence[Any], inputs: Sequence[int]) -> tuple[Forwarded, list[Static]]:
+def _places(recorder: GraphRecorder, tensors: Sequence[torch.Tensor]) -> list[Static]:
+    return [static(tensor, recorder.address) for tensor in tensors]
+
+
+def _forward(
+    step: CompiledStep, recorder: GraphRecorder, given: Sequence[Any], inputs: Sequence[int]
+) -> tuple[Forwarded, list[Static]]:
     sources = list(given)
     for at in inputs:
         sources[at] = like(given[at])
-    return step.forward(sources), [static(sources[at]) for at in inputs]
+    return step.forward(sources), _places(recorder, [sources[at] for at in inputs])
 
 
 def _backward(
@@ -105,9 +111,9 @@ def _backward(
     def run(at: int) -> list[Static]:
         if not at:
             tangents = [empty(tangent.type, device) for tangent in contract.tangents]
-            backward.tangents.extend(map(static, tangents))
+            backward.tangents.extend(_places(recorder, tangents))
             step.begin(residue, tangents)
-        return list(map(static, step.segments[at](residue)))
+        return _places(recorder, step.segments[at](residue))
 
     for at in range(len(step.segments)):
         tape, gradients = taped(recorder, lambda at=at: run(at))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+Address = Callable[[torch.UntypedStorage], int]
 Bytes = Callable[[int, int], torch.Tensor]  # (address, count): that memory as a tensor of uint8, which does not own it
 _ALIGNED = 16  # bytes of the largest elements
 
@@ -35,12 +36,14 @@ class Static(NamedTuple):
         return tensor.set_(memory.untyped_storage(), offset // self.dtype.itemsize, self.size, self.stride)
 
 
-def static(tensor: torch.Tensor) -> Static:
-    """Return the current location of a tensor."""
+def static(tensor: torch.Tensor, address: Address = torch.UntypedStorage.data_ptr) -> Static:
+    """Return the current location of a tensor. address: returns that of a storage."""
     size, stride, itemsize = tuple(tensor.size()), tensor.stride(), tensor.dtype.itemsize
     last = sum((count - 1) * step for count, step in zip(size, stride, strict=True))
     span = (last + 1) * itemsize if tensor.numel() else 0
-    return Static(tensor.data_ptr(), span, tensor.dtype, size, stride, tensor.untyped_storage().data_ptr())
+    begin = address(tensor.untyped_storage())
+    first = begin + int(tensor.storage_offset()) * itemsize if span else 0
+    return Static(first, span, tensor.dtype, size, stride, begin)
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
