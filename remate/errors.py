@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from remate_runtime.errors import RemateError
 from remate_runtime.format import fold_paths
@@ -65,6 +65,19 @@ class ProfileCacheWarning(UserWarning):
     """The user's cache of measured costs cannot be read or written. Costs are measured again; nothing else is lost."""
 
 
+class SplitFloor(NamedTuple):
+    """A proven floor if splits are permitted: for loss heads, or for all operations. In bytes."""
+
+    permitted: Literal["head", "all"]
+    floor: int
+
+
+_PERMISSIONS = {
+    "head": "the loss head run in tiles, split='head' (--split head)",
+    "all": "large operations run in tiles, split=True (--split all)",
+}
+
+
 class InfeasibleError(RemateError):
     """No schedule within the budget was found.
 
@@ -81,7 +94,7 @@ class InfeasibleError(RemateError):
         struck: The time limit ended the search.
         holder: The operation that needs the floor.
         estimated: Workspaces are estimates, so that the floor holds for the estimates only.
-        split: The floor if loss heads are split, if that is lower.
+        split: The floor if operations are split, if that is lower, and which ones.
     """
 
     def __init__(
@@ -97,7 +110,7 @@ class InfeasibleError(RemateError):
         struck: bool = False,
         holder: str = "",
         estimated: bool = False,
-        split: int | None = None,
+        split: SplitFloor | None = None,
     ) -> None:
         self.split = split
         self._baseline, self._delivered, self.struck, self.holder = baseline, delivered, struck, holder
@@ -120,8 +133,7 @@ class InfeasibleError(RemateError):
             )
         if split is not None:
             other += (
-                f", or let the loss head run in tiles, split='head' (--split head): the floor is {split} bytes "
-                f"({size(split)}) then"
+                f", or let {_PERMISSIONS[split.permitted]}: the floor is {split.floor} bytes ({size(split.floor)}) then"
             )
         if estimated:
             other += (
@@ -141,13 +153,13 @@ class InfeasibleError(RemateError):
             f"ask for at least {smallest} bytes{share}{other}, or {smaller}"
         )
 
-    def at(self, sizes: str, estimated: bool = False, split: int | None = None) -> InfeasibleError:
+    def at(self, sizes: str, estimated: bool = False, split: SplitFloor | None = None) -> InfeasibleError:
         """Return the error for a step that was to be planned at `sizes`.
 
         Args:
             sizes: The sizes as text; "" for a step of one size.
             estimated: Its costs are estimates.
-            split: Its floor if loss heads are split, if that is lower.
+            split: Its floor if operations are split, if that is lower.
         """
         told = self.strategy, self._delivered, self._baseline
         rest: dict[str, Any] = {"struck": self.struck, "holder": self.holder, "estimated": estimated, "split": split}

@@ -370,5 +370,5 @@ def _within_budget(
     except InfeasibleError as error:
         from .splitting import floor_if_split
 
-        raise error.at(step.planned, is_estimated(cost), floor_if_split(step, cost)) from None
+        raise error.at(step.planned, is_estimated(cost), floor_if_split(step, cost, limit)) from None
     return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)

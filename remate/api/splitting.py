@@ -8,7 +8,7 @@ with more is split into as few tiles as it takes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -18,11 +18,11 @@ from remate_runtime.format import Schedule, Settings
 from remate_runtime.support.quantities import overhead, size
 
 from ..budget import parse_budget
-from ..errors import InfeasibleError
+from ..errors import InfeasibleError, SplitFloor
 from ..partition.hierarchy import Hierarchy
 from ..profile.devices import is_estimated
 from ..splits.tiled_step import TiledStep, compatible, tiled_step
-from ..splits.windows import ALL, Window, head_windows, large_windows, loss_heads
+from ..splits.windows import ALL, HEAD, SPLITS, Window, head_windows, large_windows, loss_heads
 from ..strategy import QUICK, CandidatePool, Request, Solution, StepInstance, effort_named, policy, solve
 from .progress import Progress
 from .unsolved import without_recomputes
@@ -32,6 +32,8 @@ FEWEST_ROWS = 8  # of a tile
 SHARES = (2, 4, 8, 16, 32)  # of the floor: the most bytes that an operation may need
 _AGAIN = 2  # numbers of tiles that are searched again if a quick search finds nothing that fits
 _NEVER = 1 << 62  # ns
+_PROPOSED = 5000  # tiles of operations in a split that is proposed
+_LOWER = 0.95  # of another floor: a floor that is proposed instead
 _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
 
 
@@ -82,21 +84,43 @@ def plan_split(
     return schedule_of(step, solution, search.limit, cost, **about)
 
 
-def floor_if_split(step: Hierarchy, cost: str) -> int | None:
-    """Return the proven floor with split loss heads, in bytes; None if no head can be split, or none is lower."""
-    windows = head_windows(step)
-    if not windows:
-        return None
+def floor_if_split(step: Hierarchy, cost: str, limit: int, permitted: str = "") -> SplitFloor | None:
+    """Return the lowest proven floor with splits; None if none is lower than without.
+
+    Args:
+        step: The step.
+        cost: Name of the costs.
+        limit: The budget in bytes. Other operations than loss heads are split only if that takes more than heads.
+        permitted: The splits that the request permits already, which are not proposed.
+    """
     whole = StepInstance(step.captured.graph, step.parts)
-    bare, floors = _bare(step, whole, cost), [whole.floor]
-    for into in TILES[1::2]:  # a floor takes a while on large steps
-        try:
-            tiled = tiled_step(bare, _numbers(windows, into), cost)
-        except ScheduleError:
+    bare, best = _bare(step, whole, cost), None
+    least = whole.floor
+    for kind, numbers in _to_propose(step, whole.floor, permitted):
+        if least <= limit:
             break
-        floors.append(StepInstance(tiled.expanded.graph, tiled.blocks).floor)
-    least = min(floors)
-    return least if least < whole.floor else None
+        try:
+            tiled = tiled_step(bare, numbers if kind == HEAD else compatible(bare, numbers), cost)
+        except ScheduleError:
+            continue
+        floor = StepInstance(tiled.expanded.graph, tiled.blocks).floor
+        if floor < _LOWER * least:
+            best, least = SplitFloor(kind, floor), floor
+    return best
+
+
+def _to_propose(
+    step: Hierarchy, floor: int, permitted: str
+) -> Iterator[tuple[Literal["head", "all"], Mapping[Window, int]]]:
+    """Yield few splits, as the floor of each takes a while: those of loss heads first."""
+    windows = head_windows(step) if permitted not in SPLITS else ()
+    for into in TILES[1::2] if windows else ():
+        if into <= _most(windows):
+            yield HEAD, _numbers(windows, into)
+    for share in SHARES[1::2] if permitted != ALL else ():
+        numbers = _fitting(step, floor // share)
+        if numbers and sum(len(window.operations) * into for window, into in numbers.items()) <= _PROPOSED:
+            yield ALL, numbers
 
 
 def why_not_split(step: Hierarchy) -> str:
@@ -192,7 +216,9 @@ class _SplitSearch:
         except InfeasibleError as error:
             smallest = error.smallest
         figures = smallest, floor, self._settings.strategy, None, self._whole.baseline.peak
-        return InfeasibleError(self.limit, *figures).at(self._step.planned, is_estimated(self._cost))
+        split = floor_if_split(self._step, self._cost, min(self.limit, floor - 1), self._settings.split)
+        split = split if split is not None and split.floor < floor else None
+        return InfeasibleError(self.limit, *figures).at(self._step.planned, is_estimated(self._cost), split)
 
 
 def _bare(step: Hierarchy, whole: StepInstance, cost: str) -> Schedule:
@@ -205,10 +231,14 @@ def _bare(step: Hierarchy, whole: StepInstance, cost: str) -> Schedule:
 def _families(step: Hierarchy, permitted: str, floor: int) -> Iterator[Iterator[tuple[str, Mapping[Window, int]]]]:
     """Yield sequences of splits, each from few tiles to many, with words for messages."""
     heads = head_windows(step)
-    most = max((window.rows // FEWEST_ROWS for window in heads), default=0)
-    yield ((f"the loss head in {into} tiles", _numbers(heads, into)) for into in TILES if into <= most)
+    yield ((f"the loss head in {into} tiles", _numbers(heads, into)) for into in TILES if into <= _most(heads))
     if permitted == ALL:
         yield ((f"operations of more than {size(floor // k)}", _fitting(step, floor // k)) for k in SHARES)
+
+
+def _most(windows: Sequence[Window]) -> int:
+    """Return the largest number of tiles for loss heads."""
+    return max((window.rows // FEWEST_ROWS for window in windows), default=0)
 
 
 def _numbers(windows: Sequence[Window], into: int) -> Mapping[Window, int]:

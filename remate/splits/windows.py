@@ -7,6 +7,7 @@ A window is grown from its seed, one operation at a time. An operation joins if 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,7 +19,8 @@ from ..partition.canonical import readers_of
 from ..partition.hierarchy import Hierarchy
 from ..partition.leaf_graph import LeafGraph, leaf_graph
 
-HEAD, ALL = "head", "all"
+HEAD: Final = "head"
+ALL: Final = "all"
 SPLITS = (HEAD, ALL)  # what may be permitted
 _SHARE = 0.35  # of the bytes of the seed's largest value: a value with fewer does not make an operation join
 _MOST = 64  # operations of a window

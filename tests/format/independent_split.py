@@ -166,16 +166,14 @@ class Window:
             self.total[first] = writes[0]
             return
         self.put(i, str(tile), {**op.line, "op": operator}, args, writes)
-        for value, written in zip(op.writes, writes, strict=True):
-            end = f".{value[len(op.id) + 1 :]}" if several else ""
+        ends = [f".{value[len(op.id) + 1 :]}" if several else "" for value in op.writes]
+        for value, written, end in zip(op.writes, writes, ends, strict=True):
             if value in self.sums:
                 self.add(i, f"{tile}.sum{end}", value, written)
-                continue
-            if value in self.lasts:
-                self.tiles[value, -1] = written
-                continue
-            self.tiles[value, tile] = written
-            if value in self.wanted:
+            else:
+                self.tiles[value, -1 if value in self.lasts else tile] = written
+        for value, end in zip(op.writes, ends, strict=True):
+            if value in self.wanted and value not in self.sums | self.lasts:
                 self.fill(i, value, tile, end)
 
     def add(self, i: int, suffix: str, value: str, addend: str) -> None:

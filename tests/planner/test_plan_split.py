@@ -163,18 +163,26 @@ def test_the_measured_peak_is_the_predicted_one() -> None:
 
 
 def test_nothing_is_split_without_permission() -> None:
-    error = refused("plain", None)
-    assert error.split is not None
-    assert error.split < error.floor
-    assert "split='head'" in str(error)
-    assert error.split == refused("plain", "head").floor
-    assert smallest().peak_bytes < error.floor  # the hint works
+    """A refusal names the loss head if its split meets the budget, otherwise the splits with the lowest floor."""
+    with pytest.raises(InfeasibleError) as refusal:
+        planned("plain", refused("plain", None).floor * 9 // 10, split=None)
+    head = refusal.value.split
+    assert head is not None
+    assert head.permitted == "head"
+    assert "split='head' (--split head)" in str(refusal.value)
+    assert smallest().peak_bytes < refusal.value.floor  # the hint works
+    for permitted in (None, "head"):
+        error = refused("plain", permitted)
+        assert error.split is not None
+        assert error.split.permitted == "all"
+        assert error.split.floor < refused("plain", "head").floor < error.budget + head.floor
+        assert "split=True (--split all)" in str(error)
 
 
 def test_a_refusal_names_splits_only_if_they_help() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 1))
     with pytest.raises(InfeasibleError) as error:
-        remate.plan(model, (torch.randn(64, WIDTH),), budget=1, cost="cpu", progress=None)
+        remate.plan(model, (torch.randn(1, WIDTH),), budget=1, cost="cpu", progress=None)
     assert error.value.split is None
     assert "split" not in str(error.value)
 
@@ -189,7 +197,6 @@ def test_a_split_that_is_not_faster_is_not_taken() -> None:
 def test_nothing_fits_where_no_number_of_tiles_helps() -> None:
     error = refused("plain", "head")
     assert error.floor < refused("plain", None).floor
-    assert error.split is None
     assert smallest().peak_bytes <= error.smallest
 
 

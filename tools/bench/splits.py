@@ -60,9 +60,9 @@ def rows(name: str) -> Iterator[tuple[str, ...]]:
     model = _LossAlone(built)
     step = prepare(model, args, kwargs, cost="cpu")
     whole = StepInstance(step.captured.graph, step.parts)
-    split = floor_if_split(step, "cpu")
+    split = floor_if_split(step, "cpu", 0)
     peak = whole.baseline.peak
-    yield name, size(peak), "floor", size(whole.floor), size(split) if split is not None else "–", "", "", ""
+    yield name, size(peak), "floor", size(whole.floor), size(split.floor) if split is not None else "–", "", "", ""
     for share in _SHARES:
         plain, tiled = (_planned(model, args, kwargs, share, permitted) for permitted in (None, "head"))
         yield "", "", share, _extra(plain), _extra(tiled), *_measured(model, args, kwargs, tiled)

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .graph import Number, Op, Ref
+from .graph import Graph, Number, Op, Ref, roots
 
 
 def values_in(argument: object) -> Iterator[int]:
@@ -40,4 +40,23 @@ def renumbered(op: Op, value: Callable[[int], int]) -> Op:
         kwargs=renumbered_argument(op.kwargs, value),
         reads=tuple(map(value, op.reads)),
         writes=tuple(None if written is None else value(written) for written in op.writes),
+    )
+
+
+def without_unproduced(graph: Graph) -> Graph:
+    """Return a graph without values of operations that it has no more, the others numbered anew."""
+    produced = {v for op in graph.operations for v in op.writes}
+    kept = [v for v, about in enumerate(graph.values) if about.kind != "op" or v in produced]
+    if len(kept) == len(graph.values):
+        return graph
+    new = {v: at for at, v in enumerate(kept)}
+    operations = tuple(renumbered(op, new.__getitem__) for op in graph.operations)
+    return replace(
+        graph,
+        values=tuple(graph.values[v] for v in kept),
+        operations=operations,
+        outputs=tuple(new[v] for v in graph.outputs),
+        gradients=tuple((new[s], new[v]) for s, v in graph.gradients),
+        updates=tuple((new[b], new[v]) for b, v in graph.updates),
+        root=roots(len(kept), operations),
     )

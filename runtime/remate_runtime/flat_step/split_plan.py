@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +16,7 @@ from ..format.suggest import did_you_mean
 from ..operators.rows import ROWS, RowRule
 from .graph import Graph
 from .layout import InstanceSpan
+from .renumbering import without_unproduced
 from .splitting import FlatSplit, split_step
 from .statements import StatedSplit
 from .tile_loss import WEIGHTED
@@ -60,14 +63,15 @@ def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], costs: Mapping
             step = _applied(step, split, costs, summed)
         except ScheduleError as fault:
             raise ScheduleError(fault.code, fault.message, fault.where or split.where, fault.hint) from None
-    graph = step.graph
+    graph = without_unproduced(step.graph)
     sums = _depending(graph, {v for v, value in enumerate(graph.values) if value.name in summed})
     tiles = [op for op in graph.operations if TILE in op.id and ROWS.operators.get(op.op, _EXACT).rounds]
     tiles += (op for op in graph.operations if op.id.endswith(WEIGHTED))  # kernels may add products without rounding
     parts = _depending(graph, {v for op in tiles for v in op.writes if v is not None})
     reordered = tuple(source for source, value in graph.gradients if value in sums)
     others = (source for source, value in graph.gradients if value in parts and value not in sums)
-    return replace(step, reordered=reordered, rounded=(*(v for v in graph.outputs if v in parts), *others))
+    rounded = (*(v for v in graph.outputs if v in parts), *others)
+    return replace(step, graph=graph, reordered=reordered, rounded=rounded)
 
 
 def _applied(
@@ -101,14 +105,17 @@ def _applied(
     split_graph = split_step(graph, FlatSplit(tuple(sorted(set(members))), split.into), ns)
     summed |= split_graph.summed
     where = tuple(step.where[origin] for origin in split_graph.origins)
-    places = tuple(_moved(place, split_graph.origins, graph.backward_start) for place in step.places)
+    tiles_of = Counter(split_graph.origins)
+    starts = (0, *accumulate(tiles_of[i] for i in range(len(graph.operations))))
+    places = tuple(_moved(place, starts) for place in step.places)
     return SplitPlan(split_graph.graph, where, places)
 
 
-def _moved(place: InstanceSpan, origins: Sequence[int], backward_start: int) -> InstanceSpan:
+def _moved(place: InstanceSpan, starts: Sequence[int]) -> InstanceSpan:
+    """Return a place in the new step. starts: for each operation before, how many there are before it now."""
+
     def span(old: range) -> range:
-        start = sum(origin < old.start for origin in origins)
-        return range(start, start + sum(origin in old for origin in origins))
+        return range(starts[old.start], starts[old.stop])
 
     return replace(place, forward=span(place.forward), backward=span(place.backward))
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ..format.tensor_type import TensorType
 from ..operators import VIEWS
 from .graph import Graph, Op, Ref, Value, roots
-from .renumbering import renumbered, values_in
+from .renumbering import values_in
 
 TILE = "@"  # in ids: OPERATION@TILE
 ALL = "all"  # in place of the number of a tile: an operation that runs once for all tiles
@@ -80,23 +80,10 @@ class TileWriter:
         self.origins.append(origin)
 
     def result(self, backward_start: int) -> Graph:
-        """Return the step, without values that no operation produces any more."""
-        produced = {v for op in self.operations for v in op.writes}
-        kept = [v for v, about in enumerate(self.values) if about.kind != "op" or v in produced]
-        new = {v: at for at, v in enumerate(kept)}
-
-        operations = tuple(renumbered(op, new.__getitem__) for op in self.operations)
-        graph = self.graph
-        return replace(
-            graph,
-            values=tuple(self.values[v] for v in kept),
-            operations=operations,
-            backward_start=backward_start,
-            outputs=tuple(new[v] for v in graph.outputs),
-            gradients=tuple((new[s], new[v]) for s, v in graph.gradients),
-            updates=tuple((new[b], new[v]) for b, v in graph.updates),
-            root=roots(len(kept), operations),
-        )
+        """Return the step. It may have values that no operation produces any more: see `without_unproduced`."""
+        values, operations = tuple(self.values), tuple(self.operations)
+        root = roots(len(values), operations)
+        return replace(self.graph, values=values, operations=operations, backward_start=backward_start, root=root)
 
     def becomes(self, value: int, of: int) -> None:
         """Let a new value take the place of value `of` of the graph."""
