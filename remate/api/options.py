@@ -48,6 +48,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     device: str | None = None
     fsdp: str | Sequence[str] | None = None
     shards: int | None = None
+    keep_gathered: bool | str | Sequence[str] = False
     on_infeasible: OnInfeasible = "error"
 
     @property
@@ -90,6 +91,7 @@ class PlanKeywords(SearchKeywords, total=False):
     device: str | None
     fsdp: str | Sequence[str] | None
     shards: int | None
+    keep_gathered: bool | str | Sequence[str]
     on_infeasible: OnInfeasible
 
 

@@ -146,6 +146,9 @@ def plan(
         fsdp: Paths of the modules that `fully_shard` (FSDP2) will shard, for example `"layers.*"`. It will shard the
             model, too. The budget is that of one rank: it counts gathered parameters and buffers of communication.
         shards: With `fsdp`: number of ranks that each parameter is divided over.
+        keep_gathered: With `fsdp`: the modules whose parameters stay gathered from forward to backward
+            (`reshard_after_forward=False`). Default: the model itself, as PyTorch does. True: all; or paths, where `""`
+            is the model.
         on_infeasible: What to do if no schedule meets the budget. `"error"` raises InfeasibleError. `"smallest"` warns,
             and plans the smallest peak that was found.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from remate_runtime.extras import require
-from remate_runtime.format import Page, Split, named, range_text, ranged
+from remate_runtime.format import Page, Split, named, range_text, ranged, sharded_text
 from remate_runtime.support.plain_text import plain
 
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
@@ -29,7 +29,7 @@ from .device_memory import (
     sum_text,
 )
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, say_aside, write_output, written
-from .plan_options import add_costs, add_energy, add_search, add_target, options_from
+from .plan_options import add_costs, add_energy, add_fsdp, add_search, add_target, options_from
 from .plan_parts import plan_parts
 from .plan_pipeline import add_pipeline, plan_pipeline
 from .sizes import over_budget
@@ -121,6 +121,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
     parser.add_argument("--fill", metavar="NAME=NUMBER", nargs="+", default=[], help=FILL)
     parser.add_argument("--at", metavar="PATH", nargs="+", help=AT)
+    add_fsdp(parser)
     add_pipeline(parser)
     add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     parser.add_argument("--note", default="", help="a note to store in the file")
@@ -166,6 +167,7 @@ def run(args: argparse.Namespace) -> int:
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
     from ..api.settings import refuse_pages_and_splits, settings_of
+    from ..api.sharding import check_sharding
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
@@ -173,6 +175,8 @@ def run(args: argparse.Namespace) -> int:
 
     fill = fill_of(args.fill)
     options = options_from(args)
+    dims = None if args.dims == ["none"] else args.dims
+    check_sharding(replace(options, at=args.at, dims=dims), args.cost, command=True)
     settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
         refuse_pages_and_splits(settings, "--at, --cost compiled, --budget min and --slowdown")
@@ -245,6 +249,8 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no {kind} of {step} is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))
+    if (sharded := schedule.model.sharded) is not None:
+        rows.append(("sharded", f"{sharded.shards}x", f"by FSDP2: {sharded_text(sharded)}"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
     rows += [

@@ -44,6 +44,8 @@ _SAME = (
     "objective",
     "power",
     "limit",
+    "fsdp",
+    "shards",
 )
 
 
@@ -95,6 +97,24 @@ def add_energy(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_fsdp(parser: argparse.ArgumentParser) -> None:
+    """Add the options of parameters that FSDP2 shards."""
+    parser.add_argument(
+        "--fsdp",
+        metavar="PATH",
+        nargs="+",
+        help="modules that fully_shard (FSDP2) will shard, beside the model: 'layers.*'; the budget is that of a rank",
+    )
+    parser.add_argument("--shards", metavar="N", type=int, help="with --fsdp: ranks that parameters are divided over")
+    parser.add_argument(
+        "--keep-gathered",
+        metavar="PATH",
+        nargs="*",
+        help="with --fsdp: modules whose parameters stay gathered from forward to backward: all without PATH, '' is "
+        "the model; default: ''",
+    )
+
+
 def add_target(parser: argparse.ArgumentParser, device: str, name: str) -> None:
     """Add the options about the model. device, name: help of `--device` and `--name`."""
     parser.add_argument("--evaluation", action="store_true", help=EVALUATION)
@@ -131,6 +151,8 @@ def options_from(args: argparse.Namespace) -> PlanOptions:
     given = {name: getattr(args, name) for name in _SAME if hasattr(args, name)}
     if "strategy" in given:
         given["strategy"] = strategy_text(args)
+    keep = getattr(args, "keep_gathered", None)
+    given["keep_gathered"] = False if keep is None else keep or True
     return PlanOptions(**given, cache=not args.no_cache, device=getattr(args, "gpu", None))
 
 

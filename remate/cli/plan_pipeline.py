@@ -16,7 +16,7 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..pipelines.plan import PipelinePlan
 
-_NOT_WITH = ("at", "device_memory", "slowdown", "disk_budget", "host_budget", "from_script", "fill", "split")
+_NOT_WITH = ("at", "device_memory", "slowdown", "disk_budget", "host_budget", "from_script", "fill", "split", "fsdp")
 
 
 def add_pipeline(parser: argparse.ArgumentParser) -> None:

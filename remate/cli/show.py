@@ -10,7 +10,18 @@ from remate_runtime.support.platforms import platform_text
 
 from ..present.assumptions import assumption_lines, split_lines
 from ..present.outputs import gradients_of_outputs
-from ..present.text import PARAMETERS_NOTE, PEAK_NOTE, count, duration, overhead, percent, plain, size, table
+from ..present.text import (
+    PARAMETERS_NOTE,
+    PEAK_NOTE,
+    SHARDS_NOTE,
+    count,
+    duration,
+    overhead,
+    percent,
+    plain,
+    size,
+    table,
+)
 from ..profile.devices import is_estimated
 from ..profile.power import POWER, step_energy
 from . import exit_codes
@@ -62,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
         *([_split(opened, limit)] if opened.expanded.splits else []),
     ):
         say(f"{part}\n", args.plot)
-    note = PARAMETERS_NOTE if opened.linked.parameters_paged else PEAK_NOTE
+    note = PARAMETERS_NOTE if opened.linked.parameters_paged else SHARDS_NOTE if opened.graph.sharded else PEAK_NOTE
     note += f"\n{RESERVED_NOTE}" if opened.graph.device == "cuda" else ""
     say(f"{_at_peak(opened, limit)}\n\n{note}", args.plot)
     if args.plot:
@@ -111,12 +122,14 @@ def figures(opened: Analysis) -> str:
     solve, timeline, base = opened.schedule.solve, opened.timeline, opened.baseline
     if opened.graph.calls > 1:
         return _of_parts(opened)
-    ours, base_reserved = reserved(opened.linked), reserved(opened.without_recomputes)
+    sharded = opened.graph.sharded is not None
+    ours, base_reserved = (None if sharded else reserved(one) for one in (opened.linked, opened.without_recomputes))
     rows = [
         ("", "schedule", "baseline", ""),
         *_peaks(opened),
         *((what, size(ours), size(base), _share(ours, base)) for what, ours, base in delivered_rows(opened)),
-        ("peak, packed into one block", size(packed := packed_height(opened)), "", _over(packed, timeline.peak)),
+        *_gathered(opened),
+        *(() if sharded else [_packed(packed_height(opened), timeline.peak)]),
         *(reserved_rows(ours, base_reserved, opened) if ours and base_reserved else ()),
         ("budget", size(solve.budget), "", _share(solve.budget, base.peak + opened.counted_parameters)),
         *_compiled(opened),
@@ -137,6 +150,22 @@ def _peaks(opened: Analysis) -> list[tuple[str, str, str, str]]:
     return [
         ("peak, with parameters" if opened.counted_parameters else "peak", size(peak), size(base), _share(peak, base))
     ]
+
+
+def _gathered(opened: Analysis) -> list[tuple[str, str, str, str]]:
+    """A row for each purpose of FSDP2: the most bytes at once. They are part of the peak if they are used then."""
+    from ..schedule_tools.analysis import most_gathered
+
+    ours, base = most_gathered(opened, opened.linked), most_gathered(opened, opened.without_recomputes)
+    return [
+        (f"  {purpose}, at most", size(nbytes), size(before), "")
+        for (purpose, nbytes), (_, before) in zip(ours, base, strict=True)
+    ]
+
+
+def _packed(packed: int, peak: int) -> tuple[str, str, str, str]:
+    over = "" if packed == peak else f"{overhead(packed, peak)} on the peak"
+    return "peak, packed into one block", size(packed), "", over
 
 
 def _waiting(opened: Analysis) -> list[tuple[str, str, str, str]]:
@@ -229,10 +258,6 @@ def _solved(opened: Analysis, limit: int | None) -> str:
     more = len(parts) - len(rows) + 1
     text = table(rows, right=(1, 2, 3, 4))
     return f"{text}\n… and {more} more (--all)" if more else text
-
-
-def _over(packed: int, peak: int) -> str:
-    return "" if packed == peak else f"{overhead(packed, peak)} on the peak"
 
 
 def _share(part: int, whole: int) -> str:

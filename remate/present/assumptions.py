@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from remate_runtime.format import Model, range_text
+from remate_runtime.format import Model, range_text, sharded_text
 
 
 def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
@@ -19,6 +19,8 @@ def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
         for name, live_range in model.live.items()
     ]
     padded = [f"{name} with {number!r}" for name, number in model.fill.items()]
+    if model.sharded is not None:
+        yield f"sharded by FSDP2: {sharded_text(model.sharded)}"
     kinds = (
         ("live attributes", live),
         ("may be padded", padded),

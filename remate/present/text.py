@@ -16,6 +16,7 @@ from remate_runtime.support.quantities import duration, overhead, size
 __all__ = [
     "PARAMETERS_NOTE",
     "PEAK_NOTE",
+    "SHARDS_NOTE",
     "count",
     "duration",
     "escape",
@@ -35,6 +36,10 @@ PEAK_NOTE = (
 PARAMETERS_NOTE = (
     "Peak and budget: bytes the step (forward and backward) holds at its worst moment, beyond buffers, inputs and\n"
     "optimizer state. Parameters count while they are on the device, because some are paged."
+)
+SHARDS_NOTE = (
+    "Peak and budget: bytes the step (forward and backward) of one rank holds at its worst moment, beyond shards\n"
+    "of parameters, buffers, inputs and optimizer state. Gathered parameters and FSDP2's buffers count."
 )
 
 

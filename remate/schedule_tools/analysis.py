@@ -15,6 +15,7 @@ from remate_runtime.errors import ScheduleError, ScheduleFaultsError
 from remate_runtime.flat_step import Expanded, Graph, Ref, expand, is_parameter, lay_out
 from remate_runtime.format import PageMemory, Schedule, decode, locate, read
 from remate_runtime.link import (
+    LABELS,
     Allocation,
     Computation,
     Deliver,
@@ -28,6 +29,7 @@ from remate_runtime.link import (
     Paging,
     RecomputeRun,
     Timeline,
+    account,
     link,
     parameter_bytes,
     simulate,
@@ -235,9 +237,25 @@ def grouped(opened: Analysis, position: int) -> list[StorageGroup]:
 def _label(opened: Analysis, allocation: Allocation, position: int) -> tuple[str, str]:
     inside = [value for at, value in opened.contents[allocation] if at <= position and value is not None]
     if not inside:
-        return "generator state", ""
+        return pattern(unnamed(allocation)), ""
     value = opened.graph.values[inside[-1]]
     return pattern(value.name), str(value.type)
+
+
+def unnamed(allocation: Allocation) -> str:
+    """Return what a storage is that has no value of the step."""
+    return allocation.label or "generator state"
+
+
+def most_gathered(opened: Analysis, linked: Linked) -> list[tuple[str, int]]:
+    """Return the most bytes that FSDP2 uses at once for each purpose; none for a step with whole parameters."""
+    if linked.gathers is None:
+        return []
+    most: list[tuple[str, int]] = []
+    for purpose in LABELS.values():
+        used = [one for one in linked.gathers.allocations if one.label.startswith(purpose)]
+        most.append((purpose, account(used, (), len(linked.events)).peak))
+    return most
 
 
 def pattern(name: str) -> str:

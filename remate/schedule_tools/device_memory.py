@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from remate_runtime import operators
-from remate_runtime.format import Gradients, Model, did_you_mean, input_leaves, parse_type
+from remate_runtime.format import Gradients, Model, TensorType, did_you_mean, input_leaves, parse_type
 
 from ..errors import UnknownNameError
 from .optimizer_state import Factory, factory_named, optimizer_bytes
@@ -57,9 +58,11 @@ def residents(
     when they are delivered. reserve: bytes to keep free, for what nothing here knows of (an average of the
     parameters). Raises UnknownNameError.
     """
+    sharded, model = model.sharded, of_a_rank(model)
     state, remark = _state(model, optimizer)
+    about = "" if sharded is None else f"a shard of {sharded.shards}"
     held = [
-        Resident("parameters", _bytes(model, model.parameters.values())),
+        Resident("parameters", _bytes(model, model.parameters.values()), about),
         Resident("buffers", _bytes(model, model.buffers.values())),
         Resident("inputs", _bytes(model, (leaf.text for leaf in input_leaves(model.inputs)))),
         Resident("optimizer state", state, remark),
@@ -72,6 +75,19 @@ def residents(
     if reserve:
         held.append(Resident("reserve", reserve, "kept free"))
     return tuple(held)
+
+
+def of_a_rank(model: Model) -> Model:
+    """Return the model section with the parameters as the first rank has them between steps: FSDP2 divides each along
+    its first axis, in equal parts."""
+    if model.sharded is None:
+        return model
+    parameters = {name: _shard(parse_type(text), model.sharded.shards) for name, text in model.parameters.items()}
+    return replace(model, parameters=parameters, sharded=None)
+
+
+def _shard(whole: TensorType, shards: int) -> str:
+    return str(replace(whole, shape=(-(-whole.shape[0] // shards), *whole.shape[1:]), strides=None))
 
 
 def parameter_bytes_of(model: Model) -> int:
@@ -97,6 +113,7 @@ def _state(model: Model, optimizer: OptimizerState) -> tuple[int, str]:
 
 def grad_bytes(model: Model) -> int:
     """Bytes of the device that `.grad` of all trainable parameters takes."""
+    model = of_a_rank(model)
     frozen = set(model.frozen)
     return _bytes(model, (text for name, text in model.parameters.items() if name not in frozen))
 

@@ -7,7 +7,7 @@ import msgspec
 from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.link import Allocation
 
-from .analysis import Analysis, held_at, pattern
+from .analysis import Analysis, held_at, pattern, unnamed
 from .explain import Moment, moment
 from .roles import Roles
 from .steps import StepPositions
@@ -71,7 +71,7 @@ def _costliest(opened: Analysis, steps: StepPositions, trials: Trials) -> tuple[
     for allocation in held_at(opened, at):
         value = _content(opened, allocation, at)
         about = None if value is None else graph.values[value]
-        name, kind = (about.name, str(about.type)) if about else ("generator state", "")
+        name, kind = (about.name, str(about.type)) if about else (unnamed(allocation), "")
         groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
     costliest = []

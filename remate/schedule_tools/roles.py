@@ -18,6 +18,7 @@ ROLES = (
     "backward",
     "tangent",
     "generator state",
+    "fsdp2",
     "buffer copy",
     "parameter",
 )
@@ -41,7 +42,7 @@ class Roles:
     def role(self, allocation: Allocation, value: int | None) -> str:
         """One of ROLES. value: content of `allocation` at that moment; None for a generator's state."""
         if value is None:
-            return "generator state"
+            return "fsdp2" if allocation.label else "generator state"
         about = self.graph.values[value]
         if about.producer < 0:
             return about.kind if about.kind in ("tangent", "parameter") else f"{about.kind} copy"

@@ -43,6 +43,26 @@ def test_the_budget_is_what_is_left(remate: Remate) -> None:
     assert (shown.status, "\nfits 2.00 MiB device memory\n" in shown.out) == (0, True)
 
 
+def test_of_sharded_parameters_a_rank_holds_a_shard(remate: Remate) -> None:
+    memory = ("--device-memory", "2MiB", "--optimizer", "adamw")
+    outcome = remate(*PLAN, *memory, "--fsdp", "*", "--shards", "3", "--keep-gathered")
+    assert outcome.status == 0, outcome.err
+    shard = 6 * (22 * 64 + 22) * 4
+    sizes = f"  - parameters  {shard / 1024:.1f} KiB  a shard of 3"
+    assert sizes in re.sub(" {2,}", "  ", outcome.out).replace("\n ", "\n  ")
+    tree = json.loads(Path("s.json").read_text())
+    assert tree["solve"]["budget"] == (2 << 20) - INPUTS - 3 * shard
+    assert "" in tree["model"]["sharded"]["kept"]
+    assert len(tree["model"]["sharded"]["kept"]) > 1
+    shown = remate("show", "s.json", *memory)
+    assert "sharded by FSDP2: " in shown.out
+    assert re.search(r"  gathered parameters, at most +101 KiB +101 KiB\n", shown.out)
+    assert "  gathered parameters: " in shown.out
+    assert "packed into one block" not in shown.out
+    refused = remate(*PLAN, "--fsdp", "*", "--shards", "3", "--dims", "auto")
+    assert (refused.status, "--fsdp does not support --dims" in refused.err) == (1, True)
+
+
 def test_show_tells_whether_it_fits(remate: Remate, golden: Golden) -> None:
     command = ("show", "mlp.json", "--device-memory")
     fits = remate(*command, "6MiB", "--optimizer", "sgd")

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import remate
+from remate.api.rebind import rebind
 from remate.api.replan import prepare_again, replan
 from remate.errors import CaptureError
 from remate.strategy.sharded import foreseen, guaranteed
@@ -93,10 +94,18 @@ def test_low_budgets_are_planned_and_every_figure_holds() -> None:
     assert again.model.sharded == Sharded(modules=("layers.[0-3]",), shards=2, kept=("",))
 
 
-def test_a_plan_again_keeps_the_sharding() -> None:
-    first = planned("95%", shards=4)
+@pytest.mark.parametrize(
+    ("keep", "kept"),
+    [(False, ("",)), (True, ("", "layers.[0-3]")), ("layers.3", ("layers.3",)), (["", "layers.0"], ("", "layers.0"))],
+)
+def test_a_plan_again_keeps_the_sharding(keep: Any, kept: tuple[str, ...]) -> None:
+    first = planned("95%", shards=4, keep_gathered=keep)
+    assert first.model.sharded is not None
+    assert first.model.sharded.kept == kept
     step = prepare_again(first, Tower(), (X,))
-    assert replan(first, step)[0].model.sharded == first.model.sharded
+    for again in (replan(first, step)[0], rebind(first, step).schedule):
+        assert again.model.sharded == first.model.sharded
+        assert again.peak_bytes == first.peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -109,6 +118,8 @@ def test_a_plan_again_keeps_the_sharding() -> None:
         ({"dims": "auto"}, "fsdp= does not support dims="),
         ({"disk_budget": "1GiB"}, "fsdp= does not support disk_budget="),
         ({"split": "head"}, "fsdp= does not support split="),
+        ({"keep_gathered": "head"}, "'head' is not sharded, and cannot stay gathered"),
+        ({"fsdp": None, "shards": None, "keep_gathered": True}, "keep_gathered= belongs to fsdp="),
         ({"fsdp": "layer.*"}, "no module of the model is called 'layer"),
     ],
 )

@@ -13,7 +13,7 @@ from remate_runtime.display import thin
 from remate_runtime.link import BackwardStart, Computation, RecomputeRun, Update
 from remate_runtime.support.plain_text import plain
 
-from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.analysis import Analysis, unnamed
 from ...schedule_tools.names import owners
 from ...schedule_tools.roles import ROLES, Roles
 from ...step_measurement.memory_trace import MemoryTrace
@@ -115,7 +115,7 @@ def _held(opened: Analysis, names: _FullIds, rank: list[int]) -> dict[str, list]
             if end < rank[start]:
                 continue
             about = None if value is None else values[value]
-            name = about.name if about else "generator state"
+            name = about.name if about else unnamed(allocation)
             place, local = names.pair(name, about.producer if about else -1)
             kind = types.number(str(about.type) if about else "")
             row = (rank[start], end - rank[start], allocation.nbytes, numbers[roles.role(allocation, value)])

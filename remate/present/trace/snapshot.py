@@ -14,7 +14,7 @@ from remate_runtime.display import curve
 from remate_runtime.link import Allocation, Computation, Execution
 from remate_runtime.support.plain_text import plain
 
-from ...schedule_tools.analysis import Analysis
+from ...schedule_tools.analysis import Analysis, unnamed
 from ...schedule_tools.names import owners
 from ...schedule_tools.roles import Roles
 
@@ -103,7 +103,7 @@ class _Snapshot:
         if allocation is None:
             frames.insert(0, _frame("workspace"))
         elif allocation.value is None:
-            frames.insert(0, _frame("generator state"))
+            frames.insert(0, _frame(unnamed(allocation)))
         else:
             value = self.graph.values[allocation.value]
             frames.insert(0, _frame(f"{value.name} {value.type}"))

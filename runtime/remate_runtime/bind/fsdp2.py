@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import BindError
-from ..format.distributed import Sharded
+from ..format.distributed import Sharded, sharded_text
 from ..format.module_paths import fold_paths, unfold_paths
 from ..torch_private.execution import NO_TASK, graph_task
 
@@ -139,19 +139,15 @@ class Fsdp2:
 
 def sharding_fault(planned: Sharded, fsdp2: Fsdp2 | None) -> str:
     """Return how a model is sharded otherwise than its file says; "" if it is not. fsdp2: None if it is not sharded."""
+    counted = f"the file counts memory for {sharded_text(planned)}"
     if fsdp2 is None:
-        return f"the file counts memory for {_text(planned)}, and fully_shard was not called on the parts of this model"
+        return f"{counted}, and fully_shard was not called on the parts of this model"
     live = fsdp2.sharded()
     same = live.shards == planned.shards and all(
         {*unfold_paths(getattr(live, field))} == {*unfold_paths(getattr(planned, field))}
         for field in ("modules", "kept")
     )
-    return "" if same else f"the file counts memory for {_text(planned)}, and the model has {_text(live)}"
-
-
-def _text(sharded: Sharded) -> str:
-    kept = ", ".join(path or "the model" for path in sharded.kept) or "none"
-    return f"{', '.join(sharded.modules)} over {sharded.shards} ranks (kept after forward: {kept})"
+    return "" if same else f"{counted}, and the model has {sharded_text(live)}"
 
 
 def _check(state: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .codes import CODES
-from .distributed import Distributed, Sharded
+from .distributed import Distributed, Sharded, sharded_text
 from .expression_text import parse_real, parse_size
 from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
@@ -154,6 +154,7 @@ __all__ = [
     "renamed",
     "save",
     "scan",
+    "sharded_text",
     "spelled",
     "text_at",
     "unfold_paths",

@@ -27,3 +27,9 @@ class Sharded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     modules: tuple[str, ...] = ()  # paths; a run of numbers is written once: layers.[0-31]
     shards: int  # number of ranks that each parameter is divided over
     kept: tuple[str, ...] = ()  # those that stay gathered from forward to backward; "" is the model
+
+
+def sharded_text(sharded: Sharded) -> str:
+    """Return how a model is sharded, in words."""
+    kept = ", ".join(path or "the model" for path in sharded.kept) or "none"
+    return f"{', '.join(sharded.modules)} over {sharded.shards} ranks (kept after forward: {kept})"

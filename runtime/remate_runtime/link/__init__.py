@@ -31,11 +31,21 @@ from .inference import forward_alone
 from .lanes import Clock, Copy, LaneUse
 from .linker import link
 from .parameters import parameter_bytes
-from .sharding import Group, Groups, groups_of
-from .simulator import Account, ResidentBytes, Timeline, memory_of_workspace, peak_together, resident_by_call, simulate
+from .sharding import LABELS, Group, Groups, groups_of
+from .simulator import (
+    Account,
+    ResidentBytes,
+    Timeline,
+    account,
+    memory_of_workspace,
+    peak_together,
+    resident_by_call,
+    simulate,
+)
 from .storages import generator_state
 
 __all__ = [
+    "LABELS",
     "PAGED_TO",
     "Account",
     "Allocation",
@@ -65,6 +75,7 @@ __all__ = [
     "Timeline",
     "Update",
     "View",
+    "account",
     "copied",
     "fitted",
     "forward_alone",

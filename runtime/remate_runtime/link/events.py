@@ -147,6 +147,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
         delivered: For a gradient that its owner may free, the position of its delivery. If the graph assumes that the
             owner frees it, `death` is the next position.
         copied: The bytes are those of a copy of the value, without gaps.
+        label: What FSDP2 uses it for; "" for all others.
     """
 
     value: int | None
@@ -156,6 +157,7 @@ class Allocation(msgspec.Struct, frozen=True, gc=False):
     memory: str = DEVICE
     delivered: int | None = None
     copied: bool = False
+    label: str = ""
 
 
 class Gathers(msgspec.Struct, frozen=True):

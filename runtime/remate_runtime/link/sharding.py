@@ -30,6 +30,13 @@ from .borders import Border, backward_borders, forward_borders
 from .events import Allocation, Deliver, Execution, Gathers, Linked
 
 MODEL = 0  # number of the model's own group
+# What FSDP2 holds, and its name.
+LABELS = {
+    "whole": "gathered parameters",
+    "buffer": "buffer of gathering",
+    "gradients": "buffer of reducing",
+    "shards": "gradients of shards",
+}
 
 
 class Group(NamedTuple):
@@ -108,6 +115,7 @@ def with_gathers(linked: Linked) -> Linked:
 class _Bytes(msgspec.Struct):
     """Bytes in use from the moment before event `birth` to the one before event `death`."""
 
+    label: str
     nbytes: int
     birth: int
     death: int
@@ -215,7 +223,8 @@ class _Ranks:
     # Bytes
 
     def _use(self, what: str, group: int, nbytes: int, at: int) -> None:
-        self.live[what, group] = used = _Bytes(nbytes, at, self.end + 1)
+        label = LABELS[what] if what == "gradients" else f"{LABELS[what]}: {self.groups[group].path or 'the model'}"
+        self.live[what, group] = used = _Bytes(label, nbytes, at, self.end + 1)
         self.used.append(used)
         self.moments.append((at, tuple(self.live.values()), self.pending.copy()))
 
@@ -252,7 +261,15 @@ class _Ranks:
         )
         shards = {id(used) for (what, _), used in self.live.items() if what == "shards"}
         held = tuple(
-            Allocation(None, one.nbytes, one.birth, one.death, DEVICE, one.birth if id(one) in shards else None)
+            Allocation(
+                None,
+                one.nbytes,
+                one.birth,
+                one.death,
+                DEVICE,
+                delivered=one.birth if id(one) in shards else None,
+                label=one.label,
+            )
             for one in self.used
         )
         return replace(linked, allocations=allocations, gathers=Gathers(held, beside))
