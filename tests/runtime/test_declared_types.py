@@ -173,6 +173,6 @@ def test_a_listed_view_that_copies_is_refused() -> None:
         slots[given] = inputs()
         if copies:
             with pytest.raises(ExecutionError, match="it returned a copy"):
-                judged(run, graph, View(0), torch.device("cpu"), counts_elements(graph))(slots)
+                judged(run, graph.operations[0], View(0), torch.device("cpu"), counts_elements(graph))(slots, graph)
         else:
-            judged(run, graph, View(0), torch.device("cpu"), counts_elements(graph))(slots)
+            judged(run, graph.operations[0], View(0), torch.device("cpu"), counts_elements(graph))(slots, graph)

@@ -46,7 +46,7 @@ def observed_forward(
     for instruction in instructions:
         alone = [instruction._replace(free=())]
         with torch.no_grad():
-            InstructionPart(alone, alone).run(slots)
+            InstructionPart(alone, None).run(slots)
         op = by_id[instruction.id]
         if not op.view:
             yield op, [slots[at] for at in op.writes if at is not None and isinstance(slots[at], torch.Tensor)]

@@ -47,15 +47,16 @@ def binding(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> 
         kwargs: Keyword arguments.
     """
     space, _, short = name.partition(".")
-    if kwargs or space != "aten" or "".join(map(_kind, args)) not in FUNCTIONS.get(short, "").split():
+    if kwargs or space != "aten" or "".join(map(kind, args)) not in FUNCTIONS.get(short, "").split():
         return None
     return python_binding(short.split(".")[0])
 
 
-def _kind(argument: object) -> str:
+def kind(argument: object) -> str:
+    """Return the kind of an argument, as in `FUNCTIONS`; "?" for any other."""
     if isinstance(argument, Ref):
         return "t"
     if isinstance(argument, tuple):
-        kinds = {_kind(each) for each in argument}
+        kinds = {kind(each) for each in argument}
         return kinds.pop().upper() if kinds in ({"t"}, {"i"}) else "?"
     return {bool: "b", int: "i", float: "f"}.get(type(argument), "?")

@@ -76,11 +76,7 @@ class SegmentCall:
 
     @property
     def instruction(self) -> Instruction:
-        return Instruction(self._run, (), self._name)
-
-    @property
-    def first(self) -> Instruction:
-        return Instruction(self._first, (), self._name)
+        return Instruction(self._run, (), self._name, self._first)
 
     def _run(self, slots: Slots) -> None:
         segment = self._segment
@@ -97,7 +93,7 @@ class SegmentCall:
         for at in self._copied:
             slots[segment.makes[at]] = _copy(results[at], self._about.output_types[at], self._device)
 
-    def _first(self, slots: Slots) -> None:
+    def _first(self, slots: Slots, graph: Graph) -> None:
         segment, about = self._segment, self._about
         pairs = list(zip(segment.reads, about.input_types, strict=True))
         self._relaid = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
@@ -146,7 +142,7 @@ class Interpretation:
     def of(self, segment: Segment) -> Callable[[], Run]:
         """Return a function that prepares a run of the segment."""
         instructions = self._compiler.instructions(interpreted(self._graph, segment))
-        part = InstructionPart(instructions, instructions)
+        part = InstructionPart(instructions, None)
 
         def prepared() -> Run:
             slots = self._compiler.slots()

@@ -35,20 +35,16 @@ def section(compiler: InstructionCompiler, row: Sequence[Planned], *reads: Seque
         row: The segments.
         reads: Lists of the values to read after the segments have run.
     """
-    plain: list[Instruction] = []
-    first: list[Instruction] = []
+    instructions: list[Instruction] = []
     for planned in row:
         if planned.function is not None:
             ids = [compiler.graph.operations[piece.event.op].id for piece in planned.segment.pieces]
             name = ids[0] if len(ids) == 1 else f"{ids[0]} … {ids[-1]}"
             recompute = all(isinstance(piece.event, RecomputeRun) for piece in planned.segment.pieces)
             call = SegmentCall(planned.segment, planned.function, name, compiler.device)
-            plain.append(compiler.ranged(call.instruction, recompute))
-            first.append(compiler.ranged(call.first, recompute))
+            instructions.append(compiler.ranged(call.instruction, recompute))
         else:
-            events = interpreted(compiler.graph, planned.segment)
-            plain += compiler.instructions(events)
-            first += compiler.instructions(events, judge=True)
+            instructions += compiler.instructions(interpreted(compiler.graph, planned.segment))
     readers = tuple(Reader(compiler, values) for values in reads)
-    views = [instruction for reader in readers for instruction in reader.instructions]
-    return Section(InstructionPart([*plain, *views], [*first, *views]), readers)
+    views = [instruction._replace(first=None) for reader in readers for instruction in reader.instructions]
+    return Section(InstructionPart([*instructions, *views], compiler.graph), readers)

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 
 import torch
 
+from ...flat_step.graph import Graph
 from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
-from ...link.events import BackwardStart, Deliver, Event, Linked, PageGone
+from ...link.events import BackwardStart, Event
 from ...link.inference import forward_alone
-from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
-from .instructions import NOWHERE, InstructionCompiler, Slots
+from .instructions import InstructionCompiler, Slots
 from .pages import check_pages, pager_of
 from .part import Bordered, InstructionPart, bordered
 from .placed import Room
+from .programs import Programs, StepProgram, program_of
 from .random_runs import generator_restored
 
 Calls = Mapping[int, Sequence[Callable[[], None]]]  # by the number of the following instruction
@@ -55,15 +56,13 @@ class _Calls:
         return calls
 
 
-def compile_step(
-    step: LinkedStep, device: torch.device, constants: Constants, room: Room | None = None
-) -> CompiledStep:
+def compile_step(step: LinkedStep, device: torch.device, programs: Programs, room: Room | None = None) -> CompiledStep:
     """Prepare a step for a device.
 
     Args:
         step: The step.
         device: The device.
-        constants: The constants of all steps of a model.
+        programs: The programs of all steps of a model.
         room: The memory for results of calls that backward follows. None: each operator allocates its results.
 
     Raises:
@@ -74,21 +73,20 @@ def compile_step(
     check_pages(step, device)
     if device.type != graph.device:
         check_kernels(tuple(operators.items()), device, graph.device)
-    compiler = InstructionCompiler(graph, operators, device, constants, step.ranges, room.placed if room else NOWHERE)
+    program = programs.of(step, device) if room is None else program_of(step, device, programs.constants, room.placed)
+    compiler, empty = program.compiler, program.empty
     calls = _Calls(step)
-    ahead = bordered(compiler, linked.forward, calls.forward(linked.forward), 0)
-    without = forward_alone(linked)
-    alone = bordered(compiler, without, calls.forward(without))
-    back = _segments(linked, contract, compiler, calls.backward())
-    spare = compiler.spare()
-    empty = compiler.slots()  # copied for every forward; holds constants and literals
-    opened = empty.copy if room is None else room.opened(empty, compiler.views, spare)
+    ahead = bordered(program.forward, graph, calls.forward(linked.forward))
+    back = _segments(program, graph, contract, calls.backward())
+    opened = empty.copy if room is None else room.opened(empty, compiler.views, program.spare)
     pager = None if compiler.pages is None else pager_of(linked, compiler.pages)
     fill = compiler.filler()
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)
 
-    def run(part: InstructionPart | Bordered, slots: Slots, sources: Sequence[object]) -> Forwarded:
+    def run(
+        part: InstructionPart | Bordered, fill: Callable[[Slots], None], slots: Slots, sources: Sequence[object]
+    ) -> Forwarded:
         for slot, tensor in zip(contract.sources, sources, strict=True):
             slots[slot] = tensor
         fill(slots)
@@ -104,15 +102,23 @@ def compile_step(
 
     def forward(sources: Sequence[object]) -> Forwarded:
         with nullcontext() if pager is None else generator_restored():
-            forwarded = run(ahead, begun(sources), sources)
+            forwarded = run(ahead, fill, begun(sources), sources)
         for buffer in contract.preserved:
             forwarded.residue[buffer] = forwarded.residue[buffer].clone()
         for slot in backward_start.frees:
             forwarded.residue[slot] = None
         return forwarded
 
+    @cache
+    def without_backward() -> tuple[InstructionPart | Bordered, Callable[[Slots], None], Slots]:
+        events = forward_alone(linked)
+        own = InstructionCompiler(graph, operators, device, programs.constants, step.ranges)
+        part = bordered(own.instructions(events), graph, calls.forward(events))
+        return part, own.filler(), own.slots()
+
     def inference(sources: Sequence[object]) -> Forwarded:
-        return run(alone, empty.copy(), sources)._replace(residue=None)
+        alone, fill, slots = without_backward()  # most calls are of training, so this is prepared at the first use
+        return run(alone, fill, slots.copy(), sources)._replace(residue=None)
 
     def begin(slots: Slots, tangents: list[torch.Tensor]) -> None:
         for at, tangent in enumerate(contract.tangents):
@@ -124,22 +130,13 @@ def compile_step(
 
 
 def _segments(
-    linked: Linked, contract: StepContract, compiler: InstructionCompiler, calls: Sequence[Calls]
+    program: StepProgram, graph: Graph, contract: StepContract, calls: Sequence[Calls]
 ) -> tuple[Callable[[Slots], list[torch.Tensor]], ...]:
-    """Return the functions of backward, one for each delivery. Events after the last delivery only free memory;
-    dropping the slots does the same."""
-    events, start, cut = linked.events, linked.backward_start + 1, list[tuple[int, Sequence[Event]]]()
-    for at, event in enumerate(events):
-        if isinstance(event, Deliver):
-            cut.append((start, events[start:at]))
-            start = at + 1
-    if cut:  # parameters that are paged out after the last delivery leave before it
-        cut[-1] = cut[-1][0], (*cut[-1][1], *(event for event in events[start:] if isinstance(event, PageGone)))
+    """Return the functions of backward, one for each delivery."""
     values = [[contract.gradients[number].value for number in numbers] for numbers in contract.deliveries]
 
     def segment(at: int) -> Callable[[Slots], list[torch.Tensor]]:
-        first, own = cut[at]
-        part, given, is_last = bordered(compiler, own, calls[at], first), values[at], at == len(cut) - 1
+        part, given, is_last = bordered(program.backward[at], graph, calls[at]), values[at], at == len(values) - 1
         later = {value for follow in values[at + 1 :] for value in follow}
         emptied = [value for value in given if value not in later]
 
@@ -154,11 +151,11 @@ def _segments(
 
         return run
 
-    return tuple(segment(at) for at in range(len(cut)))
+    return tuple(segment(at) for at in range(len(values)))
 
 
 def _start() -> Compile:
-    return partial(compile_step, constants=Constants())
+    return partial(compile_step, programs=Programs())
 
 
 EAGER = Engine("eager", "calls one operator after the other", _start, shared=True)

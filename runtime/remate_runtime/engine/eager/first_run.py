@@ -30,22 +30,21 @@ def counts_elements(graph: Graph) -> bool:
 
 
 def judged(
-    run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, strides: bool
-) -> Callable[..., None]:
-    """Wrap `run` to check the results that it left in the slots. Raises ExecutionError.
+    run: Callable[[Slots], None], op: Op, event: Execution, device: torch.device, strides: bool
+) -> Callable[[Slots, Graph], None]:
+    """Wrap `run` to check the results that it left in the slots against a step. Raises ExecutionError.
 
     Args:
         run: The instruction.
-        graph: The step.
-        event: The execution.
+        op: The operation.
+        event: Its execution.
         device: The device.
         strides: Check strides as well (`counts_elements`).
     """
-    op = graph.operations[event.op]
     view = isinstance(event, View)
     over = None if isinstance(event, View) or event.overwrites is None else op.args[event.overwrites]
 
-    def running(slots: Slots) -> None:
+    def running(slots: Slots, graph: Graph) -> None:
         taken = storage_address(slots[over.value]) if isinstance(over, Ref) else 0
         read = {storage_address(slots[value]): value for value in op.reads}
         run(slots)
@@ -67,17 +66,16 @@ def judged(
 
 
 def judged_placed(
-    run: Callable[[Slots], None], graph: Graph, event: Execution, device: torch.device, into: Sequence[int]
-) -> Callable[[Slots], None]:
+    run: Callable[[Slots], None], op: Op, device: torch.device, into: Sequence[int]
+) -> Callable[[Slots, Graph], None]:
     """Wrap an instruction that writes into existing tensors in the slots of `into`.
 
     They must have the declared types, and the operator must not have moved them or changed their layout. Raises
     ExecutionError.
     """
-    op = graph.operations[event.op]
     shown = [value for value in op.writes if value is not None]
 
-    def running(slots: Slots) -> None:
+    def running(slots: Slots, graph: Graph) -> None:
         before = [_place(slots[at]) for at in into]
         run(slots)
         for value, at, lay in zip(shown, into, before, strict=True):

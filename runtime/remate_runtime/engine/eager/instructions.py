@@ -47,11 +47,20 @@ NOWHERE: Mapping[int, Placed] = {}
 
 
 class Instruction(NamedTuple):
-    """A function to run, the slots to empty afterwards, and the operation's id for errors."""
+    """An instruction.
+
+    Attributes:
+        run: Called with the slots.
+        free: The slots to empty afterwards.
+        id: The operation's id, for errors.
+        first: Called instead of `run` in the first run, with the slots and the step: it also checks the results against
+            the file. None: there is nothing to check.
+    """
 
     run: Call
     free: tuple[int, ...]
     id: str
+    first: Callable[[Slots, Graph], None] | None = None
 
 
 class InstructionCompiler:
@@ -92,6 +101,8 @@ class InstructionCompiler:
         self._known: dict[Any, int] = {}
         # By operation and overwritten argument: recomputations share calls.
         self._calls: dict[tuple[int, int | None], Call] = {}
+        # By operation with a call: the slots of its literals by position; None if some have no slot of their own.
+        self.literals: dict[int, dict[int, int] | None] = {}
 
     def slots(self) -> Slots:
         slots: Slots = [None] * len(self.graph.values)
@@ -121,53 +132,57 @@ class InstructionCompiler:
 
         return fill
 
-    def instructions(
-        self, events: Sequence[Event], judge: bool = False, first: int | None = None
-    ) -> tuple[Instruction, ...]:
+    def instructions(self, events: Sequence[Event], first: int | None = None) -> tuple[Instruction, ...]:
         """Return an instruction for every event that computes, with the slots to empty afterwards.
 
         Args:
             events: The events.
-            judge: Check the results against the file.
             first: Position of the first event in the step. None: the events are not of the step, and none is placed.
         """
         instructions: list[Instruction] = []
-        for at, event in enumerate(events):
+        free: tuple[int, ...] = ()  # of a `Free` behind the event, as the loop goes backwards
+        for at in range(len(events) - 1, -1, -1):
+            event = events[at]
             match event:
                 case Run() | RecomputeRun() | View():
                     placed = None if first is None else self._placed.get(first + at)
-                    run = self._run(event, placed)
-                    if judge and placed is not None:
-                        into = [self._view(place) for place in placed.places]
-                        run = judged_placed(run, self.graph, event, self.device, into)
-                    elif judge:
-                        run = judged(run, self.graph, event, self.device, self._strides)
-                    instruction = Instruction(run, (), self.graph.operations[event.op].id)
-                    instructions.append(self.ranged(instruction, isinstance(event, RecomputeRun)))
+                    instructions.append(self._instruction(event, placed, free))
+                    free = ()
                 case PageOut() | PageGone() | PageBack() | PageReady():
                     if self.pages is None:
                         self.pages = self.spare()
                     name = self.graph.values[event.value].name
-                    instructions.append(Instruction(moving(event, self.pages, self.graph), (), name))
+                    instructions.append(Instruction(moving(event, self.pages, self.graph), free, name))
+                    free = ()
                 case Free(values=values):
-                    instructions[-1] = instructions[-1]._replace(free=values)
+                    free = values
                 case Update() | BackwardStart() | Deliver():
                     pass  # they happen between forward and backward, or between segments
-        return tuple(instructions)
+        return tuple(instructions[::-1])
+
+    def _instruction(self, event: Execution, placed: Placed | None, free: tuple[int, ...]) -> Instruction:
+        op, run = self.graph.operations[event.op], self._run(event, placed)
+        if placed is None:
+            first = judged(run, op, event, self.device, self._strides)
+        else:
+            first = judged_placed(run, op, self.device, [self._view(place) for place in placed.places])
+        instruction = Instruction(run, free, op.id, first)
+        return instruction if self._ranges is None else self.ranged(instruction, isinstance(event, RecomputeRun))
 
     def ranged(self, instruction: Instruction, recompute: bool) -> Instruction:
         """Return the instruction as a range of torch's profiler, if ranges were requested."""
         if self._ranges is None:
             return instruction
         name = f"{self._ranges}{instruction.id}{' (recompute)' if recompute else ''}"
-        return instruction._replace(run=_in_range(instruction.run, name))
+        first = instruction.first and _in_range(instruction.first, name)
+        return instruction._replace(run=_in_range(instruction.run, name), first=first)
 
     def _run(self, event: Execution, placed: Placed | None) -> Call:
         op = self.graph.operations[event.op]
         if placed is None:
             overwrites = None if isinstance(event, View) else event.overwrites
             key = event.op, overwrites
-            run = self._calls.get(key) or self._calls.setdefault(key, self._call(op, overwrites))
+            run = self._calls.get(key) or self._calls.setdefault(key, self._call(event.op, overwrites))
         else:
             run = self._writing(op, placed)
         if not op.random or not (isinstance(event, RecomputeRun) or (isinstance(event, Run) and event.saves_state)):
@@ -184,7 +199,8 @@ class InstructionCompiler:
             return torch.default_generator
         return torch.cuda.default_generators[self.device.index or 0]
 
-    def _call(self, op: Op, overwrites: int | None) -> Call:
+    def _call(self, index: int, overwrites: int | None) -> Call:
+        op = self.graph.operations[index]
         args = list(op.args)
         if overwrites is not None:
             args.insert(0, args.pop(overwrites))
@@ -197,7 +213,9 @@ class InstructionCompiler:
         if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]
             named = {k: self._getter(v) for k, v in op.kwargs.items()}
+            self.literals[index] = None
             return _general(function, getters, named, op.writes, op.multiple)
+        self.literals[index] = {k: self._slot(a) for k, a in enumerate(op.args) if not isinstance(a, Ref | Number)}
         where = [self._slot(a) for a in args]
         if op.multiple:
             return _several(function, _picker(where), kwargs, op.writes)
@@ -252,10 +270,10 @@ class InstructionCompiler:
         return itemgetter(self._slot(argument))
 
 
-def _in_range(run: Call, name: str) -> Call:
-    def running(slots: Slots) -> None:
+def _in_range(run: Callable[..., None], name: str) -> Callable[..., None]:
+    def running(*given: object) -> None:
         with record_function(name):
-            run(slots)
+            run(*given)
 
     return running
 

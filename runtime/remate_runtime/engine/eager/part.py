@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ...link.events import Event
+from ...flat_step.graph import Graph
 from ...torch_private.execution import ABOVE_KERNELS, DisableAutocast, ExcludeKeys
-from .instructions import Instruction, InstructionCompiler, Slots
+from .instructions import Instruction, Slots
 
 
 class InstructionPart:
     """Instructions that run one after the other.
 
     Attributes:
-        first: The same instructions with checks against the file. They run until a run has completed; overlapping calls
-            check as well.
+        graph: The step. Results are checked against it until a run has completed; overlapping calls check as well.
+            None: they are not checked.
     """
 
-    def __init__(self, instructions: Sequence[Instruction], first: Sequence[Instruction]) -> None:
+    def __init__(self, instructions: Sequence[Instruction], graph: Graph | None) -> None:
         self._instructions = instructions
-        self._first: Sequence[Instruction] | None = first
+        self._graph = graph
 
     def run(self, slots: Slots) -> None:
-        if self._first is None:
+        graph = self._graph
+        if graph is None:
             _loop(self._instructions, slots)
         else:
-            _loop(self._first, slots)
-            self._first = None
+            _loop([_checked(instruction, graph) for instruction in self._instructions], slots)
+            self._graph = None
 
 
 class Bordered:
@@ -46,36 +47,29 @@ class Bordered:
             raise
 
 
-def part_of(compiler: InstructionCompiler, events: Sequence[Event], first: int | None = None) -> InstructionPart:
-    """Return an instruction for every event that computes. first: as in `InstructionCompiler.instructions`."""
-    return InstructionPart(
-        compiler.instructions(events, first=first), compiler.instructions(events, judge=True, first=first)
-    )
-
-
 def bordered(
-    compiler: InstructionCompiler,
-    events: Sequence[Event],
-    calls: Mapping[int, Sequence[Callable[[], None]]],
-    at: int | None = None,
+    instructions: Sequence[Instruction], graph: Graph, calls: Mapping[int, Sequence[Callable[[], None]]]
 ) -> InstructionPart | Bordered:
     """Return a part with calls.
 
     Args:
-        compiler: Builds the instructions.
-        events: The events.
+        instructions: The instructions.
+        graph: The step.
         calls: By the number of the following instruction; after the last one by the count.
-        at: Position of the first event in the step, if the events are of the step.
     """
     if not calls:
-        return part_of(compiler, events, at)
-    instructions, first = compiler.instructions(events, first=at), compiler.instructions(events, judge=True, first=at)
+        return InstructionPart(instructions, graph)
     cuts = sorted({0, *calls, len(instructions)})
     pieces = [
-        (calls.get(cut, ()), InstructionPart(instructions[cut:end], first[cut:end]))
+        (calls.get(cut, ()), InstructionPart(instructions[cut:end], graph))
         for cut, end in zip(cuts, [*cuts[1:], cuts[-1]], strict=True)
     ]
     return Bordered(pieces)
+
+
+def _checked(instruction: Instruction, graph: Graph) -> Instruction:
+    first = instruction.first
+    return instruction if first is None else instruction._replace(run=lambda slots: first(slots, graph))
 
 
 def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
@@ -83,7 +77,7 @@ def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:
     at = ""
     try:
         with DisableAutocast(), ExcludeKeys(ABOVE_KERNELS):
-            for run, free, at in instructions:  # noqa: B007 (the error's note reads `at`)
+            for run, free, at, _ in instructions:  # noqa: B007 (the error's note reads `at`)
                 run(slots)
                 for slot in free:
                     slots[slot] = None

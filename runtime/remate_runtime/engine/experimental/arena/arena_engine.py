@@ -11,13 +11,13 @@ import torch
 from ....errors import EngineError
 from ....flat_step.graph import Op
 from ....link.simulator import simulate
-from ....operator_calls.constants import Constants
 from ....operator_calls.inferred import signature
 from ....operator_calls.overloads import TORCH_DTYPES
 from ....support.quantities import size
 from ...compiled_step import Compile, CompiledStep, Engine, LinkedStep
 from ...eager.eager_engine import compile_step
 from ...eager.placed import Placed, PlacedForm, ResultPlace, Room
+from ...eager.programs import Programs
 from .blocks import Blocks
 from .forms import form_of, strides_of
 from .layout import Layout, layout
@@ -27,7 +27,7 @@ _NAMED = 4  # operators to name
 
 
 def _start() -> Compile:
-    blocks, constants = Blocks(), Constants()
+    blocks, programs = Blocks(), Programs()
 
     def compile_(step: LinkedStep, device: torch.device) -> CompiledStep:
         _refuse(step)
@@ -35,7 +35,7 @@ def _start() -> Compile:
         plan = layout(step.linked, forms.has, max(step.budget, simulate(step.linked).peak))
         _log_layout(plan)
         room = _room(step, device, plan, forms, blocks) if plan.addresses else None
-        return compile_step(step, device, constants, room)
+        return compile_step(step, device, programs, room)
 
     return compile_
 

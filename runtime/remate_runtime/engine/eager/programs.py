@@ -1,0 +1,141 @@
+"""Instructions of steps, which sizes with the same events share: only literals differ, and these have slots."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from ...flat_step.graph import Op
+from ...link.events import Deliver, Event, Linked, PageGone
+from ...operator_calls.bindings import kind
+from ...operator_calls.constants import Constants
+from ...operator_calls.overloads import literal
+from ..compiled_step import LinkedStep
+from .instructions import NOWHERE, Instruction, InstructionCompiler
+from .placed import Placed, Slots
+
+_KEPT = 8  # most programs to keep for other sizes; beyond them, the least recently used one is dropped
+
+
+class StepProgram(NamedTuple):
+    """The instructions of a step.
+
+    Attributes:
+        linked: The step.
+        operators: The live operator of every name.
+        compiler: It has built the instructions.
+        forward: The instructions of forward.
+        backward: Those before each delivery.
+        spare: An unused slot.
+        empty: Is copied for every forward: the slots, with constants and literals.
+    """
+
+    linked: Linked
+    operators: Mapping[str, Any]
+    compiler: InstructionCompiler
+    forward: tuple[Instruction, ...]
+    backward: tuple[tuple[Instruction, ...], ...]
+    spare: int
+    empty: Slots
+
+
+class Programs:
+    """The programs of a model's steps.
+
+    Attributes:
+        constants: The constants of all steps.
+    """
+
+    def __init__(self) -> None:
+        self.constants = Constants()
+        self._kept: OrderedDict[Any, StepProgram] = OrderedDict()
+
+    def of(self, step: LinkedStep, device: torch.device) -> StepProgram:
+        """Return the program of a step whose operators allocate their results."""
+        # The events of a step are one object at all sizes at which it was linked once (`link.sizes`).
+        key = id(step.linked.events), device, step.ranges
+        kept = self._kept.get(key)
+        program = None if kept is None else _at(kept, step)
+        if program is None:
+            program = program_of(step, device, self.constants)
+            if program.compiler.pages is not None:
+                return program
+            self._kept[key] = program
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return program
+
+
+def program_of(
+    step: LinkedStep, device: torch.device, constants: Constants, placed: Mapping[int, Placed] = NOWHERE
+) -> StepProgram:
+    """Return the program of a step. The arguments are as in `InstructionCompiler`."""
+    linked = step.linked
+    compiler = InstructionCompiler(linked.graph, step.operators, device, constants, step.ranges, placed)
+    forward = compiler.instructions(linked.forward, 0)
+    backward = tuple(compiler.instructions(events, start) for start, events in _segments(linked))
+    spare = compiler.spare()
+    return StepProgram(linked, step.operators, compiler, forward, backward, spare, compiler.slots())
+
+
+def _segments(linked: Linked) -> list[tuple[int, Sequence[Event]]]:
+    """Return the events before each delivery, with the position of the first. Events after the last delivery only free
+    memory; dropping the slots does the same."""
+    events, start, segments = linked.events, linked.backward_start + 1, list[tuple[int, Sequence[Event]]]()
+    for at, event in enumerate(events):
+        if isinstance(event, Deliver):
+            segments.append((start, events[start:at]))
+            start = at + 1
+    if segments:  # parameters that are paged out after the last delivery leave before it
+        first, own = segments[-1]
+        segments[-1] = first, (*own, *(event for event in events[start:] if isinstance(event, PageGone)))
+    return segments
+
+
+def _at(program: StepProgram, step: LinkedStep) -> StepProgram | None:
+    """Return the program for a step with the same events at a different size; None if it has other instructions.
+
+    Literals with a slot of their own may differ. A slot of several literals needs the same value from all.
+    """
+    before, after = program.linked.graph, step.linked.graph
+    if step.operators != program.operators:
+        return None
+    changed: dict[tuple[int, int], object] = {}  # by operation and position
+    for index, slots in program.compiler.literals.items():
+        old, new = before.operations[index], after.operations[index]
+        if old is not new and not _changes(old, new, index, slots, changed):
+            return None
+    literals = program.compiler.literals
+    users = Counter(slot for slots in literals.values() for slot in (slots or {}).values())
+    empty, device = program.empty.copy(), program.compiler.device
+    values: dict[int, object] = {}
+    for (index, position), argument in changed.items():
+        slot = (literals[index] or {})[position]
+        users[slot] -= 1
+        if values.setdefault(slot, argument) != argument:
+            return None
+    if any(users[slot] for slot in values):
+        return None
+    for slot, argument in values.items():
+        empty[slot] = literal(argument, device)
+    return program._replace(empty=empty)
+
+
+def _changes(
+    old: Op, new: Op, index: int, slots: Mapping[int, int] | None, changed: dict[tuple[int, int], object]
+) -> bool:
+    """Add the changed literals of an operation. Return whether its call is the same otherwise."""
+    if old.args == new.args and old.kwargs == new.kwargs:
+        return True
+    if slots is None or old.kwargs != new.kwargs or len(old.args) != len(new.args):
+        return False
+    for position, (was, given) in enumerate(zip(old.args, new.args, strict=True)):
+        if was != given:
+            if position not in slots or kind(was) != kind(given):
+                return False
+            changed[index, position] = given
+    return True
