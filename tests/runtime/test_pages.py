@@ -31,6 +31,7 @@ from remate_runtime.format.schedule import Page, Recompute, Schedule
 from remate_runtime.link.linker import link
 from remate_runtime.link.simulator import simulate
 
+from .random_models import Case, case_of
 from .small import Layers, data, seeded
 from .stepping import assert_same, everything, no_recomputes, schedule_of, step, with_recomputes
 from .test_random_recomputes import _CAPTURED, _MODEL, _WANTED, _X
@@ -52,9 +53,15 @@ def everything_paged(schedule: Schedule) -> Schedule:
     return with_pages(schedule, [Page(tuple(graph.values[value].name for value in able(graph)))])
 
 
+CASES = 8
+
+
 @st.composite
-def edits(draw: st.DrawFn) -> Schedule:
-    graph = _CAPTURED.graph
+def edits(draw: st.DrawFn) -> tuple[Case, Schedule]:
+    """A model, and its schedule after random edits. Number 0 is a model that has everything, others are random."""
+    number = draw(st.integers(0, CASES))
+    case = case_of(number) if number else Case(_MODEL, _X, _CAPTURED, _WANTED)
+    graph = case.captured.graph
     forward = [i for i in range(graph.backward_start) if not graph.operations[i].view]
     last = len(graph.operations) - 1
     recomputes = draw(
@@ -65,7 +72,7 @@ def edits(draw: st.DrawFn) -> Schedule:
             max_size=12,
         )
     )
-    schedule = with_recomputes(_CAPTURED, lambda _: sorted(recomputes, key=lambda one: one.before))
+    schedule = with_recomputes(case.captured, lambda _: sorted(recomputes, key=lambda one: one.before))
     written = expand(schedule).graph  # its values have the names of the file
     pages = []
     for value in draw(st.lists(st.sampled_from(able(written)), min_size=1, max_size=12)):
@@ -78,17 +85,18 @@ def edits(draw: st.DrawFn) -> Schedule:
         if is_parameter(written, value):
             ids[0] = ""
         pages.append(Page((written.values[value].name,), "disk", *ids))
-    return with_pages(schedule, pages)
+    return case, with_pages(schedule, pages)
 
 
 @settings(max_examples=60)
 @given(edits())
-def test_any_pages_and_recomputes_give_eager_s_step(schedule):
-    planned = apply(copy.deepcopy(_MODEL), schedule)
-    for seed, wanted in enumerate(_WANTED):
-        assert_same(step(planned, (_X,), seed=seed), wanted)
+def test_any_pages_and_recomputes_give_eager_s_step(edited):
+    case, schedule = edited
+    planned = apply(copy.deepcopy(case.model), schedule)
+    for seed, wanted in enumerate(case.wanted):
+        assert_same(step(planned, (case.x,), seed=seed), wanted)
     with torch.no_grad():
-        planned(_X)
+        planned(case.x)
 
 
 class Strided(nn.Module):

@@ -164,7 +164,7 @@ def poet() -> Table:
 def paging() -> Table:
     """Recomputing and paging on an H200 that is not there."""
     rows = [cells(line) for line in lines_of("paging.txt") if re.match(r"model |[a-z0-9-]+ +[\d,]+ +[\d.]+% ", line)]
-    return [row[:9] for row in rows]
+    return [row[:10] for row in rows]
 
 
 _GRAPHS = (  # beginning of a graph's name, its name on the page, budgets
