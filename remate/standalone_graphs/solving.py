@@ -181,12 +181,14 @@ def _best_of(
 ) -> Solution:
     """Return the best solution of a policy's strategies, reordered or not, then of the policy's own steps.
 
-    Stops at a solution without recomputation, or at the time limit.
+    Stops at a solution without recomputation, at the time limit, or if nothing fits in any order. Where that is known
+    beforehand, the own order is tried first, because its smallest peak may already be that of any order.
     """
     solutions: list[Solution] = []
     failed: list[InfeasibleError] = []
     base, end = step.whole.baseline.time, None if time_limit is None else time.monotonic() + time_limit
-    for policy_ in (*map(policy, chosen.each), msgspec.structs.replace(chosen, each=())):
+    policies, least = (*map(policy, chosen.each), msgspec.structs.replace(chosen, each=())), step.whole.least_need
+    for policy_ in policies if request.budget >= least else reversed(policies):
         limit = None if end is None else max(0.0, end - time.monotonic())
         try:
             solutions.append(_solved(step, request, policy_, limit, progress))
@@ -194,11 +196,13 @@ def _best_of(
             continue
         except InfeasibleError as error:
             failed.append(error)
+            if error.smallest <= least:
+                break
         if solutions and (solutions[-1].time == base or solutions[-1].stopped_by == "interrupted"):
             break
     if not solutions:
         smallest, struck = min(error.smallest for error in failed), any(error.struck for error in failed)
-        raise InfeasibleError(request.budget, smallest, step.whole.least_need, chosen.name, struck=struck)
+        raise InfeasibleError(request.budget, smallest, least, chosen.name, struck=struck)
     best = min(solutions, key=lambda solution: (solution.time, solution.order is not None, solution.peak))
     fixed = [solution.lower_bound for solution in solutions if solution.order is None]
     bound = base if best.order is not None else max(fixed)

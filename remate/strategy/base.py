@@ -90,11 +90,14 @@ class Context:
         bound: Proven ns for this budget.
         slack: ns above the bound that are close enough.
         best: The fastest known schedule that fits.
+        floor: Proven bytes that the peak of every schedule reaches, whatever the budget. A complete search raises it.
         fitted: Names of strategies that have proposed a schedule that fits.
     """
 
-    def __init__(self, deadline: Deadline, bound: int, slack: int = 0, best: Candidate | None = None) -> None:
-        self.deadline, self.bound, self.slack, self.best = deadline, bound, slack, best
+    def __init__(
+        self, deadline: Deadline, bound: int, slack: int = 0, best: Candidate | None = None, floor: int = 0
+    ) -> None:
+        self.deadline, self.bound, self.slack, self.best, self.floor = deadline, bound, slack, best, floor
         self.fitted: set[str] = set()
 
     @property

@@ -141,7 +141,7 @@ class _Search:
         pool.keep(self.base)
         known = self._known()
         self.floor = instance.least_need if policy.reorders else instance.floor
-        self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known)
+        self.context = Context(deadline, self.base.time, int(request.gap * self.base.time), known, self.floor)
         self.first: float | None = None  # visits when the first schedule fitted
         self._allow()
 
@@ -217,8 +217,8 @@ class _Search:
             )
 
     def _done(self) -> bool:
-        best = self.context.best
-        return self.deadline.ended() or (best is not None and best.time <= self.context.enough)
+        best, nothing_fits = self.context.best, self.request.budget < self.context.floor
+        return self.deadline.ended() or nothing_fits or (best is not None and best.time <= self.context.enough)
 
     def _steps(self, steps: Iterable[Step]) -> None:
         for step in steps:
@@ -333,10 +333,10 @@ class _Search:
         if key in cache:
             return cache[key]
         request = replace(self.request, budget=self.floor)
-        enough = self.floor + (self.floor // NEAR if hopeless else 0)
+        context, near = Context(self.deadline, self.base.time, floor=self.floor), self.floor // NEAR if hopeless else 0
         offers = [self.base]
         for step in self.policy.smallest:
-            strategy, context = resolved(step), Context(self.deadline, self.base.time)
+            strategy = resolved(step)
             if step.when is not None and not step.when(instance, request, context):
                 continue
             if isinstance(strategy, Strategy) and lacking(instance, strategy.needs) is None:
@@ -344,9 +344,9 @@ class _Search:
                     for candidate in self._tried(strategy, _shared(request, step), context):
                         offers.append(candidate)
                         self.pool.keep(candidate)
-                        if candidate.peak <= enough or self.deadline.ended():
+                        if candidate.peak <= context.floor + near or self.deadline.ended():
                             break
-            if offers[-1].peak <= enough or self.deadline.ended():
+            if min(offer.peak for offer in offers) <= context.floor + near or self.deadline.ended():
                 break
         if not self.deadline.ended():  # otherwise it depends on the clock
             cache[key] = offers

@@ -16,8 +16,9 @@ def downward(
 ) -> Proposals[None]:
     """Search under the budget with `search`, which returns the least peak that it reached, or None.
 
-    If it fails, search under larger budgets, halfway between the largest that failed and the least peak that was
-    reached. So the smallest peak of a search is one that an earlier search reached.
+    If it fails, search under larger budgets, halfway between the largest that failed, or that the context's floor
+    excludes, and the least peak that was reached. So the smallest peak of a search is one that an earlier search
+    reached.
     """
     failed = max(request.budget, instance.floor)
     if (yield from search(failed)) is not None:
@@ -25,8 +26,9 @@ def downward(
     reached = instance.baseline.peak
     most = max(2, min(HALVINGS, SHARE * request.effort.states // len(instance.graph.operations)))
     for _ in range(most):
+        failed = max(failed, context.floor - 1)
         middle = (failed + reached) // 2
-        if middle in (failed, reached) or context.deadline.stopped():
+        if failed + 1 >= reached or context.deadline.stopped():
             return
         peak = yield from search(middle)
         failed, reached = (middle, reached) if peak is None else (failed, peak)

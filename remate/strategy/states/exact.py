@@ -18,7 +18,7 @@ from remate_runtime.flat_step import FlatRecompute
 
 from ..base import Bound, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
-from ..instance import StepInstance
+from ..instance import FORBIDDEN, StepInstance
 from .downward import downward
 from .space import Space, State, StateMove, bits, space_of
 
@@ -31,7 +31,7 @@ def exact(instance: StepInstance, request: Request, context: Context) -> Proposa
     """Search for the fastest schedule.
 
     If nothing fits, or the search is too long, search under larger budgets. All these searches together visit as many
-    states as the first search may.
+    states as the first search may. A complete search that fails raises the floor of the context.
 
     Source:
         P. E. Hart, N. J. Nilsson, B. Raphael, "A formal basis for the heuristic determination of minimum cost paths",
@@ -42,7 +42,7 @@ def exact(instance: StepInstance, request: Request, context: Context) -> Proposa
         Items are freed only if something else would not fit, and items without a later use are freed at once, because
         neither rule loses an optimum.
     """
-    left = 2 * request.effort.states
+    left, provable = 2 * request.effort.states, instance.provable is instance
 
     def search(budget: int) -> Proposals[int | None]:
         nonlocal left
@@ -50,6 +50,8 @@ def exact(instance: StepInstance, request: Request, context: Context) -> Proposa
             return None
         result = _once(instance, budget, min(left, request.effort.states), context.deadline)
         left -= result.states
+        if result.recomputes is None and result.complete and provable:
+            context.floor = max(context.floor, result.least)
         return None if result.recomputes is None else (yield Proposal(result.recomputes)).peak
 
     yield from downward(instance, request, context, search)
@@ -69,12 +71,14 @@ class ExactResult(msgspec.Struct, frozen=True):
         bound: ns that any schedule within the budget takes beyond running each operation once.
         complete: Whether the search reached no limit. If it is complete and `recomputes` is None, no schedule fits.
         states: Number of visited states.
+        least: If the search is complete and nothing fits, bytes that the peak of every schedule reaches at least.
     """
 
     recomputes: tuple[FlatRecompute, ...] | None
     bound: int
     complete: bool
     states: int
+    least: int = 0
 
 
 def _once(instance: StepInstance, budget: int, states: int, deadline: Deadline) -> ExactResult:
@@ -96,6 +100,7 @@ def fastest(instance: StepInstance, budget: int, states: int, deadline: Deadline
 class _StateSearch:
     def __init__(self, space: Space, budget: int) -> None:
         self.space, self.budget = space, budget
+        self.least_over = FORBIDDEN  # least bytes of an execution that did not fit
         self.before: dict[State, _Step] = {}
         self.least: dict[State, int] = {}
         self.queue: list[tuple[int, int, State, int, int]] = []  # estimate, -point, state, its bytes, time so far
@@ -115,7 +120,7 @@ class _StateSearch:
             if state.point == len(self.space.points):
                 return ExactResult(self._walk(state), time, True, len(done))
             self._expand(state, held, time)
-        return ExactResult(None, 0, True, len(done))
+        return ExactResult(None, 0, True, len(done), self.least_over)
 
     def _push(self, state: State, held: int, time: int, step: _Step | None) -> None:
         known = self.least.get(state)
@@ -135,8 +140,9 @@ class _StateSearch:
         for move in self._moves(state):
             if move.need & ~available or (move.victim and not move.victim & state.resident):
                 continue
-            if space.during(state, move, held) > self.budget:
-                tight = True
+            during = space.during(state, move, held)
+            if during > self.budget:
+                tight, self.least_over = True, min(self.least_over, during)
                 continue
             following = space.after(state, move)
             again = move.op if following.point == state.point else -1
