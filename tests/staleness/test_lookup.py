@@ -18,7 +18,8 @@ import remate_runtime
 from remate_runtime import StaleModelError
 
 VARIABLE = "REMATE_TEST_LOOKUP"
-CALL, GETATTR = nn.Module.__call__, nn.Module.__getattr__
+CALL = nn.Module.__call__
+GETATTR: Callable[[object, str], Any] = nn.Module.__getattr__
 
 
 class Named(type):
@@ -39,6 +40,8 @@ class Config:
 
 
 class Net(nn.Module):
+    gain: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
