@@ -4,7 +4,8 @@
     schedule.save("model.json")
 
 `remate_runtime.apply(model, "model.json")` then trains the model. `remate.auto` does both at the first training call.
-`remate.record` takes the call to plan from a training loop. `remate.solve` solves a graph of operations without PyTorch.
+`remate.record` takes the call to plan from a training loop. `remate.solve` solves a graph of operations without
+PyTorch.
 
 Names load on first use, so `import remate` imports neither PyTorch nor a solver. If one of them is missing, the name
 raises MissingExtraError, which is an ImportError. Every other error is a RemateError.

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from .library import Library
-from .names import NOTHING, Names, Place, cell_contents, is_code
+from .names import BUILTINS, NOTHING, Names, Place, cell_contents, is_code
 from .ownership import has_own_file, is_own, is_own_function, name_in_value, qualified
-from .questions import Ask, question
+from .questions import Ask, questions
 from .syntax import Reference, canonical, class_reads, function_tree, references
 from .values import (
     OPAQUE,
@@ -267,8 +267,10 @@ class Code:
             return
         resolved = bound.resolve(reference)
         target, place = unwrapped(resolved.found), resolved.place
-        if (reading := question(target, resolved.rest)) is not None:
-            self.questions[reading[0]] = reading[1]
+        self.questions |= questions(target, resolved.rest, bound.texts)
+        if resolved.package == BUILTINS:
+            self._hold(place)
+            self._hold(bound.shadow(reference.name))
         if isinstance(target, type):
             self._class(target)
             if place is not None and is_own(target.__module__) and not issubclass(target, nn.Module):
@@ -318,7 +320,11 @@ class Code:
             self._static(function.__wrapped__, kind)
 
     def _class(self, kind: type) -> None:
-        """Follow every method of a class of the user's."""
+        """Follow every method of a class of the user's, and of its metaclass."""
+        for _, function in _methods(type(kind)):
+            self.follow(function, type(kind))
+            tree = function_tree(function)
+            self._class_values(kind, class_reads(tree, is_class_method=True) if tree is not None else ())
         for name, function in _methods(kind):
             if isinstance(inspect.getattr_static(kind, name, None), classmethod):
                 self._class_methods.add(function)

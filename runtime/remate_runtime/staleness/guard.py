@@ -32,6 +32,7 @@ from .code import Code
 from .differences import CHECKPOINTS, Differences
 from .digest import at_index, at_path, code_of, compare_digest, make_digest
 from .library import tensor_methods
+from .lookup import CALL, Lookup
 from .ownership import qualified
 from .values import MISSING, accepts, held_by, hiding, underlying
 from .watched import ModelSnapshot
@@ -60,6 +61,8 @@ class Guard:
         if digest is not None and not deferred:
             self._digest = _as_it_is(digest, model, code)
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
+        self._calls = {path: held_by(module).get(CALL) for path, module in self._modules.items()}
+        self._lookup = self._looked_up(code)
         self._bound = _bound(code, self._modules)
         self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
         self._questions = code.questions
@@ -70,15 +73,18 @@ class Guard:
 
     def check(self) -> None:
         """Raise StaleModelError with what changed and what to do."""
-        if self._watched is None or not self._watched.same():
+        if self._watched is None or not self._watched.same() or not self._lookup.same():
             code = code_of(self._digest)
             names = () if self._watched is None else self._watched.replaced_code()
             replaced = [f"the code of {name!r} was replaced" for name in names]
             differences = self._compared(code)
-            if faults := [*differences.faults, *self._faults(), *(replaced if not differences.faults else ())]:
+            if not (faults := [*differences.faults, *self._faults()]):
+                faults = [*replaced, *self._lookup.changes()]
+            if faults:
                 raise StaleModelError(_told([*self._rebound(), *faults], differences))
             self._warn_of_observers()
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
+            self._lookup = self._looked_up(code)
             self._questions = code.questions
         if self._questions:
             self._ask()
@@ -96,6 +102,11 @@ class Guard:
                 + "\n  set it back, or apply the schedule again, which compares its next call with the model; "
                 f"else {REPLAN}"
             )
+
+    def _looked_up(self, code: Code) -> Lookup:
+        paths = (path for group in self._digest.objects for path in unfold_paths(group.at))
+        objects = [obj for path in paths if (obj := at_path(self._model, path)) is not MISSING]
+        return Lookup(self._modules.values(), [*objects, *code.objects.values()])
 
     def _rebound(self) -> Iterator[str]:
         """Yield a text for each function that was rebound to a different one."""
@@ -116,6 +127,8 @@ class Guard:
                 by = "taken back" if forward is MISSING else f"replaced by {qualified(forward)!r}"
                 place = f"module {path!r}" if path else "the model"
                 yield f"{place} ({type(module).__name__}): its forward was {by}"
+            if path and held_by(module).get(CALL) is not self._calls[path]:
+                yield f"module {path!r} ({type(module).__name__}): its attribute {CALL} was replaced"
         for hook in global_hooks():
             yield f"the hook {hook!r}, registered for all modules, would not be called for submodules: remove it"
 
@@ -133,7 +146,7 @@ class Guard:
         """
         watched = ModelSnapshot()
         for path, module in self._modules.items():
-            watched.object(module, ("forward", "__call__"))
+            watched.object(module, ("forward", "__call__", CALL))
             watched.object(module, code.members.get(type(module), ()))
             if path:
                 watched.hooks(module)

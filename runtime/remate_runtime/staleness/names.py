@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import importlib
 import importlib.util
 import inspect
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -25,6 +26,7 @@ from .syntax import Reference
 from .values import held_by, is_config, unwrapped
 
 NOTHING: Any = object()
+BUILTINS = "builtins"
 Place = tuple[str, Mapping[str, Any] | type, str]  # name in the digest, holder of the value, key in the holder
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, staticmethod, classmethod, property)
 
@@ -60,12 +62,21 @@ class Names:
         code = function.__code__
         self._cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=False))
 
+    @property
+    def texts(self) -> Iterator[str]:
+        """Yield the texts that the function may pass as a name: its constants, and globals that it names."""
+        code, scope = self._function.__code__, self._function.__globals__
+        named = (scope.get(name) for name in code.co_names)
+        yield from (text for text in (*code.co_consts, *named) if isinstance(text, str))
+
     def meaning(self, reference: Reference) -> str | None:
         """Return what a name means outside the user's code; None for their own, and where its value is recorded."""
         if reference.own:
             return None
         resolved = self.resolve(reference)
         value = unwrapped(resolved.found)
+        if resolved.package == BUILTINS:
+            return None
         if resolved.package:
             return f"{reference.name}: {resolved.package}"
         if isinstance(value, type):
@@ -92,6 +103,10 @@ class Names:
             return None, None
         return vars(base)[name], (f"{qualified(base)}.{name}", base, name)
 
+    def shadow(self, name: str) -> Place:
+        """Return the place of a global that would hide a builtin function of this name."""
+        return f"{module_of(self._function)}.{name}", self._function.__globals__, name
+
     def resolve(self, reference: Reference) -> Resolved:
         """Resolve a name and its attributes as far as possible without running code."""
         name, rest = reference.name, reference.attributes
@@ -106,6 +121,9 @@ class Names:
         elif name in scope:
             value = scope[name]
             place = (f"{module_of(self._function)}.{name}", scope, name)
+        elif name in vars(builtins):
+            value, package = vars(builtins)[name], BUILTINS
+            place = (f"{BUILTINS}.{name}", vars(builtins), name)
         else:
             return Resolved(NOTHING)
         while rest:

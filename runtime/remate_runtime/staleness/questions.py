@@ -1,4 +1,5 @@
-"""Settings of the process that the user's code reads: default dtype, threads, deterministic algorithms, process groups.
+"""Settings of the process that the user's code reads: default dtype, threads, deterministic algorithms, process groups,
+environment variables.
 
 The self-check compares the first call with the model. The guard reads the settings again at every later call.
 """
@@ -6,9 +7,10 @@ The self-check compares the first call with the model. The guard reads the setti
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -30,21 +32,31 @@ _OF_GROUPS = ("is_initialized", "get_world_size", "get_backend")
 _FLAGS = "torch.backends"  # modules whose attributes are settings
 
 
-def question(found: object, rest: tuple[str, ...]) -> tuple[str, Ask] | None:
-    """Return the setting that a name of the user's code reads: its name and a function that reads it; None for others.
+def questions(found: object, rest: tuple[str, ...], texts: Iterable[str]) -> dict[str, Ask]:
+    """Return the settings that a name of the user's code reads, as functions that read them, by name.
 
     Args:
         found: What the name resolves to.
         rest: Attributes of it that the code reads.
+        texts: Texts in the code, which may name environment variables.
     """
     if isinstance(found, types.ModuleType):
         if rest and found.__name__.startswith(_FLAGS) and not callable(getattr(found, rest[0], None)):
-            return f"{found.__name__}.{rest[0]}", functools.partial(getattr, found, rest[0], None)
-        return None
+            return {f"{found.__name__}.{rest[0]}": functools.partial(getattr, found, rest[0], None)}
+        return {}
+    if found is os.environ or found is os.getenv:
+        return {f"the environment variable {text}": functools.partial(_variable, text) for text in texts}
     for name, function in _functions().items():
         if found is function:
-            return f"{name}()", functools.partial(_asked, function)
-    return None
+            return {f"{name}()": functools.partial(_asked, function)}
+    return {}
+
+
+def _variable(name: str) -> str | None:
+    try:
+        return os.environ.get(name)
+    except ValueError:  # a text that names no variable
+        return None
 
 
 def _functions() -> dict[str, Any]:

@@ -1,0 +1,111 @@
+"""How attributes of a model are looked up: what its classes define beside the methods that forward names.
+
+`nn.Module.__call__ = ...`, a new `__getattr__`, or a property that hides a parameter change what forward computes,
+although neither its code nor an attribute changes.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType
+from typing import NamedTuple
+
+from torch import nn
+
+from .names import cell_contents
+from .ownership import qualified
+from .values import MISSING, held_by
+
+CALL = "_call_impl"  # what `nn.Module.__call__` runs
+_CALLS = (CALL, "_wrapped_call_impl")
+_SPECIAL = frozenset(
+    f"__{name}__"
+    for name in """getattribute getattr get call class getitem missing len iter next reversed contains bool index int
+    float hash eq ne lt le gt ge enter exit add radd sub rsub mul rmul truediv rtruediv floordiv mod pow matmul rmatmul
+    neg pos abs and or xor invert torch_function torch_dispatch""".split()
+)
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+
+
+class _Namespace(NamedTuple):
+    """A class and what instances hold.
+
+    Attributes:
+        kind: The class.
+        content: The live mapping of what the class defines.
+        was: Its content when it was recorded.
+        keys: The names in it that decide how attributes are looked up.
+        values: What it held under them.
+        registered: Names of parameters, buffers and submodules of instances. Every attribute of the class hides them.
+        attributes: Names of other attributes of instances. Descriptors with `__set__` hide them.
+    """
+
+    kind: type
+    content: Mapping[str, object]
+    was: Mapping[str, object]
+    keys: tuple[str, ...]
+    values: tuple[object, ...]
+    registered: frozenset[str]
+    attributes: frozenset[str]
+
+
+class Lookup:
+    """A snapshot of the classes of a model's modules and objects, compared at every call in a few microseconds."""
+
+    def __init__(self, modules: Iterable[nn.Module], objects: Iterable[object]) -> None:
+        registered: dict[type, set[str]] = {}
+        attributes: dict[type, set[str]] = {}
+        for item in (*modules, *objects):
+            for base in type(item).__mro__:
+                if base.__module__ != "builtins":
+                    here = held_by(item)
+                    attributes.setdefault(base, set()).update(name for name in here if isinstance(name, str))
+                    names = registered.setdefault(base, set())
+                    if isinstance(item, nn.Module):
+                        names.update(name for kept in _REGISTERED for name in here.get(kept, ()))
+        self._classes = [_namespace(base, registered[base], attributes[base]) for base in registered]
+        self._lengths = [len(space.was) for space in self._classes]
+
+    def same(self) -> bool:
+        """Return whether no class has changed how attributes are looked up, as far as a quick comparison shows."""
+        if [len(space.content) for space in self._classes] != self._lengths:
+            return False
+        return all(all(map(operator.is_, map(each.content.get, each.keys), each.values)) for each in self._classes)
+
+    def changes(self) -> Iterator[str]:
+        """Yield a text for each change that may concern forward."""
+        for space in self._classes:
+            for key in dict.fromkeys([*space.was, *space.content]):
+                was, now = space.was.get(key, MISSING), space.content.get(key, MISSING)
+                if not _same_function(was, now) and _decides(space, key, (was, now)):
+                    done = "added" if was is MISSING else "removed" if now is MISSING else "replaced"
+                    yield f"class {qualified(space.kind)}: its attribute {key} was {done}"
+
+
+def _namespace(kind: type, registered: set[str], attributes: set[str]) -> _Namespace:
+    was = dict(vars(kind))
+    keys = tuple(name for name in was if _is_special(name) or name in registered or name in attributes)
+    values = tuple(was[name] for name in keys)
+    return _Namespace(kind, vars(kind), was, keys, values, frozenset(registered), frozenset(attributes - registered))
+
+
+def _is_special(name: str) -> bool:
+    return name in _CALLS or name in _SPECIAL
+
+
+def _same_function(was: object, now: object) -> bool:
+    """Return whether two values are one, or the same code defined twice, as `GraphModule.recompile` does."""
+    if was is now:
+        return True
+    if not (isinstance(was, FunctionType) and isinstance(now, FunctionType)):
+        return False
+    around = [[cell_contents(cell) for cell in function.__closure__ or ()] for function in (was, now)]
+    return was.__code__ is now.__code__ and len(around[0]) == len(around[1]) and all(map(operator.is_, *around))
+
+
+def _decides(space: _Namespace, key: str, values: tuple[object, object]) -> bool:
+    """Return whether a changed entry of a class changes what an instance returns for a name."""
+    if _is_special(key) or key in space.registered:
+        return True
+    return key in space.attributes and any(hasattr(type(value), "__set__") for value in values)
