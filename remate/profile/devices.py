@@ -39,6 +39,8 @@ class Device(msgspec.Struct, frozen=True):
         link: To the other ranks.
         gpu: None for a CPU.
         processors: Units that work on blocks of a matrix product at the same time.
+        attention: Shares of the matrix peak that kernels of fused attention reach forward and backward, by kernel.
+            Others reach `efficiency`.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Device(msgspec.Struct, frozen=True):
     link: Link
     gpu: Gpu | None = None
     processors: int = 1
+    attention: dict[str, tuple[float, float]] = {}
 
 
 # Launch: a Python loop over resolved overloads issues an operation every 3 to 5 µs to a GPU.
@@ -63,6 +66,10 @@ _GLOO = Link(200_000, 1e9)
 # ml-engineering b9e29720, compute/accelerator/README.md); those of a step reach about four fifths of that. docs/gpu.md
 # compares whole steps. Streaming kernels reach about 85% of the bandwidth.
 _EFFICIENCY_CUDA, _EFFICIENCY_AMPERE, _EFFICIENCY_CDNA3 = (0.65, 0.7, 0.85), (0.7, 0.7, 0.85), (0.41, 0.7, 0.85)
+# Fused attention on an H100, of 989 TFLOP/s, with heads of 128 and 2048 tokens (J. Shah et al., "FlashAttention-3",
+# arXiv:2407.08608, figures 5 and 6): FlashAttention-2, which is torch's "flash", 298 TFLOP/s with a causal mask and 362
+# without, 291 backward; cuDNN 484, 617 and 465. Forward is the mean of both masks.
+_ATTENTION_HOPPER = {"flash": (0.33, 0.29), "cudnn": (0.56, 0.47)}
 
 # NVIDIA H100/H200 SXM data sheets (figures without sparsity): FP64 tensor 67 TFLOP/s, FP32 67, TF32 494.7, FP16 and
 # BF16 989.4, FP8 1978.9. PyTorch computes float32 products without TF32 by default, so f32 is 67; convolutions use
@@ -159,8 +166,9 @@ def _gpu(
     processors: int,
     efficiency: tuple[float, float, float] = _EFFICIENCY_CUDA,
 ) -> Device:
+    attention = _ATTENTION_HOPPER if sm[0] == 9 else {}
     gpu, between = Gpu(title, sm, gigabytes * 10**9), Link(_NCCL_NS, link * _NCCL)
-    return Device(name, "cuda", *rates, bandwidth, efficiency, _LAUNCH_CUDA, between, gpu, processors)
+    return Device(name, "cuda", *rates, bandwidth, efficiency, _LAUNCH_CUDA, between, gpu, processors, attention)
 
 
 DEVICES: dict[str, Device] = {

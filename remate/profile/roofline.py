@@ -27,6 +27,7 @@ _READ_TWICE = frozenset(
     native_batch_norm_backward batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_group_norm
     native_group_norm_backward native_layer_norm_backward std var var_mean""".split()
 )
+_ATTENTION = "aten._scaled_dot_product_"
 
 
 def estimate(graph: Graph, op: Op, device: Device) -> Cost:
@@ -34,6 +35,7 @@ def estimate(graph: Graph, op: Op, device: Device) -> Cost:
     if is_collective(op):
         return communication(graph, op, device)
     matrix, vector, bandwidth = device.efficiency
+    matrix = _share_of_attention(op.op, device) or matrix
     dtype = _arithmetic_dtype(graph, op)
     fast = "tf32" if dtype == "f32" and op.op.startswith("aten.convolution") else dtype
     matrix_rate = device.matrix.get(fast, device.matrix.get(dtype, device.matrix["f32"]))
@@ -42,6 +44,14 @@ def estimate(graph: Graph, op: Op, device: Device) -> Cost:
     traffic = _bytes_moved(graph, op) / (device.bandwidth * bandwidth)
     ns = device.launch_ns + round(max(arithmetic, traffic) * 1e9)
     return Cost(ns=max(1, ns), workspace=workspace(graph, op, device.kind))
+
+
+def _share_of_attention(name: str, device: Device) -> float | None:
+    """Return the share of the peak that a kernel of fused attention reaches; None if it is not known."""
+    if not name.startswith(_ATTENTION) or "_for_cpu" in name:
+        return None
+    forward, backward = device.attention.get(name.removeprefix(_ATTENTION).split("_")[0], (None, None))
+    return backward if name.endswith("_backward") else forward
 
 
 def _arithmetic_dtype(graph: Graph, op: Op) -> str:

@@ -162,3 +162,18 @@ def test_signature_is_readable():
     assert signature(g, g.operations[0]) == "aten.mul.Tensor(f32[7], &0)"
     g = graph_of("aten.full", [], ["f32[2]"], ((2,), {"float": "-inf"}), kwargs={"dtype": {"dtype": "f32"}})
     assert signature(g, g.operations[0]) == 'aten.full([2], {"float":"-inf"}, dtype={"dtype":"f32"})'
+
+
+def test_kernels_of_attention_reach_shares_of_their_own():
+    types, args = ["bf16[2,16,2048,128]"] * 3, (Ref(0), Ref(1), Ref(2), 0.0, True)
+
+    def share(kernel: str, device: str) -> float:
+        graph = graph_of(f"aten._scaled_dot_product_{kernel}", types, types[:1], args)
+        about = DEVICES[device]
+        ns = estimate(graph, graph.operations[0], about).ns - about.launch_ns
+        return flops(graph) / (about.matrix["bf16"] * ns * 1e-9)
+
+    assert share("flash_attention", "h100") == pytest.approx(0.33, rel=1e-3)
+    assert share("flash_attention", "h200") == pytest.approx(0.33, rel=1e-3)
+    assert share("flash_attention_for_cpu", "h100") == pytest.approx(0.65, rel=1e-3)
+    assert share("flash_attention", "a100") == pytest.approx(0.7, rel=1e-3)
