@@ -10,6 +10,7 @@ from torch import nn
 
 import remate
 import remate_runtime
+from remate_runtime.applied import identity
 from remate_runtime.errors import BindError
 from remate_runtime.format import input_leaves
 
@@ -84,6 +85,32 @@ def test_a_recorded_call_and_other_sizes_keep_the_pattern() -> None:
     assert torch.equal(planned(*call(A, A)), model(*call(A, A)))
     with pytest.raises(BindError):
         planned(*call(A, B))
+
+
+class AsksFromASize(AsksNot):
+    def forward(self, x: torch.Tensor, others: dict[str, torch.Tensor]) -> torch.Tensor:
+        if x is others["y"] and len(x) > 8:
+            return self.linear(x).square().mean() * 3
+        return super().forward(x, others)
+
+
+def test_forward_is_asked_again_only_beyond_the_sizes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    ask = identity.ignores_identity
+    monkeypatch.setattr(identity, "ignores_identity", lambda *call: asked.append(call) or ask(*call))
+    for model, refuses in ((AsksNot(), False), (AsksFromASize(), True)):
+        planned = applied(model, call(A, B), dims={"x": {0: "b=2..16"}, "others": {"y": {0: "b"}}})
+        asked.clear()
+        for b, times in ((4, 1), (8, 2), (6, 2), (5, 2), (2, 3), (3, 3), (7, 3)):
+            x = torch.randn(b, 3, 8)
+            assert torch.equal(planned(*call(x, x)), model(*call(x, x)))
+            assert len(asked) == times
+        x = torch.randn(16, 3, 8)
+        if refuses:
+            with pytest.raises(BindError, match="are one tensor"):
+                planned(*call(x, x))
+        else:
+            assert torch.equal(planned(*call(x, x)), model(*call(x, x)))
 
 
 def test_the_gradient_of_an_input_that_is_given_twice_is_the_sum() -> None:

@@ -23,11 +23,18 @@ class RecordedInputs:
         names: Input leaves in the order in which `flatten` returns their tensors.
     """
 
-    def __init__(self, tree: Mapping[str, object], model: nn.Module) -> None:
+    def __init__(self, tree: Mapping[str, object], model: nn.Module, identity: Identity) -> None:
+        """Prepare for the calls of a size.
+
+        Args:
+            tree: The recorded inputs.
+            model: The live model.
+            identity: The identities of the recorded call.
+        """
         self._model = model
         self._ordered, self._any = (Inputs(tree, model.forward, ordered) for ordered in (True, False))
         self.names = self._ordered.names
-        self._identity = Identity(tree, model)
+        self._identity = identity
         self._refused: dict[Any, str] = {}
         self._taken: set[Any] = set()
 

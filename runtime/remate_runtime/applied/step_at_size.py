@@ -26,6 +26,7 @@ from ..operator_calls.live import operators
 from ..support.gc_pause import gc_paused
 from ..support.quantities import size
 from ..torch_private.operators import OpOverload
+from .identity import Identity
 from .recorded_call import RecordedInputs
 
 KEPT_BYTES = (
@@ -78,6 +79,7 @@ class StepsAtSizes:
         self._model, self._schedule, self._engine, self._namespaces = model, schedule, engine, namespaces
         self._ranges = ranges
         self._links = SizedLinks()
+        self._identity: Identity | None = None
         self._prepared, self._seconds = 0, 0.0  # number of sizes so far, and their total time
         self._warned = False  # whether a warning said that a peak is over the budget
         self.distributed: DistributedBinding | None = None  # set when the model is bound
@@ -146,7 +148,9 @@ class StepsAtSizes:
 
     def _build(self, checked: _Checked) -> StepAtSize:
         planned = checked.schedule.model
-        call = RecordedInputs(planned.inputs, self._model)
+        if self._identity is None:
+            self._identity = Identity(planned.inputs, self._model)
+        call = RecordedInputs(planned.inputs, self._model, self._identity)
         # In the order in which `ScheduledForward` passes them.
         names = [*call.names, *planned.parameters, *planned.buffers, *planned.live]
         outputs = tuple(output_leaves(planned.outputs))
