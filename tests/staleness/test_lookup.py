@@ -19,7 +19,7 @@ from remate_runtime import StaleModelError
 
 VARIABLE = "REMATE_TEST_LOOKUP"
 CALL = nn.Module.__call__
-GETATTR: Callable[[object, str], Any] = nn.Module.__getattr__
+GETATTR: Callable[[Any, str], Any] = nn.Module.__getattr__
 
 
 class Named(type):
