@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from types import FunctionType
-from typing import NamedTuple
+from types import FunctionType, MappingProxyType
+from typing import Any, NamedTuple
 
 from torch import nn
 
@@ -25,6 +25,7 @@ _SPECIAL = frozenset(
     float hash eq ne lt le gt ge enter exit add radd sub rsub mul rmul truediv rtruediv floordiv mod pow matmul rmatmul
     neg pos abs and or xor invert torch_function torch_dispatch""".split()
 )
+_PROXY_GET: Any = MappingProxyType.get
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
@@ -36,7 +37,6 @@ class _Namespace(NamedTuple):
         content: The live mapping of what the class defines.
         was: Its content when it was recorded.
         keys: The names in it that decide how attributes are looked up.
-        values: What it held under them.
         registered: Names of parameters, buffers and submodules of instances. Every attribute of the class hides them.
         attributes: Names of other attributes of instances. Descriptors with `__set__` hide them.
     """
@@ -45,7 +45,6 @@ class _Namespace(NamedTuple):
     content: Mapping[str, object]
     was: Mapping[str, object]
     keys: tuple[str, ...]
-    values: tuple[object, ...]
     registered: frozenset[str]
     attributes: frozenset[str]
 
@@ -65,13 +64,17 @@ class Lookup:
                     if isinstance(item, nn.Module):
                         names.update(name for kept in _REGISTERED for name in here.get(kept, ()))
         self._classes = [_namespace(base, registered[base], attributes[base]) for base in registered]
+        self._contents = [space.content for space in self._classes]
         self._lengths = [len(space.was) for space in self._classes]
+        watched = [(space.content, key, space.was[key]) for space in self._classes for key in space.keys]
+        self._holders, self._keys = [item[0] for item in watched], [item[1] for item in watched]
+        self._values = [item[2] for item in watched]
 
     def same(self) -> bool:
         """Return whether no class has changed how attributes are looked up, as far as a quick comparison shows."""
-        if [len(space.content) for space in self._classes] != self._lengths:
+        if list(map(len, self._contents)) != self._lengths:
             return False
-        return all(all(map(operator.is_, map(each.content.get, each.keys), each.values)) for each in self._classes)
+        return all(map(operator.is_, map(_PROXY_GET, self._holders, self._keys), self._values))
 
     def changes(self) -> Iterator[str]:
         """Yield a text for each change that may concern forward."""
@@ -86,8 +89,7 @@ class Lookup:
 def _namespace(kind: type, registered: set[str], attributes: set[str]) -> _Namespace:
     was = dict(vars(kind))
     keys = tuple(name for name in was if _is_special(name) or name in registered or name in attributes)
-    values = tuple(was[name] for name in keys)
-    return _Namespace(kind, vars(kind), was, keys, values, frozenset(registered), frozenset(attributes - registered))
+    return _Namespace(kind, vars(kind), was, keys, frozenset(registered), frozenset(attributes - registered))
 
 
 def _is_special(name: str) -> bool:
