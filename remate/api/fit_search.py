@@ -138,7 +138,7 @@ class Search:
         self.dim, self._most = first.name, first.max or max(_MOST, first.planned)
         self._call, self._asking, self._device, self._cost = call, asking, device, cost
         self._settings, self._options, self._gpu, self._say = settings, options, gpu, progress
-        self.ended = False
+        self.ended, self._captures = False, dict[tuple[int, ...], Any]()
         limit = settings.time_limit
         self._end = float("inf") if limit is None else time.monotonic() + limit
         self._half = float("inf") if limit is None else time.monotonic() + limit / 2  # the rest is for the schedule
@@ -239,7 +239,7 @@ class Search:
         return replace(self._asking, sizes=(replace(first, max=most), *others))
 
     def _prepared(self, asking: Asking, largest: bool, cost: str) -> Hierarchy:
-        sizes = OpenSizes(asking, largest)
+        sizes = OpenSizes(asking, largest, self._captures)
         options = self._options
         return prepare(self._call, cost=cost, options=options, open_sizes=sizes, gpu=self._gpu, progress=self._say)
 

@@ -99,8 +99,14 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
 
 
 def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:
-    """Return sizes to capture. For a narrow range also sizes beyond it, as long as the step there is the same."""
+    """Return sizes to capture. For a narrow range also sizes beyond it, as long as the step there is the same.
+
+    Sizes that are captured already are beyond the range, or in it, for the same reason.
+    """
     avoid, count = _numbers(first.captured.graph), len(ranges) + 1  # and the plan, and corners
+    known = [sizes for sizes in sampling.earlier if _stand_for_themselves(sizes, ranges, avoid)]
+    if len(known) >= count:
+        return known[:count]
     wanted = spread(ranges, avoid, count)
     beyond = [sizes for sizes in wanted if any(not size.min <= sizes[size.name] <= size.max for size in ranges)]
     try:
@@ -110,6 +116,11 @@ def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
     except CaptureError:
         return spread(ranges, avoid, count, inside=True)
     return wanted
+
+
+def _stand_for_themselves(sizes: Sizes, ranges: Sequence[SizeRange], avoid: set[int]) -> bool:
+    """Return whether sizes are neither a corner of the ranges nor among the numbers of the planned step."""
+    return not any(sizes[size.name] in {size.min, size.max, *avoid} for size in ranges)
 
 
 def _numbers(graph: Graph) -> set[int]:

@@ -18,7 +18,7 @@ from ..profile.workspace import workspace
 from .family import Family, family, requested_ranges
 from .generic import TraceSampleCosts
 from .requested_sizes import AUTO, SMALLEST, Asking, read
-from .sampling import Sampling
+from .sampling import Captures, Sampling
 
 Progress = Callable[[str], None]
 
@@ -29,10 +29,12 @@ class OpenSizes(msgspec.Struct, frozen=True):
     Attributes:
         dims: As in `remate.plan`, or as read.
         largest: Plan at the largest sizes, not at those of the example.
+        captures: Captures of the same example for wider ranges, to reuse and to add to.
     """
 
     dims: Any = None
     largest: bool = False
+    captures: Captures | None = None
 
 
 FIXED = OpenSizes()
@@ -60,7 +62,7 @@ def sampled(
             )
             warnings.warn(f"{message}\n  hint: plan with a larger batch, or name sizes", UserWarning, stacklevel=4)
         return None
-    sampling = Sampling(model, args, kwargs, differentiate, asking, progress, live)
+    sampling = Sampling(model, args, kwargs, differentiate, asking, progress, live, wanted.captures)
     planned = sampling.example
     if wanted.largest:
         planned = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}

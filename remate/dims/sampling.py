@@ -29,12 +29,21 @@ class TraceSample(msgspec.Struct, frozen=True):
     log: SizeLog
 
 
+Captures = dict[tuple[int, ...], TraceSample | CaptureError]  # by sizes
+
+
+def _is_complete(known: TraceSample | CaptureError) -> bool:
+    """Return whether a capture may be the first of a sampling, which has the digest."""
+    return isinstance(known, CaptureError) or known.captured.digest is not None
+
+
 class Sampling:
     """Captures a model.
 
     Attributes:
         model: As in `captured`, like args, kwargs, differentiate and live: the example.
         asking: The sizes that may vary.
+        earlier: Sizes of `captures`, which an earlier sampling of the same example has taken. It adds its own.
     """
 
     def __init__(
@@ -46,11 +55,14 @@ class Sampling:
         asking: Asking,
         progress: Progress,
         live: Sequence[str] = (),
+        captures: Captures | None = None,
     ) -> None:
         self.asking = asking
         self._model, self._args, self._kwargs, self._differentiate = model, tuple(args), dict(kwargs), differentiate
         self._progress, self._live = progress, tuple(live)
-        self._trace_samples: dict[tuple[int, ...], TraceSample | CaptureError] = {}
+        self._trace_samples: Captures = {} if captures is None else captures
+        self.earlier = [each.sizes for each in self._trace_samples.values() if isinstance(each, TraceSample)]
+        self._started = False
 
     @property
     def example(self) -> Sizes:
@@ -59,7 +71,8 @@ class Sampling:
     def at(self, sizes: Sizes) -> TraceSample:
         """Return the step at some sizes. Raises CaptureError."""
         key = tuple(sizes[size.name] for size in self.asking.sizes)
-        if key not in self._trace_samples:
+        known = self._trace_samples.get(key)
+        if known is None or not (self._started or _is_complete(known)):
             self._progress(f"tracing forward and backward at {spelled(sizes)}")
             try:
                 self._trace_samples[key] = self._captured(sizes)
@@ -75,7 +88,7 @@ class Sampling:
         args, kwargs = self._args, self._kwargs
         if sizes != self.example:
             args, kwargs = resized(self.asking, args, kwargs, sizes)
-        is_first = not self._trace_samples
+        is_first, self._started = not self._started, True
         options: Any = {
             "sizes": log,
             "probing": is_first,

@@ -95,7 +95,8 @@ def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureE
                 break
             where = f" ({refused.source})" if refused.source else ""
             shown = ", ".join(path for schedule in kept for path in schedule.model.at)
-            settings.say(f"{refused.message}{where}: {shown} are planned, and the rest of the model runs as it is")
+            advice = f"; to plan it as a whole: {refused.hint}" if refused.hint else ""
+            settings.say(f"{refused.message}{where}: {shown} are planned, and the rest runs as it is{advice}")
             return kept
     raise refused
 

@@ -197,12 +197,16 @@ def test_a_time_limit_ends_the_search_with_a_schedule() -> None:
 
 
 def test_most_sizes_need_no_solve(fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans for one size are tried at the others first; the result is that of a solve for each size."""
+    """Plans for one size are tried at the others first; the result is that of a solve for each size. No size is captured
+    twice."""
     torch.manual_seed(0)
     solves: list[int] = []
+    said: list[str] = []
     solved = fit_search.solve
     monkeypatch.setattr(fit_search, "solve", lambda *args, **options: solves.append(0) or solved(*args, **options))
-    found = remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200"))
+    found = remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200", progress=said.append))
     assert found == fitted
     assert found.complete
     assert len(solves) <= len(found.batches) + 4
+    captures = [text for text in said if text.startswith("tracing")]
+    assert len(captures) == len(set(captures))

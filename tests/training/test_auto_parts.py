@@ -96,7 +96,7 @@ def test_the_parts_are_planned_and_training_stays_the_same(
     assert paths(model) == planned
     said = capsys.readouterr().err
     assert "forward reads a tensor's value" in said
-    assert "the rest of the model runs as it is" in said
+    assert "the rest runs as it is" in said
     again = remate.auto(checked(), file=tmp_path / "plans", **QUICK)
     assert train(again) == wanted
     state = state_of(again)

@@ -31,7 +31,7 @@ from .programs import NO_PROGRAM, is_compiled_alone, refuse_transforms, warn_of_
 from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
-_WARNED = 8  # most reasons for fallbacks that lead to a warning
+_WARNED = 4  # most reasons for fallbacks that lead to a warning
 
 
 class Dispatch:
@@ -73,7 +73,8 @@ class Dispatch:
         self.calls_aside += 1
         if why not in self._warned and len(self._warned) < _WARNED:
             self._warned.add(why)
-            warnings.warn(f"the schedule steps aside: {why}", SteppedAsideWarning, stacklevel=frames_to_caller())
+            last = "\n  further reasons are not reported" if len(self._warned) == _WARNED else ""
+            warnings.warn(f"the schedule steps aside: {why}{last}", SteppedAsideWarning, stacklevel=frames_to_caller())
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__code__", "__globals__"):  # torch.export and torch.jit read these attributes of a forward
