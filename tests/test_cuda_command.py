@@ -125,7 +125,7 @@ def outcomes(output: Path) -> dict[tuple[str, str], Any]:
 @pytest.mark.slow
 def test_the_whole_command(tmp_path: Path) -> None:
     """Every kind of configuration; one that cannot be is written down with its traceback, and the rest goes on."""
-    only = "eager,checkpoint,compile=0.5,remate=60%,remate-compiled=60%,remate-graphs=60%,remate=checkpoint,remate=1%"
+    only = "eager,checkpoint,compile=0.5,remate=60%,remate-compiled=60%,remate-split=60%,remate=checkpoint,remate=1%"
     done = run(tmp_path, "--models", "unet", "--only", only, "--minutes", "12")
     assert done.returncode == 1, done.stdout + done.stderr
     result = outcomes(tmp_path)
@@ -139,6 +139,9 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert fused["peak"] == pytest.approx(fused["predicted"], abs=LOSS)
     assert fused["predicted"] <= 0.6 * fused["baseline"]
     assert fused["difference"] < 1e-4
+    split = result["unet", "remate-split=60%"]
+    assert split["peak"] < eager["peak"]
+    assert 0 < split["difference"] < 1e-4
     beside = result["unet", "remate=checkpoint"]
     assert beside["peak"] == pytest.approx(beside["predicted"], abs=LOSS)
     assert beside["predicted"] <= result["unet", "checkpoint"]["peak"] < eager["peak"]

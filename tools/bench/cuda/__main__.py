@@ -121,7 +121,8 @@ def main() -> int:
     parser.add_argument(
         "--only",
         default=",".join(CONFIGURATIONS),
-        help=f"of {', '.join(CONFIGURATIONS)}, remate=BUDGET, remate-compiled=BUDGET, remate-graphs=BUDGET",
+        help=f"of {', '.join(CONFIGURATIONS)}, remate=BUDGET, remate-compiled=BUDGET, remate-graphs=BUDGET, "
+        "remate-split=BUDGET",
     )
     parser.add_argument("--no-tests", action="store_true", help="only the benchmarks")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: tools/bench/results/DEVICE")

@@ -29,7 +29,7 @@ from ..ways import checkpointed_blocks
 from .subjects import FULL, QUICK
 
 _WARM_UP = 3
-_ENGINES = {"remate": "eager", "remate-compiled": "compiled", "remate-graphs": "compiled"}
+_ENGINES = {"remate": "eager", "remate-compiled": "compiled", "remate-graphs": "compiled", "remate-split": "eager"}
 
 
 class Worker:
@@ -63,7 +63,7 @@ class Worker:
             return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
         if kind in _ENGINES:
             self.graphs = kind == "remate-graphs" and self.on_gpu
-            self.made = self._planned(model, detail, _ENGINES[kind], facts)
+            self.made = self._planned(model, detail, _ENGINES[kind], facts, split=kind == "remate-split")
         elif kind == "checkpoint":
             self.made = checkpointed_blocks(model, self.subject.blocks(model))
         elif kind == "compile":
@@ -75,9 +75,9 @@ class Worker:
         self._rest()
         return {**facts, "seconds": time.monotonic() - start}
 
-    def _planned(self, model: nn.Module, budget: str, engine: str, facts: dict[str, Any]) -> nn.Module:
+    def _planned(self, model: nn.Module, budget: str, engine: str, facts: dict[str, Any], split: bool) -> nn.Module:
         limit = int(budget) if budget.isdecimal() else budget
-        schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile)
+        schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split or None)
         scheduled = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)
         modelled = reserved(analyse(schedule).linked) if engine == "eager" else None
         facts["modelled_reserved"] = modelled.plain.reserved if modelled else 0
