@@ -100,7 +100,7 @@ def floor_if_split(step: Hierarchy, cost: str, limit: int, permitted: str = "") 
         if least <= limit:
             break
         try:
-            tiled = tiled_step(bare, numbers if kind == HEAD else compatible(bare, numbers), cost)
+            tiled = tiled_step(bare, numbers if kind == HEAD else compatible(bare, numbers), cost, step.price)
         except ScheduleError:
             continue
         floor = StepInstance(tiled.expanded.graph, tiled.blocks).floor

@@ -112,7 +112,8 @@ def schedule_of(
         program=folded.program,
         statements=(*splits, *folded.statements, *stated),
         digest=step.captured.digest,
-        costs=folded.costs if tiled is None else merged(folded.costs, tiled.costs),
+        costs=folded.costs if tiled is None else merged(folded.costs, tiled.costs.ns),
+        tile_workspaces={} if tiled is None else tiled.costs.workspaces,
         lanes={page.to: step.captured.graph.lanes[page.to] for page in solution.pages},
     )
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))

@@ -146,7 +146,7 @@ def _bounded(merged: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
 def _costs_of(schedule: Schedule) -> tuple[Any, Any]:
     blocks = schedule.blocks.items()
     workspaces = {(name, op.id): op.workspace for name, b in blocks for op in (*b.forward, *b.backward) if op.workspace}
-    return schedule.costs, workspaces
+    return (schedule.costs, schedule.tile_workspaces), workspaces
 
 
 def _operations(tree: Any) -> Iterator[tuple[tuple[str, str], Any]]:
@@ -156,7 +156,8 @@ def _operations(tree: Any) -> Iterator[tuple[tuple[str, str], Any]]:
 
 
 def _costs(tree: Any) -> tuple[Any, Any]:
-    return tree.get("costs", {}), {key: op["workspace"] for key, op in _operations(tree) if op.get("workspace")}
+    costs = {name: tree[name] for name in ("costs", "tile_workspaces") if tree.get(name)}
+    return costs, {key: op["workspace"] for key, op in _operations(tree) if op.get("workspace")}
 
 
 def _measured(trees: list[Any], theirs_replanned: bool) -> int:
@@ -168,9 +169,9 @@ def _measured(trees: list[Any], theirs_replanned: bool) -> int:
 
 def _take_costs(tree: Any, source: Any) -> None:
     costs, workspaces = _costs(source)
-    tree.pop("costs", None)
-    if costs:
-        tree["costs"] = costs
+    for name in ("costs", "tile_workspaces"):
+        tree.pop(name, None)
+    tree.update(costs)
     known = {key for key, _ in _operations(source)}
     for key, op in _operations(tree):
         if key in known:

@@ -1,12 +1,13 @@
-"""Costs of tiles, as a file lists them: by block, and by the id of an operation with the number of tiles.
+"""Costs and workspaces of tiles, as a file lists them: by block, and by id with the number of tiles.
 
-All tiles of an operation have the cost of the slowest one.
+All tiles of an operation have the cost of the slowest one, and the largest workspace.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,8 +23,15 @@ _FREE = "aten.empty.memory_format"  # reserves memory and writes nothing
 Price = Callable[[Graph], Graph]  # adds costs to the operations of a graph
 
 
-def tile_costs(expanded: Expanded, price: Price, cost: str) -> dict[str, dict[str, int]]:
-    """Return ns of everything that splits add to a step.
+class TileCosts(NamedTuple):
+    """ns and workspaces in bytes of everything that splits add to a step, by block and local id."""
+
+    ns: dict[str, dict[str, int]]
+    workspaces: dict[str, dict[str, int]]
+
+
+def tile_costs(expanded: Expanded, price: Price, cost: str) -> TileCosts:
+    """Return the costs and workspaces of everything that splits add to a step.
 
     Args:
         expanded: A schedule with splits.
@@ -37,14 +45,32 @@ def tile_costs(expanded: Expanded, price: Price, cost: str) -> dict[str, dict[st
     device, wholes = DEVICES.get(cost), {op.id: op for op in expanded.unsplit.operations}
     homes = {place.id: place.block_name for place in expanded.places if place.leaf}
     costs: dict[str, dict[str, int]] = {}
+    workspaces: dict[str, dict[str, int]] = {}
     for op, alike in zip(added, priced, strict=True):
         name = op.id.partition(TILE)[0]
         home = next(home for home in around(name) if home in homes)
         local = _TILE.sub(f"{TILE}{tiles[name]}", op.id).removeprefix(f"{home}.")
         ns = 1 if op.op == _FREE else _slowed(alike.ns, graph, op, (expanded.unsplit, wholes[name]), device)
-        block = costs.setdefault(homes[home], {})
-        block[local] = max(ns, block.get(local, 0))
-    return costs
+        for found, number in ((costs, ns), (workspaces, alike.workspace)):
+            block = found.setdefault(homes[home], {})
+            block[local] = max(number, block.get(local, 0))
+    return TileCosts(costs, _needed(workspaces, expanded))
+
+
+def _needed(workspaces: Mapping[str, Mapping[str, int]], expanded: Expanded) -> dict[str, dict[str, int]]:
+    """Return the workspaces that differ from what a file without them has: for tiles, that of the whole operation."""
+    places = {place.block_name: place.id for place in expanded.places if place.leaf}
+    whole = {op.id: op.workspace for op in expanded.unsplit.operations}
+
+    def default(block: str, local: str) -> int:
+        name, _, rest = f"{places[block]}.{local}".partition(TILE)
+        return whole[name] if rest.isdecimal() else 0
+
+    kept = {
+        block: {local: nbytes for local, nbytes in found.items() if nbytes != default(block, local)}
+        for block, found in workspaces.items()
+    }
+    return {block: found for block, found in kept.items() if found}
 
 
 def merged(costs: Mapping[str, Mapping[str, int]], more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

@@ -15,7 +15,7 @@ from remate_runtime.format import SPLIT_FEATURE, Recompute, Schedule, Split
 from ..partition.hierarchy import BlockSpan
 from .statements import divided
 from .tile_blocks import tile_blocks
-from .tile_costs import Price, merged, tile_costs
+from .tile_costs import Price, TileCosts, merged, tile_costs
 from .windows import Window
 
 
@@ -25,13 +25,13 @@ class TiledStep(msgspec.Struct, frozen=True):
     Attributes:
         expanded: The step.
         splits: The statements of the file.
-        costs: ns of what the splits add, by block.
+        costs: Costs and workspaces of what the splits add.
         blocks: The hierarchy of the split step.
     """
 
     expanded: Expanded
     splits: tuple[Split, ...]
-    costs: Mapping[str, Mapping[str, int]]
+    costs: TileCosts
     blocks: tuple[BlockSpan, ...]
 
     def divided(self, recomputes: Sequence[FlatRecompute]) -> tuple[tuple[FlatRecompute, ...], tuple[Recompute, ...]]:
@@ -56,14 +56,14 @@ def compatible(bare: Schedule, windows: Mapping[Window, int]) -> dict[Window, in
     return kept
 
 
-def tiled_step(bare: Schedule, windows: Mapping[Window, int], cost: str, price: Price | None = None) -> TiledStep:
+def tiled_step(bare: Schedule, windows: Mapping[Window, int], cost: str, price: Price | None) -> TiledStep:
     """Return a step with split windows.
 
     Args:
         bare: The schedule of the step, without a plan.
         windows: The number of tiles of each window.
         cost: Name of the costs.
-        price: Adds costs to a graph. None: a tile costs its share of the whole operation.
+        price: Adds costs to a graph. None: a tile costs its share of the whole operation, with its workspace.
 
     Raises:
         ScheduleError: R09x, a window cannot be split.
@@ -71,8 +71,6 @@ def tiled_step(bare: Schedule, windows: Mapping[Window, int], cost: str, price: 
     ids = [op.id for op in expand(bare).unsplit.operations]
     splits = tuple(Split(tuple(ids[i] for i in window.operations), into) for window, into in windows.items())
     schedule = replace(bare, statements=splits, requires=(*bare.requires, SPLIT_FEATURE))
-    expanded, costs = expand(schedule), dict[str, dict[str, int]]()
-    if price is not None:
-        costs = tile_costs(expanded, price, cost)
-        expanded = expand(replace(schedule, costs=merged(schedule.costs, costs)))
+    costs = TileCosts({}, {}) if price is None else tile_costs(expand(schedule), price, cost)
+    expanded = expand(replace(schedule, costs=merged(schedule.costs, costs.ns), tile_workspaces=costs.workspaces))
     return TiledStep(expanded, splits, costs, tile_blocks(expanded))

@@ -19,8 +19,9 @@ LOW = ("bf16", "f16")
 class Window:
     """One split of a step: the operations that replace the named ones."""
 
-    def __init__(self, step: Step, named: list[int], into: int, costs: Json, home: str) -> None:
-        self.step, self.named, self.into, self.costs, self.home = step, named, into, costs, home
+    def __init__(self, step: Step, named: list[int], into: int, costs: tuple[Json, Json], home: str) -> None:
+        self.step, self.named, self.into, self.home = step, named, into, home
+        self.costs, self.workspaces = costs
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
         rows = RowAxes(step, named)
         self.view, self.made, self.axes, self.sums, self.lasts = rows.view, rows.made, rows.axes, rows.sums, rows.last
@@ -312,8 +313,7 @@ class Window:
         return name
 
     def emit(self, i: int, suffix: str, operator: str, reads: list[Any], result: str) -> None:
-        own = self.step.ops[i].line.get("workspace", 0) if suffix.isdigit() else 0
-        line = {"op": operator, "out": "", "workspace": own}
+        line = {"op": operator, "out": ""}
         if operator == "aten.unsqueeze" or (suffix.isdigit() and operator == self.step.ops[i].line["op"]):
             line["kwargs"] = self.step.ops[i].line.get("kwargs", {})
         self.put(i, suffix, line, named(reads), [result])
@@ -326,8 +326,8 @@ class Window:
         key = f"{about.id.removeprefix(self.home + '.')}@{local}"
         took = self.costs.get(key, -(-about.ns // self.into) if suffix.isdigit() else 0)
         line = {**line, "id": f"{about.id}@{suffix}"}
-        if not suffix.isdigit():
-            line["workspace"] = 0
+        own = self.step.ops[i].line.get("workspace", 0) if suffix.isdigit() else 0
+        line["workspace"] = self.workspaces.get(key, own)
         operation = Op(line["id"], line, args, list(reads), writes, took)
         self.ops.append(operation._replace(ns=0) if operation.view else operation)
 

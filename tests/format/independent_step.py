@@ -106,6 +106,7 @@ class Step:
         parts = [(i, i["id"], i.get("prefix", i["id"]), {}, "") for i in file["program"]]
         leaves: list[tuple[str, Json, dict[str, str]]] = []
         self.costs: dict[str, Json] = {}  # of a leaf
+        self.workspaces: dict[str, Json] = {}  # of tiles of a leaf
         spans: list[tuple[str, int, int]] = []
         self.plans: list[tuple[str, list[Json]]] = [("", file.get("statements", []))]
         self._walk(parts, leaves, spans)
@@ -158,6 +159,7 @@ class Step:
             else:
                 leaves.append((full, block, scope))
                 self.costs[full] = self.file.get("costs", {}).get(instance["block"], {})
+                self.workspaces[full] = self.file.get("tile_workspaces", {}).get(instance["block"], {})
             spans.append((full, first, len(leaves)))
             self._note(block.get("gradients", {}), scope, self.gradients, full)
             self._note(block.get("updates", {}), scope, self.updates, full)
@@ -231,7 +233,7 @@ class Step:
                     named = sorted({self.index[prefix + name] for name in statement["split"]})
                     first = self.ops[named[0]].id
                     home = max((full for full in self.costs if first.startswith(full + ".")), key=len)
-                    Window(self, named, statement["into"], self.costs[home], home).apply()
+                    Window(self, named, statement["into"], (self.costs[home], self.workspaces[home]), home).apply()
 
     def _tiles(self, name: str) -> list[int]:
         """The operations that replace a split operation."""

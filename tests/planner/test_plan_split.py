@@ -75,6 +75,9 @@ def built(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], dict[str, tor
     torch.manual_seed(0)
     if name == "plain":
         return Model(), words(), {}
+    if name == "images":
+        model, x = images()
+        return WithLoss(model, lambda y, _: y.square().mean()), (x, x), {}
     make = {"gpt2": decoders.gpt2, "llama": decoders.llama}[name]
     model, args, kwargs = make(layers=2, batch=4, length=64, vocab=WORDS)
     return LossAlone(model).eval(), args, kwargs
@@ -152,10 +155,13 @@ def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:
     assert peak_bytes(step) <= predicted
 
 
-def test_the_measured_peak_is_the_predicted_one() -> None:
-    model, args, _ = built("plain")
-    schedule = planned("plain", "40%", cost="measured", cache=False)
+@pytest.mark.parametrize(("name", "permitted"), [("plain", "head"), ("images", True)])
+def test_the_measured_peak_is_the_predicted_one(name: str, permitted: str | bool) -> None:
+    """Tiles of convolutions need workspace, which is measured as well."""
+    model, args, _ = built(name)
+    schedule = planned(name, "40%", cost="measured", cache=False, split=permitted)
     assert splits(schedule)
+    assert schedule.tile_workspaces or name == "plain"
     applied = apply(copy.deepcopy(model), schedule, verify="never")
     applied(*args).backward()
     applied.zero_grad(set_to_none=True)
@@ -324,7 +330,7 @@ def test_tiles_are_leaves() -> None:
     """The forward and the backward of a tile are one leaf, so that strategies plan tiles like blocks."""
     step = prepare(Model(), words(), cost="cpu")
     (window,) = head_windows(step)
-    tiled = tiled_step(baseline("plain"), {window: 4}, "cpu")
+    tiled = tiled_step(baseline("plain"), {window: 4}, "cpu", step.price)
     (block,) = tiled.blocks
     leaves = list(block.leaves())
     operations = tiled.expanded.graph.operations
@@ -344,7 +350,9 @@ def test_tiles_cost_more_than_their_share() -> None:
     times = []
     for into in (2, 8, 32):
         priced = tiled_step(baseline("plain"), {window: into}, "cpu", step.price)
-        assert all(f"{TILE}{into}" in name or f"{TILE}all" in name for costs in priced.costs.values() for name in costs)
+        assert all(
+            f"{TILE}{into}" in name or f"{TILE}all" in name for costs in priced.costs.ns.values() for name in costs
+        )
         times.append(sum(op.ns for op in priced.expanded.graph.operations))
     assert baseline("plain").time_ns < times[0] < times[1] < times[2]
 

@@ -104,7 +104,7 @@ class _Expansion:
         graph = Graph(*contents, model.device, assumed, *parts, lanes, sharded=model.sharded)
         step = SplitPlan(graph, tuple(self.where), tuple(self.places))
         if splits := stated_splits(self.schedule, self.places):
-            step = split_by_plan(step, splits, self.schedule.costs)
+            step = split_by_plan(step, splits, self.schedule)
         plan = flat_plan(self.schedule, step.places, step.graph)
         stated = plan.recomputes, step.where, plan.stated, step.places, plan.pages, plan.paged
         return Expanded(step.graph, *stated, graph, tuple(splits), step.reordered, step.rounded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..errors import ScheduleError
 from ..format.limits import MAX_ITEMS, MAX_OPERATIONS
+from ..format.schedule import Schedule
 from ..format.suggest import did_you_mean
 from ..operators.rows import ROWS, RowRule
 from .graph import Graph
@@ -46,13 +47,13 @@ class SplitPlan(msgspec.Struct, frozen=True):
     rounded: tuple[int, ...] = ()
 
 
-def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], costs: Mapping[str, Mapping[str, int]]) -> SplitPlan:
+def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], schedule: Schedule) -> SplitPlan:
     """Apply splits.
 
     Args:
         step: The step before.
         splits: The splits, in order.
-        costs: Costs of the file, by block and operation.
+        schedule: The file, with its costs and workspaces of tiles.
 
     Raises:
         ScheduleError: R072, R09x.
@@ -60,7 +61,7 @@ def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], costs: Mapping
     summed: set[str] = set()
     for split in splits:
         try:
-            step = _applied(step, split, costs, summed)
+            step = _applied(step, split, schedule, summed)
         except ScheduleError as fault:
             raise ScheduleError(fault.code, fault.message, fault.where or split.where, fault.hint) from None
     graph = without_unproduced(step.graph)
@@ -74,9 +75,7 @@ def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], costs: Mapping
     return replace(step, graph=graph, reordered=reordered, rounded=rounded)
 
 
-def _applied(
-    step: SplitPlan, split: StatedSplit, costs: Mapping[str, Mapping[str, int]], summed: set[str]
-) -> SplitPlan:
+def _applied(step: SplitPlan, split: StatedSplit, schedule: Schedule, summed: set[str]) -> SplitPlan:
     graph, indices = step.graph, {op.id: i for i, op in enumerate(step.graph.operations)}
     members, home = list[int](), None
     for at, name in enumerate(split.operations):
@@ -97,12 +96,13 @@ def _applied(
     items = sum(1 + len(graph.operations[i].args) for i in members) * split.into * _GROWTH
     if len(graph.operations) + len(members) * split.into * _GROWTH > MAX_OPERATIONS or items > MAX_ITEMS:
         raise ScheduleError("R072", f"{len(members)} operations in {split.into} tiles each", split.where, "split less")
-    known = costs.get(home.block_name, {})
+    costs, workspaces = (part.get(home.block_name, {}) for part in (schedule.costs, schedule.tile_workspaces))
 
-    def ns(name: str) -> int | None:
-        return known.get(_TILE.sub(f"{TILE}{split.into}", name.removeprefix(f"{home.id}.")))
+    def known(name: str) -> tuple[int | None, int | None]:
+        local = _TILE.sub(f"{TILE}{split.into}", name.removeprefix(f"{home.id}."))
+        return costs.get(local), workspaces.get(local)
 
-    split_graph = split_step(graph, FlatSplit(tuple(sorted(set(members))), split.into), ns)
+    split_graph = split_step(graph, FlatSplit(tuple(sorted(set(members))), split.into), known)
     summed |= split_graph.summed
     where = tuple(step.where[origin] for origin in split_graph.origins)
     tiles_of = Counter(split_graph.origins)

@@ -49,13 +49,13 @@ class SplitStep(msgspec.Struct, frozen=True):
     summed: frozenset[str]
 
 
-def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: None) -> SplitStep:
+def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: (None, None)) -> SplitStep:
     """Rewrite a step so that operations run tile by tile.
 
     Args:
         graph: The step.
         split: The split.
-        costs: Times of the resulting operations. A tile has the workspace of the whole operation, as an upper bound.
+        costs: Times and workspaces of the resulting operations, where they are known.
 
     Raises:
         ScheduleError: R091, an operation cannot be split; R092, fewer rows than tiles.

@@ -13,7 +13,8 @@ from .renumbering import values_in
 
 TILE = "@"  # in ids: OPERATION@TILE
 ALL = "all"  # in place of the number of a tile: an operation that runs once for all tiles
-Costs = Callable[[str], int | None]  # id of a resulting operation -> ns; None: its share of the whole
+# Id of a resulting operation -> ns and workspace. None: its share of the whole time, and the workspace of the whole.
+Costs = Callable[[str], tuple[int | None, int | None]]
 
 
 class TileWriter:
@@ -67,10 +68,10 @@ class TileWriter:
         self.append(Op(name, operator, args, kwargs, reads, writes, multiple, view, False, ns, workspace, source), i)
 
     def _cost(self, i: int, name: str) -> tuple[int, int]:
-        op, known = self.graph.operations[i], self.costs(name)
+        op, (ns, workspace) = self.graph.operations[i], self.costs(name)
         if not name.rpartition(TILE)[2].isdecimal():
-            return known or 0, 0
-        return -(-op.ns // self.into) if known is None else known, op.workspace
+            return ns or 0, workspace or 0
+        return -(-op.ns // self.into) if ns is None else ns, op.workspace if workspace is None else workspace
 
     def append(self, op: Op, origin: int) -> None:
         for v in op.writes:

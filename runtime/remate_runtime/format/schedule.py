@@ -337,6 +337,7 @@ class Schedule(FileObject, frozen=True, kw_only=True):
     statements: tuple[Statement, ...] = ()  # the plan of the whole: full ids
     digest: Digest | None = None  # None: nothing is compared
     costs: dict[str, dict[str, int]] = {}  # block -> local id of an operation -> ns of one run; absent: 0
+    tile_workspaces: dict[str, dict[str, int]] = {}  # block -> id@k -> bytes of a tile at the planned size
     lanes: dict[str, Lane] = {}  # by memory that values are paged to; absent: LANES
 
     def __repr__(self) -> str:

@@ -179,10 +179,11 @@ class SemanticCheck:
         self.number(schedule.revision, f"{where}/revision")
         self._names(schedule.blocks, f"{where}/blocks")
         check_top(self, schedule, where)
-        for block, costs in schedule.costs.items():
-            for name, ns in costs.items():
-                if not 0 <= ns <= MAX_INTEGER:
-                    self.number(ns, f"{where}/costs/{escape(block)}/{escape(name)}")
+        for part, blocks in (("costs", schedule.costs), ("tile_workspaces", schedule.tile_workspaces)):
+            for block, numbers in blocks.items():
+                for name, number in numbers.items():
+                    if not 0 <= number <= MAX_INTEGER:
+                        self.number(number, f"{where}/{part}/{escape(block)}/{escape(name)}")
         if len(schedule.namespaces) > MAX_NAMESPACES:
             self.add("R072", f"over {MAX_NAMESPACES} namespaces", f"{where}/namespaces", "list those that are needed")
         for index, name in enumerate(schedule.namespaces[:MAX_NAMESPACES]):

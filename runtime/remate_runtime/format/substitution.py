@@ -27,7 +27,8 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
     """Return the schedule at a size, with numbers for expressions, no strides of contiguous types, and no `dims`.
 
     The figures of `solve` stay those of the planned size. At another size, the bound and the gap, which hold for the
-    planned size only, are left out. The fingerprint is correct for this size if that of the schedule is correct.
+    planned size only, are left out, and so are the workspaces of tiles. The fingerprint is correct for this size if
+    that of the schedule is correct.
 
     Args:
         schedule: The schedule. Without named sizes it is returned as it is.
@@ -54,7 +55,8 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
     )
     if any(number != model.dims[name].planned for name, number in size.items()):
         compiled = plain.solve.compiled and replace(plain.solve.compiled, peak=None)
-        plain = replace(plain, solve=replace(plain.solve, lower_bound=None, gap=None, compiled=compiled))
+        solve = replace(plain.solve, lower_bound=None, gap=None, compiled=compiled)
+        plain = replace(plain, solve=solve, tile_workspaces={})
     if fingerprint(schedule) == model.fingerprint:
         plain = replace(plain, model=replace(plain.model, fingerprint=fingerprint(plain)))
     return plain

@@ -78,7 +78,7 @@ def _schedule(schedule: Schedule) -> Iterable[str]:
             lines[name] = _object({k: _block(v, 4) for k, v in value.items()}, 2)
         elif name in ("program", "statements"):
             lines[name] = _array(value, 2)
-        elif name in ("costs", "lanes"):
+        elif name in ("costs", "tile_workspaces", "lanes"):
             lines[name] = _entries(value, 2)
         else:
             lines[name] = [_line(value)]
