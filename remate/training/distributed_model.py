@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from remate_runtime.bind import is_distributed as is_dtensor
-from remate_runtime.bind.distributed import mesh_names
+from remate_runtime.bind import mesh_names
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 
@@ -28,7 +28,7 @@ def is_distributed_model(model: nn.Module) -> bool:
 
 
 def for_this_rank(schedule: Schedule, call: RecordedCall, settings: AutoSettings) -> Schedule:
-    """Return the plan of a schedule for the step of this rank, without solving. All ranks communicate in the same order.
+    """Return the plan of a schedule for the step of this rank, without solving. All ranks communicate alike.
 
     Args:
         schedule: The schedule of the rank that planned.

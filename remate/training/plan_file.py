@@ -51,8 +51,7 @@ def save(path: Path, schedules: Sequence[Schedule]) -> None:
 
 
 def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
-    """Return the model with its schedules, which may run the collectives of DTensors if the model does. Raises the errors
-    of `apply`."""
+    """Return the model with its schedules. They may run collectives if the model does. Raises the errors of `apply`."""
     given = dict(settings.apply)
     if any(map(is_distributed, model.parameters())):
         given["namespaces"] = (*given.get("namespaces", ()), *sorted(COMMUNICATION))
