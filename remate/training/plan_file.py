@@ -8,8 +8,10 @@ from typing import Any
 
 from remate_runtime import apply
 from remate_runtime.applied import original_of
+from remate_runtime.bind import is_distributed
 from remate_runtime.errors import BindError
 from remate_runtime.format import Schedule, load
+from remate_runtime.operators import COMMUNICATION
 from remate_runtime.support.files import check_writable
 from remate_runtime.support.quantities import overhead, size
 
@@ -49,8 +51,11 @@ def save(path: Path, schedules: Sequence[Schedule]) -> None:
 
 
 def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
-    """Return the model with its schedules. Raises the errors of `apply`."""
-    return apply(model, list(schedules), **settings.apply)
+    """Return the model with its schedules. They may run collectives if the model does. Raises the errors of `apply`."""
+    given = dict(settings.apply)
+    if any(map(is_distributed, model.parameters())):
+        given["namespaces"] = (*given.get("namespaces", ()), *sorted(COMMUNICATION))
+    return apply(model, list(schedules), **given)
 
 
 def refused_call(planned: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> str:

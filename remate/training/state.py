@@ -21,6 +21,7 @@ from remate_runtime.format import Schedule, checked_text, decode
 from remate_runtime.support.callers import frames_to_caller
 
 from ..capture.recorded import RecordedCall
+from .distributed_model import for_this_rank, is_distributed_model
 from .plan_file import applied, other_budget, refused_call, save, schedules_at, summary
 from .planning import planned_again
 from .ranks import PlannedElsewhere, is_distributed, is_first_rank, on_one_rank
@@ -120,8 +121,11 @@ class Auto:
         if self._decided or not call.take(args, kwargs):
             return
         try:
-            refuse_sharded(self.plain)
-            scheduled = self._among_ranks(call) if is_distributed() else self._own(call)
+            refuse_sharded(self.plain, distributed=True)
+            if is_distributed_model(self.plain):
+                scheduled = self._together(call)
+            else:
+                scheduled = self._among_ranks(call) if is_distributed() else self._own(call)
         except RemateError as error:
             if self.settings.on_refused == "error":
                 raise
@@ -205,6 +209,42 @@ class Auto:
         if is_first_rank() and not schedules_at(settings.file):
             self._save(schedules)
         return Scheduled(model, schedules, False)
+
+    def _together(self, call: RecordedCall) -> Scheduled:
+        """Return the schedules of a model with DTensors. `apply` waits for the other ranks of the mesh, so one rank
+        plans or reads the file, and then all ranks apply."""
+        settings, what = self.settings, f"the {type(self.plain).__name__}"
+        made: list[bool] = []
+
+        def make() -> PlannedElsewhere:
+            known = self.known or schedules_at(settings.file)
+            why = other_budget(known, settings.budget) if known else ""
+            again = bool(why) or self._plans > 0
+            if known and again and settings.on_stale == "refuse":
+                raise StaleModelError(f"{settings.file} is not for this training: {why or 'the model differs'}")
+            made.append(again or not known)
+            schedules = planned_again(call, settings, known) if made[0] else known
+            return PlannedElsewhere(tuple(checked_text(schedule).decode() for schedule in schedules))
+
+        shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
+        if shared.refused and not made:
+            raise RemateError(f"another rank could not plan {what}: {shared.refused}")
+        planned = [decode(text.encode()) for text in shared.texts]
+        if made and made[0]:
+            self._save(planned)
+        self._plans += 1
+        try:
+            schedules = [for_this_rank(schedule, call, settings) for schedule in planned]
+            model = applied(self.plain, schedules, settings)
+            why = refused_call(model, call.args, call.kwargs)
+        except BindError as error:
+            why, model = str(error), None
+        if not why:
+            return Scheduled(model, tuple(schedules), made == [True])
+        if self._plans > 1 or settings.file is None:
+            raise BindError(why)
+        settings.say(f"{settings.file} is planned again: {_first_line(why)}")
+        return self._together(call)
 
     def _kind_of(self, call: RecordedCall) -> str:
         """Return a key that is equal on ranks that can share a plan. Input sizes may differ, so they do not count."""

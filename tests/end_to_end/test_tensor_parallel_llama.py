@@ -16,6 +16,7 @@ from torch.multiprocessing.spawn import spawn
 
 import remate
 from remate.step_measurement.allocator import peak_bytes
+from remate.training.state import state_of
 from remate_runtime import apply
 from remate_runtime.operator_calls import overloads
 
@@ -179,19 +180,31 @@ def _tensor_parallel(rank: int, folder: str) -> None:
         loss.backward()
         return loss.detach()
 
-    for budget in ("100%", "75%"):
-        planned = WithLoss(parallelised(mesh), False)
-        schedule = remate.plan(planned, args, budget=budget, cache=False)
-        assert schedule.model.coordinate == {"tp": rank}
-        scheduled = apply(planned, schedule, namespaces=PERMITTED)
-        assert_equal_training(WithLoss(parallelised(mesh), False), scheduled, step)
-        with mock.patch.object(overloads, "_waited", standing_in):
-            alone = apply(planned, schedule, namespaces=PERMITTED, verify="never")
-        planned.zero_grad()
-        step(alone)
-        planned.zero_grad()
-        measured = peak_bytes(lambda alone=alone: step(alone))
-        assert 0.9 * schedule.peak_bytes < measured <= schedule.peak_bytes, (measured, schedule.peak_bytes)
+    planned = WithLoss(parallelised(mesh), False)
+    schedule = remate.plan(planned, args, budget="75%", cache=False)
+    assert schedule.model.coordinate == {"tp": rank}
+    scheduled = apply(planned, schedule, namespaces=PERMITTED)
+    assert_equal_training(WithLoss(parallelised(mesh), False), scheduled, step)
+    with mock.patch.object(overloads, "_waited", standing_in):
+        alone = apply(planned, schedule, namespaces=PERMITTED, verify="never")
+    planned.zero_grad()
+    step(alone)
+    planned.zero_grad()
+    measured = peak_bytes(lambda: step(alone))
+    assert 0.9 * schedule.peak_bytes < measured <= schedule.peak_bytes, (measured, schedule.peak_bytes)
+    outcomes: list[Any] = []
+    for _ in range(2):  # one rank plans for both, and the second time the file of that rank serves both
+        options: dict[str, Any] = {"cost": "cpu", "timeout": 100, "progress": None}
+        automatic = remate.auto(WithLoss(parallelised(mesh, 1), False), "75%", file=f"{folder}/auto.json", **options)
+        assert_equal_training(WithLoss(parallelised(mesh, 1), False), automatic, step)
+        state = state_of(automatic)
+        assert state is not None
+        (own,) = state.outcome.schedules
+        assert own.model.coordinate == {"tp": rank}
+        assert own.solve.time > own.solve.baseline_time
+        dist.all_gather_object(planners := [None, None], state.outcome.planned)
+        outcomes.append(planners)
+    assert [sum(planners) for planners in outcomes] == [1, 0]
     with loss_parallel():
         planned = WithLoss(parallelised(mesh, 1, True), True)
         schedule = remate.plan(planned, args, budget="90%", cost="cpu")
