@@ -1,4 +1,4 @@
-"""Engine "eager" builds the instructions of a step once for sizes with the same events."""
+"""What sizes of a schedule share: checks of operators, and the instructions of engine "eager"."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import random
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from remate_runtime import Schedule, apply
 from remate_runtime.engine.eager import programs
-from remate_runtime.format import Dimension
+from remate_runtime.errors import ScheduleError, ScheduleFaultsError
+from remate_runtime.flat_step import expand
+from remate_runtime.flat_step.graph import Ref
+from remate_runtime.format import Dimension, TensorType, at_size
+from remate_runtime.operator_calls import operators
 
 from .sized import Attention, B, T, sized
 from .small import data, seeded
@@ -41,3 +46,22 @@ def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: 
             assert ours.grad is not None
             assert torch.equal(theirs.grad, ours.grad), (b, t)
     assert 0 < len(built) < 20
+
+
+def test_types_are_checked_at_another_size_as_if_it_were_alone(attention: Schedule) -> None:
+    first, chance = expand(at_size(attention)), random.Random(0)
+    known = operators(first.graph, first.where)
+    for _ in range(40):
+        step = expand(at_size(attention, {"b": chance.randint(2, 24), "t": chance.randint(2, 40)})).graph
+        # As in layers of one block: operations with equal literals have one line.
+        lines = [f"/{op.op}{[isinstance(a, Ref) or a for a in op.args]}{op.kwargs}" for op in step.operations]
+        assert len(set(lines)) < len(lines)
+        assert operators(step, lines, (), known) == known
+        at = chance.choice([at for at, value in enumerate(step.values) if value.producer >= 0])
+        values, faults = list(step.values), list[str]()
+        values[at] = replace(values[at], type=TensorType("f32", (chance.randint(2, 9),)))
+        for about in (None, known):
+            with pytest.raises((ScheduleError, ScheduleFaultsError)) as caught:
+                operators(replace(step, values=tuple(values)), lines, (), about)
+            faults.append(str(caught.value))
+        assert faults[0] == faults[1]

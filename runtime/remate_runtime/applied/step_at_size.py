@@ -80,6 +80,7 @@ class StepsAtSizes:
         self._ranges = ranges
         self._links = SizedLinks()
         self._identity: Identity | None = None
+        self._operators: dict[str, OpOverload] | None = None  # of a size so far
         self._prepared, self._seconds = 0, 0.0  # number of sizes so far, and their total time
         self._warned = False  # whether a warning said that a peak is over the budget
         self.distributed: DistributedBinding | None = None  # set when the model is bound
@@ -144,7 +145,10 @@ class StepsAtSizes:
             _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), reason)
         verified = verify(schedule, spelled(dims), self._warned, linked)
         self._warned |= verified.peak > verified.budget
-        return _Checked(schedule, verified, operators(verified.linked.graph, verified.where, self._namespaces))
+        known = None if linked is None or linked.expanded.splits else self._operators
+        live = operators(verified.linked.graph, verified.where, self._namespaces, known)
+        self._operators = live
+        return _Checked(schedule, verified, live)
 
     def _build(self, checked: _Checked) -> StepAtSize:
         planned = checked.schedule.model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ..errors import ScheduleError, ScheduleFaultsError
@@ -15,18 +15,26 @@ from .overloads import check_operator, not_permitted, overload
 from .unchecked import trusts
 
 
-def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = ()) -> dict[str, OpOverload]:
+def operators(
+    graph: Graph,
+    where: Sequence[str],
+    namespaces: Collection[str] = (),
+    at_another_size: Mapping[str, OpOverload] | None = None,
+) -> dict[str, OpOverload]:
     """Return the live operator of every name in the graph, and check all result types against what torch infers.
 
     Args:
         graph: The step.
         where: JSON pointer of every operation (`Expanded.where`).
         namespaces: Permitted namespaces of libraries, and operators of torch that need a permission.
+        at_another_size: The result for the same step without splits at another size. Names, and numbers of arguments
+            and results, are equal at all sizes, so that only types are checked, and these once for each line and types.
 
     Raises:
         ScheduleError: R050–R053, with all faults.
     """
-    operators_by_name: dict[str, OpOverload] = {}
+    operators_by_name = dict(at_another_size or {})
+    per_line = at_another_size is not None
     known: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}  # by pointer, because the instances of a block share its operations' lines
     for op, at in zip(graph.operations, where, strict=True):
@@ -37,14 +45,15 @@ def operators(graph: Graph, where: Sequence[str], namespaces: Collection[str] = 
             faults[at] = ScheduleError(fault.code, fault.message, f"{at}/op", fault.hint)
         else:
             try:
-                check_operator(op, operators_by_name[op.op])
+                if not per_line:
+                    check_operator(op, operators_by_name[op.op])
                 if op.op not in namespaces and (why := trusts(graph, op, operators_by_name[op.op], known)):
                     raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
             except ScheduleError as fault:
                 faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
         if len(faults) >= MAX_FAULTS:
             break
-    faults = faults or check_types(graph, where, operators_by_name)
+    faults = faults or check_types(graph, where, operators_by_name, per_line)
     if faults:
         raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
     return operators_by_name
