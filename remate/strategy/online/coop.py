@@ -10,6 +10,7 @@ J. Zhang, S. Ma, P. Liu, J. Yuan, "Coop: Memory is not a commodity", NeurIPS 202
 
 The cost of a storage is that of DTR, divided by the time since its last use. Holes occupy memory, so the policy evicts
 more than a policy that only counts bytes. The simulator judges the result by its live bytes, like any other schedule.
+`python -m tools.bench.eviction` judges it with addresses.
 """
 
 from __future__ import annotations
@@ -124,8 +125,10 @@ def coop(instance: StepInstance, request: Request, context: Context) -> Proposal
             expensive storages are placed from opposite ends, and results overwrite arguments in place.
     Differences:
         The linker chooses in-place results, for every strategy alike. The policy needs contiguous memory while it
-        decides, but the simulator judges the result by live bytes, because all strategies are compared by them. The
-        policy replays a captured step, as `dtr` does.
+        decides, but the simulator judges the result by live bytes, because all strategies are compared by them. With
+        addresses it wins nothing here: a schedule is known in advance, so its storages get addresses from their live
+        ranges, and any schedule fits into a block of its live bytes and at most 1% (tools/bench/results/eviction.txt).
+        The policy replays a captured step, as `dtr` does.
     """
     around = instance.view(neighbourhood)
     yield from replayed(instance, request, context, lambda budget: Arena(instance.problem, around, budget))

@@ -33,6 +33,7 @@ PAGED_STRATEGIES = ("mixed", "offload-only", WEIGHT_OFFLOADING, POET)
 NOTHING: frozenset[int] = frozenset()
 _LARGER = (0.3, 0.6, 0.9)  # larger budgets: shares of the bytes that the lanes move during forward
 _STARTS = 8  # schedules that pages are added to
+_LARGE_STEP, _START_GAP = 2000, 0.004  # operations from which their search ends at this gap: it takes seconds less
 _WORTH = 0.03  # share of the peak that must be able to leave during forward
 
 
@@ -131,11 +132,13 @@ def _starts(
     """Schedules that exceed the budget and recompute less than it needs. The baseline comes first."""
     base = instance.baseline
     reach = min(base.peak - request.budget, _movable(instance, paging))
+    large = len(instance.graph.operations) > _LARGE_STEP
+    gap = max(request.gap, _START_GAP) if large else request.gap
     for share in _LARGER:
         larger = request.budget + int(share * reach)
         progress(f"solving recomputation within {size(larger)}; pages cover the rest")
         try:
-            solve(instance, replace(request, budget=larger, effort=QUICK), policy, pool=pool)
+            solve(instance, replace(request, budget=larger, effort=QUICK, gap=gap), policy, pool=pool)
         except InfeasibleError:
             continue
     over = [candidate for candidate in pool.candidates if candidate.order is None and candidate.peak > request.budget]
