@@ -8,20 +8,12 @@ import pytest
 
 from .page_blocks import ROOT, blocks, pages, run_page, working_in
 
-WITH_SLOW = [page for page in pages() if any(block.slow for block in blocks(page))]
-
 
 @pytest.mark.parametrize("page", pages())
-def test_fast_snippets_run(page: str, tmp_path: Path) -> None:
+def test_snippets_run(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """Slow snippets run with `--slow` only: each follows the ones before it on its page."""
     with working_in(tmp_path):
-        run_page(page, tmp_path, slow=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", WITH_SLOW)
-def test_all_snippets_run(page: str, tmp_path: Path) -> None:
-    with working_in(tmp_path):
-        run_page(page, tmp_path, slow=True)
+        run_page(page, tmp_path, slow=bool(request.config.getoption("--slow")))
 
 
 @pytest.mark.parametrize("page", pages())
