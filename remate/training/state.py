@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from remate_runtime.applied import refuse_transforms
-from remate_runtime.bind import refuse_sharded
+from remate_runtime.bind import refuse_sharded, sharded_parts
 from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
 from remate_runtime.format import Schedule, checked_text, decode
 from remate_runtime.support.callers import frames_to_caller
@@ -121,7 +121,7 @@ class Auto:
         if self._decided or not call.take(args, kwargs):
             return
         try:
-            refuse_sharded(self.plain, distributed=True)
+            _refuse_sharded(self.plain)
             if is_distributed_model(self.plain):
                 scheduled = self._together(call)
             else:
@@ -272,6 +272,22 @@ def state_of(model: object) -> Auto | None:
     """Return the state that `remate.auto` attached to a model; None without one."""
     calls = calls_of(model)
     return calls if isinstance(calls, Auto) else None
+
+
+def _refuse_sharded(model: nn.Module) -> None:
+    """Raise BindError for a model that was sharded before its first training call.
+
+    `model` has its own class, so only the hooks of `fully_shard` tell whether the model itself is sharded.
+    """
+    hooks = model._forward_pre_hooks.values()
+    itself = any(type(getattr(hook, "__self__", None)).__name__ == "FSDPState" for hook in hooks)
+    if itself or sharded_parts(tuple(model.modules())):
+        raise BindError(
+            "fully_shard (FSDP2) has sharded this model before its first training call, at which remate.auto plans\n"
+            "  plan it before: schedule = remate.plan(model, args, fsdp='layers.*', shards=RANKS); "
+            "model = remate_runtime.apply(model, schedule); then fully_shard"
+        )
+    refuse_sharded(model, distributed=True)
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:

@@ -10,11 +10,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import remate
 from remate.training import state_of
+from remate_runtime import BindError
 
 from ..runtime.small import data, seeded
 
@@ -28,6 +31,15 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.body(x)
+
+
+class Checking(Net):
+    """Cannot be captured as a whole, so its body is planned."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.isnan().any():
+            raise ValueError("not a number")
+        return super().forward(x)
 
 
 def _train(model: Any, rank: int, width: int = 16) -> list[Any]:
@@ -45,8 +57,8 @@ def _rank(rank: int, world: int, folder: str) -> None:
     try:
         wanted = _train(DistributedDataParallel(seeded(Net()).train()), rank)
         planned = []
-        for name, wrap in (("after", True), ("before", False)):
-            model = seeded(Net()).train()
+        for name, wrap, kind in (("after", True, Net), ("before", False, Checking)):
+            model = seeded(kind()).train()
             options = dict(OPTIONS, file=f"{folder}/{name}.json")
             if wrap:
                 wrapped = DistributedDataParallel(remate.auto(model, **options))
@@ -68,6 +80,10 @@ def _rank(rank: int, world: int, folder: str) -> None:
         assert _train(stage, rank, width) == _train(seeded(Net(width)).train(), rank, width)
         dist.barrier()
         _late(rank)
+        dist.barrier()
+        sharded = fully_shard(remate.auto(seeded(Net()).train(), **OPTIONS), mesh=init_device_mesh("cpu", (world,)))
+        with pytest.raises(BindError, match=r"before its first training call.*\n.*remate\.plan\(model, args, fsdp="):
+            sharded(data(64, 16))
         dist.barrier()
     finally:
         dist.destroy_process_group()
