@@ -264,8 +264,10 @@ class _Planner:
             plans = [list(uses.values()) for uses in self._uses]
             choice = choose(self._order, plans, budget)
             if isinstance(choice, int):
-                smallest = least_peak(self._order, choice, plans)
-                raise RankDoesNotFitError(choice, self._order.stages_of(choice), budget, smallest, self._floor(choice))
+                ranks = range(len(self._order.ranks))
+                by_rank = [least_peak(self._order, rank, plans) for rank in ranks]
+                stages = [self._order.stages_of(rank) for rank in ranks]
+                raise RankDoesNotFitError(choice, stages, budget, by_rank, self._floor(choice))
             self.solutions = [list(known[stage].values())[choice.plans[stage]] for stage in range(self._order.stages)]
             if round_ == _REFINEMENTS or choice.time <= bound * (1 + self._gap) or not self._refine():
                 return choice.time

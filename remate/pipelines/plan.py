@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -92,15 +92,27 @@ class RankDoesNotFitError(InfeasibleError):
     Attributes:
         rank: The rank.
         stages: Its stages.
+        by_rank: The smallest peak that was found for each rank. The largest of them is the least budget.
     """
 
-    def __init__(self, rank: int, stages: tuple[int, ...], budget: int, smallest: int, floor: int) -> None:
-        super().__init__(budget, smallest, floor)
-        self.rank, self.stages = rank, stages
-        named = f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"
-        self.args = (
-            f"rank {rank} ({named}) cannot be planned within {size(budget)}: "
-            f"{'no schedules can' if budget < floor else 'none were found that do'}\n  smallest peak found: {smallest} "
-            f"bytes ({size(smallest)}); proven floor: {floor} bytes ({size(floor)})\n  hint: ask for at least "
-            f"{smallest} bytes, use smaller microbatches, or move layers to another stage",
+    def __init__(
+        self, rank: int, stages: Sequence[Sequence[int]], budget: int, by_rank: Sequence[int], floor: int
+    ) -> None:
+        super().__init__(budget, max(by_rank), floor)
+        self.rank, self.stages, self.by_rank = rank, tuple(stages[rank]), tuple(by_rank)
+        smallest, own = max(by_rank), by_rank[rank]
+        listed = "".join(
+            f"\n  - rank {at} ({_named(of)}): smallest peak found {size(least)}"
+            for at, (of, least) in enumerate(zip(stages, by_rank, strict=True))
         )
+        self.args = (
+            f"rank {rank} ({_named(stages[rank])}) cannot be planned within {size(budget)}: "
+            f"{'no schedules can' if budget < floor else 'none were found that do'}; proven floor {size(floor)}, "
+            f"smallest peak found {size(own)}{listed}\n  hint: "
+            f"ask for at least {smallest} bytes, the largest of these, "
+            "use smaller microbatches, or move layers to another stage",
+        )
+
+
+def _named(stages: Sequence[int]) -> str:
+    return f"stage {stages[0]}" if len(stages) == 1 else f"stages {', '.join(map(str, stages))}"

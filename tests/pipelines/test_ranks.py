@@ -115,6 +115,12 @@ def test_a_rank_that_does_not_fit_is_named() -> None:
     ) as caught:
         remate.plan_pipeline(stages(2), "1f1b", 2, 10 << 10, "cpu", effort="quick", progress=None)
     assert caught.value.floor <= caught.value.smallest
+    text = str(caught.value)
+    assert all(f"rank {rank} (stage {rank}): smallest peak found" in text for rank in range(2))
+    asked = int(text.partition("at least ")[2].split()[0])
+    assert asked == caught.value.smallest
+    least = remate.plan_pipeline(stages(2), "1f1b", 2, asked, "cpu", effort="quick", progress=None)
+    assert max(rank.peak for rank in least.ranks) <= asked
     plan = remate.plan_pipeline(stages(2), "1f1b", 2, "100%", "cpu", effort="quick", progress=None)
     assert plan.time == plan.lower_bound == plan.baseline_time
 
