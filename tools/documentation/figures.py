@@ -155,6 +155,19 @@ def suite() -> Table:
     return table
 
 
+def gpu_steps() -> Table:
+    """Steps of large models on an H100: peak and extra time, by plan."""
+    lines = lines_of("gpu_steps.txt")
+    labels = ("full checkpointing", "remate, at full", "selective checkpointing", "remate, at selective", "remate, 50%")
+    table = [["step", "without recomputation", *labels]]
+    for at, line in enumerate(lines):
+        if about := re.match(r"[\w-]+: (.*); [\d,]+ operations; .*; without recomputation (.*) on an H100", line):
+            end = next((n for n in range(at, len(lines)) if not lines[n].strip()), len(lines))
+            rows = {row[0]: row for row in map(cells, lines[at + 3 : end])}
+            table.append([about[1], about[2], *(f"{rows[label][1]}, {rows[label][3]}" for label in labels)])
+    return table
+
+
 def poet() -> Table:
     """POET's instances by strategy `poet`."""
     rows = [cells(line) for line in lines_of("poet.txt") if re.match(r"instance |[a-z0-9_]+\.(a72|m4) ", line)]
@@ -283,6 +296,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "comparison": comparison,
     "peers": peers,
     "suite": suite,
+    "gpu-steps": gpu_steps,
     "poet": poet,
     "paging": paging,
     "instances": instances,

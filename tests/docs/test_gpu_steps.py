@@ -1,0 +1,33 @@
+"""The table of large steps on an H100 is what the code gives."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tools.bench.gpu_steps import STEPS, checkpointed, prepared
+from tools.documentation.results import lines_of
+
+_COMMAND = "write it again: python -m tools.bench.gpu_steps -o tools/bench/results/gpu_steps.txt"
+_SMALL = "vit-l"
+
+
+def test_every_step_has_a_table() -> None:
+    names = [about[1] for line in lines_of("gpu_steps.txt") if (about := re.match(r"([\w-]+): .* operations; ", line))]
+    assert names == list(STEPS), _COMMAND
+
+
+@pytest.mark.slow
+def test_the_table_of_a_step_is_current() -> None:
+    step, lines = prepared(STEPS[_SMALL]), lines_of("gpu_steps.txt")
+    assert step.about in lines, _COMMAND
+    written = [re.split(r"\s{2,}", line.strip()) for line in lines[lines.index(step.about) + 3 :][:2]]
+    base = step.instance.baseline
+    for name, plan in checkpointed(step.instance).items():
+        row = next(row for row in written if row[0] == f"{name} checkpointing")
+        assert row[1:4] == [
+            f"{plan.peak / 2**30:.1f} GiB ({plan.peak / base.peak:.0%})",
+            f"{plan.time / 1e6:.1f} ms",
+            f"{plan.time / base.time - 1:+.1%}",
+        ], _COMMAND

@@ -1,0 +1,181 @@
+"""Plans steps of models for an H100 that is absent, beside full and selective checkpointing.
+
+    python -m tools.bench.gpu_steps                         # all models, a minute of CPU time
+    python -m tools.bench.gpu_steps vit-l resnet50
+    python -m tools.bench.gpu_steps -o tools/bench/results/gpu_steps.txt
+
+`tests/docs/test_gpu_steps.py` fails if peaks, times or overheads in that file are not what the code gives. The step is
+that of CUDA, captured without a GPU; costs are those of the roofline models of H100 and H200. No GPU ran it.
+
+Beside: parameters and buffers. Peak: beside them, with gradients. The same simulator judges every row. Full:
+each repeated block runs again as a whole. Selective: all of it but attention and every other matrix product, as
+torchtitan does. Overhead: of the time without recomputation on an H100. Budgets are shares of the peak without
+recomputation; "at full" and "at selective" are the peaks of these two.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import nn
+
+from remate.api.plan import prepare
+from remate.budget import parse_budget
+from remate.errors import InfeasibleError
+from remate.profile.costing import costed
+from remate.profile.devices import named_gpu
+from remate.strategy import Candidate, Context, Deadline, Request, StepInstance, candidates, solve
+from remate.strategy.registry import strategy
+from remate_runtime.flat_step import Graph
+from tests.models.case import Built
+
+from .diffusion_unet import DiffusionUnet
+from .models import on_meta, resnet
+from .published import Cast
+from .text import environment, table
+
+BUDGETS = ("70%", "50%", "30%")
+HEAD = ["", "peak", "time", "overhead", "bound"]
+
+
+class GpuStep(msgspec.Struct, frozen=True):
+    """A step. build: returns the model and its inputs."""
+
+    name: str
+    describe: str
+    build: Callable[[], Built]
+
+
+class _Vit(nn.Module):
+    """ViT-L/16, which returns its loss."""
+
+    def __init__(self) -> None:
+        from transformers import ViTConfig, ViTForImageClassification
+
+        super().__init__()
+        size: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
+        self.vit = ViTForImageClassification(ViTConfig(**size, intermediate_size=4096, num_labels=1000))
+
+    def forward(self, images: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.vit(pixel_values=images).logits.float(), classes)
+
+
+def _vit() -> Built:
+    return _Vit().bfloat16(), (torch.zeros(64, 3, 224, 224, dtype=torch.bfloat16), torch.zeros(64).long()), {}
+
+
+def _resnet50() -> Built:
+    last, model = torch.channels_last, resnet((3, 4, 6, 3))
+    images = torch.zeros(256, 3, 224, 224).to(memory_format=last)
+    loss = nn.functional.cross_entropy
+    return Cast(model.to(memory_format=last), loss), (images, torch.zeros(256).long()), {}  # pyright: ignore
+
+
+def _unet() -> Built:
+    images, words = torch.zeros(8, 4, 64, 64, dtype=torch.bfloat16), torch.zeros(8, 77, 768, dtype=torch.bfloat16)
+    return DiffusionUnet().bfloat16(), (images, torch.zeros(8), words, torch.zeros_like(images)), {}
+
+
+STEPS: dict[str, GpuStep] = {
+    step.name: msgspec.structs.replace(step, build=on_meta(step.build))
+    for step in (
+        GpuStep("vit-l", "ViT-L/16, 64 images, bf16", _vit),
+        GpuStep("resnet50", "ResNet-50, 256 images, channels last, float16 autocast", _resnet50),
+        GpuStep("diffusion-unet", "U-Net as of Stable Diffusion 1, 8 latents of 64×64, bf16", _unet),
+    )
+}
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """A captured step. about: two lines of text."""
+
+    about: str
+    instance: StepInstance
+
+
+def prepared(step: GpuStep) -> Prepared:
+    """Capture a step for an H100, with the time on an H200."""
+    model, args, kwargs = step.build()
+    graph_of = prepare(model, args, kwargs, "h100", gpu=named_gpu("cuda:h100"))
+    graph, instance = graph_of.captured.graph, StepInstance(graph_of.captured.graph, graph_of.parts)
+    elsewhere = sum(op.ns for op in costed(graph, "h200").operations)
+    base, count = instance.baseline, sum(not op.view for op in graph.operations)
+    beside = sum(graph.nbytes(at) for at, value in enumerate(graph.values) if value.kind in ("parameter", "buffer"))
+    about = (
+        f"{step.name}: {step.describe}; {count:,} operations; {beside / 2**30:.1f} GiB beside; without recomputation "
+        f"{base.peak / 2**30:.1f} GiB, {base.time / 1e6:.1f} ms on an H100, {elsewhere / 1e6:.1f} ms on an H200"
+    )
+    return Prepared(about, instance)
+
+
+def checkpointed(instance: StepInstance) -> dict[str, Candidate]:
+    """Return the step with full and with selective checkpointing."""
+    blocks = strategy("checkpoint-blocks")
+    with Deadline() as deadline:
+        context = Context(deadline, instance.baseline.time)
+        full = min(candidates(blocks, instance, Request(instance.floor), context), key=lambda c: c.peak)
+    saved = set(_saved(instance.graph, [run.op for run in full.recomputes]))
+    kept = tuple(run for run in full.recomputes if run.op not in saved)
+    return {"full": full, "selective": instance.judged(kept, "selective")}
+
+
+def _saved(graph: Graph, runs: Sequence[int]) -> Iterator[int]:
+    """Yield the attention and every other product among operations."""
+    products: Counter[str] = Counter()
+    for at in sorted(runs):
+        name = graph.operations[at].op
+        products["mm"] += (product := name in ("aten.mm", "aten.addmm"))
+        if "attention" in name or (product and products["mm"] % 2):
+            yield at
+
+
+def rows(instance: StepInstance, budgets: Sequence[str] = BUDGETS) -> Iterator[list[str]]:
+    """Yield the rows of a step."""
+    base, others = instance.baseline, checkpointed(instance)
+    limits = [(text, parse_budget(text).resolve(base.peak)) for text in budgets]
+    for name, other in others.items():
+        yield [f"{name} checkpointing", *_cells(other, base), ""]
+        limits.append((f"remate, at {name}", other.peak))
+    for text, limit in limits:
+        label = text if text.startswith("remate") else f"remate, {text}"
+        try:
+            ours = solve(instance, Request(limit), time_limit=60)
+        except InfeasibleError:
+            yield [label, "-", "-", "does not fit", ""]
+            continue
+        yield [label, *_cells(ours, base), f"{ours.lower_bound / base.time - 1:+.1%}"]
+
+
+def _cells(plan: Any, base: Candidate) -> list[str]:
+    share = f"{plan.peak / 2**30:.1f} GiB ({plan.peak / base.peak:.0%})"
+    return [share, f"{plan.time / 1e6:.1f} ms", f"{plan.time / base.time - 1:+.1%}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", default=list(STEPS), metavar="STEP", help=f"of {', '.join(STEPS)}")
+    parser.add_argument("-o", "--output", type=Path, help="write the tables to this file, too")
+    chosen = parser.parse_args()
+    if unknown := [name for name in chosen.steps if name not in STEPS]:
+        parser.error(f"no step {', '.join(unknown)}; one of {', '.join(STEPS)}")
+    torch.set_num_threads(1)
+    text = [
+        f"python -m tools.bench.gpu_steps {' '.join(chosen.steps)}; {environment()}",
+        (__doc__ or "").split("\n\n")[-1],
+    ]
+    for name in chosen.steps:
+        step = prepared(STEPS[name])
+        text.append(f"{step.about}\n{table([HEAD, *rows(step.instance)])}\n")
+        print(text[-1], flush=True)
+        if chosen.output:
+            chosen.output.write_text("\n".join(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
