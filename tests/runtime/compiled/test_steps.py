@@ -6,7 +6,7 @@ import copy
 import logging
 import pickle
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from remate_runtime.engine.compiled import artefacts, compiled_engine, inductor
 from remate_runtime.engine.compiled.artefacts import Function
 from remate_runtime.engine.compiled.calls import SegmentCall
 from remate_runtime.engine.compiled.segments import Segment
+from remate_runtime.flat_step.graph import Graph
 
 from ..small import data, seeded
 from ..stepping import in_blocks, just_in_time
@@ -192,6 +193,16 @@ def test_results_that_are_not_as_declared_are_not_compiled() -> None:
         inductor.compiled(module, (kind,), (inductor_type("f32[2,2]"),), (), (), torch.device("cpu"), "test")
 
 
+def _call(call: SegmentCall, slots: list[Any], is_first: bool) -> None:
+    """Run a segment as a step does in its first run or later."""
+    instruction, graph = call.instruction, cast(Graph, None)  # a segment's first run reads no graph
+    if is_first:
+        assert instruction.first is not None
+        instruction.first(slots, graph)
+    else:
+        instruction.run(slots)
+
+
 def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
     """However many runs there were that had to find out."""
     kind = inductor_type("f32[4]")
@@ -206,9 +217,9 @@ def test_a_result_in_the_storage_of_another_is_copied_in_every_run() -> None:
     call = SegmentCall(
         Segment((), True, (0,), (1, 2, 3), ()), Function(about, "", function), "here", torch.device("cpu")
     )
-    for instruction in (call.first, call.first, call.instruction):
+    for is_first in (True, True, False):
         slots: list[Any] = [torch.arange(4.0), None, None, None]
-        instruction.run(slots)
+        _call(call, slots, is_first)
         assert len({tensor.untyped_storage().data_ptr() for tensor in slots}) == 4
         assert [tensor.tolist() for tensor in slots[1:]] == [[1, 2, 3, 4], [0, 1, 2, 3], [1, 2, 3, 4]]
 
@@ -222,9 +233,9 @@ def test_inputs_that_lie_otherwise_are_laid_out_anew() -> None:
         return [given.pop() + 1]
 
     call = SegmentCall(Segment((), True, (0,), (1,), (0,)), Function(about, "", function), "here", torch.device("cpu"))
-    for instruction in (call.first, call.instruction):
+    for is_first in (True, False):
         slots: list[Any] = [torch.zeros(3, 2).t(), None]
-        instruction.run(slots)
+        _call(call, slots, is_first)
         assert slots[0] is None
         assert torch.equal(slots[1], torch.ones(2, 3))
 
