@@ -141,7 +141,7 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert fused["difference"] < 1e-4
     split = result["unet", "remate-split=60%"]
     assert split["peak"] < eager["peak"]
-    assert 0 < split["difference"] < 1e-4
+    assert split["difference"] < 1e-4
     beside = result["unet", "remate=checkpoint"]
     assert beside["peak"] == pytest.approx(beside["predicted"], abs=LOSS)
     assert beside["predicted"] <= result["unet", "checkpoint"]["peak"] < eager["peak"]

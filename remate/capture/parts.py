@@ -90,13 +90,21 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
 
 def _run_until_called(call: RecordedCall, takers: dict[str, _Taker]) -> None:
     for _ in range(_RUNS):
-        drawn = torch.get_rng_state(), random.getstate()
+        before = _generators()
         call.model(*call.args, **call.kwargs)
         for taker in takers.values():
             taker.complete = bool(taker.calls)
-        same = torch.equal(drawn[0], torch.get_rng_state()) and drawn[1] == random.getstate()
-        if same or all(taker.complete or taker.others for taker in takers.values()):
+        if all(taker.complete or taker.others for taker in takers.values()) or _generators() == before:
             return
+
+
+def _generators() -> object:
+    """Return the states of random generators. Without memory, torch's has no values."""
+    try:
+        drawn = torch.get_rng_state().tolist()
+    except NO_VALUES:
+        drawn = []
+    return drawn, random.getstate()
 
 
 def matched(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
