@@ -17,7 +17,7 @@ from ..format.suggest import did_you_mean
 from ..operators.rows import ROWS, RowRule
 from .graph import Graph
 from .layout import InstanceSpan
-from .renumbering import without_unproduced
+from .renumbering import values_in, without_unproduced
 from .splitting import FlatSplit, split_step
 from .statements import StatedSplit
 from .tile_loss import WEIGHTED
@@ -64,6 +64,7 @@ def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], schedule: Sche
             step = _applied(step, split, schedule, summed)
         except ScheduleError as fault:
             raise ScheduleError(fault.code, fault.message, fault.where or split.where, fault.hint) from None
+    _check_produced(step)
     graph = without_unproduced(step.graph)
     sums = _depending(graph, {v for v, value in enumerate(graph.values) if value.name in summed})
     tiles = [op for op in graph.operations if TILE in op.id and ROWS.operators.get(op.op, _EXACT).rounds]
@@ -73,6 +74,18 @@ def split_by_plan(step: SplitPlan, splits: Iterable[StatedSplit], schedule: Sche
     others = (source for source, value in graph.gradients if value in parts and value not in sums)
     rounded = (*(v for v in graph.outputs if v in parts), *others)
     return replace(step, graph=graph, reordered=reordered, rounded=rounded)
+
+
+def _check_produced(step: SplitPlan) -> None:
+    """Raise ScheduleError if a tile reads a whole that no operation returns: its operation has an argument too many."""
+    graph = step.graph
+    produced = {v for op in graph.operations for v in op.writes}
+    for op, where in zip(graph.operations, step.where, strict=True):
+        for v in (*op.reads, *values_in(op.args), *values_in(tuple(op.kwargs.values()))):
+            if graph.values[v].kind == "op" and v not in produced:
+                name = graph.values[v].name[:120]
+                message = f"{op.id[:120]!r} reads {name!r}, which is split and not returned as a whole"
+                raise ScheduleError("R090", message, where, f"leave the argument {name!r} out")
 
 
 def _applied(step: SplitPlan, split: StatedSplit, schedule: Schedule, summed: set[str]) -> SplitPlan:
