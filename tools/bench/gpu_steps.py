@@ -60,7 +60,8 @@ class _Vit(nn.Module):
 
         super().__init__()
         size: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16}
-        self.vit = ViTForImageClassification(ViTConfig(**size, intermediate_size=4096, num_labels=1000))
+        size |= {"intermediate_size": 4096, "num_labels": 1000}
+        self.vit = ViTForImageClassification(ViTConfig(**size))
 
     def forward(self, images: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
         return nn.functional.cross_entropy(self.vit(pixel_values=images).logits.float(), classes)
