@@ -121,6 +121,22 @@ def gradients(run: nn.Module, model: nn.Module, args: Any, kwargs: Any) -> tuple
     return loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
+def assert_eagers_but_for_listed(model: nn.Module, schedule: Schedule, args: Any, kwargs: Any) -> nn.Module:
+    """Compare a step with eager's, to the bit but for the gradients that the file lists. Return the scheduled
+    copy."""
+    expanded = expand(schedule)
+    eager, ours = copy.deepcopy(model), copy.deepcopy(model)
+    applied = apply(ours, schedule, verify="never")
+    expected, computed = gradients(eager, eager, args, kwargs), gradients(applied, ours, args, kwargs)
+    names = [value.name for value in expanded.graph.values]
+    listed = {names[v] for v in (*expanded.reordered, *expanded.rounded)}
+    torch.testing.assert_close(computed[0], expected[0])
+    for parameter, gradient in expected[1].items():
+        torch.testing.assert_close(computed[1][parameter], gradient, rtol=1e-4, atol=1e-6)
+        assert parameter in listed or torch.equal(computed[1][parameter], gradient)
+    return applied
+
+
 @pytest.mark.filterwarnings("ignore:.*evaluation mode")
 @pytest.mark.parametrize("name", ["plain", "gpt2", "llama"])
 def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:
@@ -138,15 +154,7 @@ def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:
     expanded = expand(schedule)
     predicted = simulate(link(expanded.graph, expanded.recomputes)).peak
     assert predicted == schedule.peak_bytes <= budget
-    eager, ours = copy.deepcopy(model), copy.deepcopy(model)
-    applied = apply(ours, schedule, verify="never")
-    expected, computed = gradients(eager, eager, args, kwargs), gradients(applied, ours, args, kwargs)
-    names = [value.name for value in expanded.graph.values]
-    listed = {names[v] for v in (*expanded.reordered, *expanded.rounded)}
-    torch.testing.assert_close(computed[0], expected[0])
-    for parameter, gradient in expected[1].items():
-        torch.testing.assert_close(computed[1][parameter], gradient, rtol=1e-4, atol=1e-6)
-        assert parameter in listed or torch.equal(computed[1][parameter], gradient)
+    applied = assert_eagers_but_for_listed(model, schedule, args, kwargs)
     applied.zero_grad(set_to_none=True)
 
     def step() -> None:
@@ -244,15 +252,7 @@ def test_other_large_operations_are_split(build: Any, least: int) -> None:
     assert max(len(split.split) for split in splits(schedule)) >= least
     expanded = expand(schedule)
     assert simulate(link(expanded.graph, expanded.recomputes)).peak == schedule.peak_bytes <= schedule.budget_bytes
-    eager, ours = copy.deepcopy(run), copy.deepcopy(run)
-    applied = apply(ours, schedule, verify="never")
-    expected, computed = gradients(eager, eager, (x, x), {}), gradients(applied, ours, (x, x), {})
-    names = [value.name for value in expanded.graph.values]
-    listed = {names[v] for v in (*expanded.reordered, *expanded.rounded)}
-    torch.testing.assert_close(computed[0], expected[0])
-    for parameter, gradient in expected[1].items():
-        torch.testing.assert_close(computed[1][parameter], gradient, rtol=1e-4, atol=1e-6)
-        assert parameter in listed or torch.equal(computed[1][parameter], gradient)
+    assert_eagers_but_for_listed(run, schedule, (x, x), {})
 
 
 def test_equal_layers_have_equal_windows() -> None:

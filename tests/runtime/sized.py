@@ -58,6 +58,12 @@ def sized(schedule: Schedule, **dims: Dimension) -> Schedule:
     return replace(changed, model=replace(changed.model, fingerprint=fingerprint(changed)))
 
 
+def ranged(schedule: Schedule, **changes: Dimension) -> Schedule:
+    """Return the schedule of a capture for b from 2 to 24 and t from 2 to 40, but for the changed sizes."""
+    dims = {"b": Dimension(min=2, max=24, planned=B), "t": Dimension(min=2, max=40, planned=T)}
+    return sized(schedule, **{**dims, **changes})
+
+
 def _block(block: Block) -> Block:
     return replace(
         block,

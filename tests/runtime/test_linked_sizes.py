@@ -19,7 +19,7 @@ from remate_runtime.link import sizes as linked_sizes
 from remate_runtime.link.fitting import fitted_and_linked
 from remate_runtime.link.sizes import SizedLinks
 
-from .sized import Attention, B, T, sized
+from .sized import Attention, B, T, ranged, sized
 from .small import data, seeded
 from .stepping import just_in_time, schedule_of
 
@@ -39,8 +39,7 @@ EVERY = [*itertools.product((2, 3, 8, 24), (2, 6, 8, 18, 40))]
 
 @pytest.fixture(scope="module")
 def attention() -> Schedule:
-    dims = {"b": Dimension(min=2, max=24, planned=B), "t": Dimension(min=2, max=40, planned=T)}
-    return sized(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time), **dims)
+    return ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
 
 
 def test_a_step_is_linked_as_if_it_were_alone(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

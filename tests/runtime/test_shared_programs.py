@@ -14,18 +14,17 @@ from remate_runtime.engine.eager import programs
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
 from remate_runtime.flat_step import expand
 from remate_runtime.flat_step.graph import Ref
-from remate_runtime.format import Dimension, TensorType, at_size
+from remate_runtime.format import TensorType, at_size
 from remate_runtime.operator_calls import operators
 
-from .sized import Attention, B, T, sized
+from .sized import Attention, B, T, ranged
 from .small import data, seeded
 from .stepping import just_in_time, schedule_of
 
 
 @pytest.fixture(scope="module")
 def attention() -> Schedule:
-    dims = {"b": Dimension(min=2, max=24, planned=B), "t": Dimension(min=2, max=40, planned=T)}
-    return sized(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time), **dims)
+    return ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
 
 
 def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from remate_runtime.link.fitting import fitted, fitted_and_linked
 from remate_runtime.link.levels import MemoryLevels
 from remate_runtime.link.verifier import verify
 
-from .sized import Attention, B, T, sized
+from .sized import Attention, B, T, ranged, sized
 from .small import data, seeded
 from .stepping import assert_same, just_in_time, schedule_of, step
 
@@ -48,11 +48,6 @@ def labels(b: int, t: int) -> torch.Tensor:
 
 def call(b: int, t: int) -> tuple[torch.Tensor, torch.Tensor]:
     return data(b, t, 6), labels(b, t)
-
-
-def ranged(schedule: Schedule, **changes: Dimension) -> Schedule:
-    dims = {"b": Dimension(min=2, max=24, planned=B), "t": Dimension(min=2, max=40, planned=T)}
-    return sized(schedule, **{**dims, **changes})
 
 
 @pytest.fixture(scope="module")

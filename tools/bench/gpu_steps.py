@@ -15,10 +15,8 @@ recomputation; "at full" and "at selective" are the peaks of these two.
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -38,7 +36,7 @@ from tests.models.case import Built
 from .diffusion_unet import DiffusionUnet
 from .models import on_meta, resnet
 from .published import Cast
-from .text import environment, table
+from .text import environment, selection, table
 
 BUDGETS = ("70%", "50%", "30%")
 HEAD = ["", "peak", "time", "overhead", "bound"]
@@ -159,23 +157,18 @@ def _cells(plan: Any, base: Candidate) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("steps", nargs="*", default=list(STEPS), metavar="STEP", help=f"of {', '.join(STEPS)}")
-    parser.add_argument("-o", "--output", type=Path, help="write the tables to this file, too")
-    chosen = parser.parse_args()
-    if unknown := [name for name in chosen.steps if name not in STEPS]:
-        parser.error(f"no step {', '.join(unknown)}; one of {', '.join(STEPS)}")
+    chosen, output = selection(__doc__, STEPS, "step")
     torch.set_num_threads(1)
     text = [
-        f"python -m tools.bench.gpu_steps {' '.join(chosen.steps)}; {environment()}",
+        f"python -m tools.bench.gpu_steps {' '.join(chosen)}; {environment()}",
         (__doc__ or "").split("\n\n")[-1],
     ]
-    for name in chosen.steps:
+    for name in chosen:
         step = prepared(STEPS[name])
         text.append(f"{step.about}\n{table([HEAD, *rows(step.instance)])}\n")
         print(text[-1], flush=True)
-        if chosen.output:
-            chosen.output.write_text("\n".join(text), encoding="utf-8")
+        if output:
+            output.write_text("\n".join(text), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ Run again: nothing; whole layers (`torch.utils.checkpoint`); or all of a layer b
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -34,7 +32,7 @@ from remate.profile.devices import DEVICES, named_gpu
 from tests.models.case import Built
 
 from .models import on_meta, resnet
-from .text import environment, table
+from .text import environment, selection, table
 
 Repeated = Literal["nothing", "layers", "selective"]
 _FEW = 2  # layers
@@ -342,21 +340,16 @@ HEAD = ["step", "GPU", "runs again", "published", "predicted", "error", "communi
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", default=list(PUBLISHED), metavar="ROW", help=f"of {', '.join(PUBLISHED)}")
-    parser.add_argument("-o", "--output", type=Path, help="write the table to this file, too")
-    chosen = parser.parse_args()
-    if unknown := [name for name in chosen.rows if name not in PUBLISHED]:
-        parser.error(f"no row {', '.join(unknown)}; one of {', '.join(PUBLISHED)}")
+    chosen, output = selection(__doc__, PUBLISHED, "row")
     torch.set_num_threads(1)
     rows = [HEAD]
     with contextlib.suppress(KeyboardInterrupt):
-        for name in chosen.rows:
+        for name in chosen:
             rows.append(shown(PUBLISHED[name], predicted(PUBLISHED[name])))
             print("  ".join(rows[-1]), flush=True)
     text = f"python -m tools.bench.published; {environment()}\n\n{table(rows)}\n"
-    if chosen.output:
-        chosen.output.write_text(text, encoding="utf-8")
+    if output:
+        output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

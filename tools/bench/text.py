@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 import torch
 
@@ -24,3 +26,15 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 def environment() -> str:
     threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
     return f"torch {torch.__version__}, {platform.machine()} {torch.backends.cpu.get_cpu_capability()}, {threads}"
+
+
+def selection(description: str | None, names: Collection[str], what: str) -> tuple[list[str], Path | None]:
+    """Return the names that a command's arguments select, by default all, and the file that it writes, if any."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(f"{what}s", nargs="*", default=list(names), metavar=what.upper(), help=f"of {', '.join(names)}")
+    parser.add_argument("-o", "--output", type=Path, help="write the text to this file, too")
+    given = parser.parse_args()
+    chosen: list[str] = getattr(given, f"{what}s")
+    if unknown := [name for name in chosen if name not in names]:
+        parser.error(f"no {what} {', '.join(unknown)}; one of {', '.join(names)}")
+    return chosen, given.output

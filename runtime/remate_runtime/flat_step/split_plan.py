@@ -17,7 +17,7 @@ from ..format.suggest import did_you_mean
 from ..operators.rows import ROWS, RowRule
 from .graph import Graph
 from .layout import InstanceSpan
-from .renumbering import values_in, without_unproduced
+from .renumbering import without_unproduced
 from .splitting import FlatSplit, split_step
 from .statements import StatedSplit
 from .tile_loss import WEIGHTED
@@ -81,7 +81,7 @@ def _check_produced(step: SplitPlan) -> None:
     graph = step.graph
     produced = {v for op in graph.operations for v in op.writes}
     for op, where in zip(graph.operations, step.where, strict=True):
-        for v in (*op.reads, *values_in(op.args), *values_in(tuple(op.kwargs.values()))):
+        for v in op.reads:
             if graph.values[v].kind == "op" and v not in produced:
                 name = graph.values[v].name[:120]
                 message = f"{op.id[:120]!r} reads {name!r}, which is split and not returned as a whole"

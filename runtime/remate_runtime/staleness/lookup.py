@@ -36,7 +36,6 @@ class _Namespace(NamedTuple):
         kind: The class.
         content: The live mapping of what the class defines.
         was: Its content when it was recorded.
-        keys: The names in it that decide how attributes are looked up.
         registered: Names of parameters, buffers and submodules of instances. Every attribute of the class hides them.
         attributes: Names of other attributes of instances. Descriptors with `__set__` hide them.
     """
@@ -44,7 +43,6 @@ class _Namespace(NamedTuple):
     kind: type
     content: Mapping[str, object]
     was: Mapping[str, object]
-    keys: tuple[str, ...]
     registered: frozenset[str]
     attributes: frozenset[str]
 
@@ -63,10 +61,18 @@ class Lookup:
                     names = registered.setdefault(base, set())
                     if isinstance(item, nn.Module):
                         names.update(name for kept in _REGISTERED for name in here.get(kept, ()))
-        self._classes = [_namespace(base, registered[base], attributes[base]) for base in registered]
+        self._classes = [
+            _Namespace(base, vars(base), dict(vars(base)), frozenset(names), frozenset(attributes[base] - names))
+            for base, names in registered.items()
+        ]
         self._contents = [space.content for space in self._classes]
         self._lengths = [len(space.was) for space in self._classes]
-        watched = [(space.content, key, space.was[key]) for space in self._classes for key in space.keys]
+        watched = [
+            (space.content, key, value)
+            for space in self._classes
+            for key, value in space.was.items()
+            if _is_special(key) or key in space.registered or key in space.attributes
+        ]
         self._holders, self._keys = [item[0] for item in watched], [item[1] for item in watched]
         self._values = [item[2] for item in watched]
 
@@ -86,12 +92,6 @@ class Lookup:
                     yield f"class {qualified(space.kind)}: its attribute {key} was {done}"
 
 
-def _namespace(kind: type, registered: set[str], attributes: set[str]) -> _Namespace:
-    was = dict(vars(kind))
-    keys = tuple(name for name in was if _is_special(name) or name in registered or name in attributes)
-    return _Namespace(kind, vars(kind), was, keys, frozenset(registered), frozenset(attributes - registered))
-
-
 def _is_special(name: str) -> bool:
     return name in _CALLS or name in _SPECIAL
 
@@ -102,8 +102,16 @@ def _same_function(was: object, now: object) -> bool:
         return True
     if not (isinstance(was, FunctionType) and isinstance(now, FunctionType)):
         return False
-    around = [[cell_contents(cell) for cell in function.__closure__ or ()] for function in (was, now)]
-    return was.__code__ is now.__code__ and len(around[0]) == len(around[1]) and all(map(operator.is_, *around))
+    around = [
+        [
+            function.__code__,
+            function.__defaults__,
+            function.__kwdefaults__,
+            *map(cell_contents, function.__closure__ or ()),
+        ]
+        for function in (was, now)
+    ]
+    return len(around[0]) == len(around[1]) and all(map(operator.is_, *around))
 
 
 def _decides(space: _Namespace, key: str, values: tuple[object, object]) -> bool:
