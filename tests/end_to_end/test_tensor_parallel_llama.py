@@ -213,17 +213,18 @@ def _tensor_parallel(rank: int, folder: str) -> None:
 
 
 def _two_dimensions(rank: int, folder: str) -> None:
-    """One file for the blocks of all ranks, FSDP2 over them."""
+    """FSDP2 over one file for the blocks of all ranks, and over a file of the whole model for each rank of `tp`."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     tokens, labels = batch(1 + mesh["dp"].get_local_rank())
-    file = Path(folder) / "block.json"
+    file, whole = Path(folder) / "block.json", Path(folder) / f"{mesh['tp'].get_local_rank()}.json"
 
     def sharded(model: Any) -> Any:
-        for name in model.layers:
-            fully_shard(model.layers[name], mesh=mesh["dp"])
+        layers = model.layers if hasattr(model, "layers") else model.model.layers
+        for name in layers:
+            fully_shard(layers[name], mesh=mesh["dp"])
         return fully_shard(model, mesh=mesh["dp"])
 
     def step(model: Any) -> torch.Tensor:
@@ -242,6 +243,19 @@ def _two_dimensions(rank: int, folder: str) -> None:
     for name in planned.layers:
         planned.layers[name] = apply(planned.layers[name], file, namespaces=PERMITTED)
     assert_equal_training(sharded(parallelised(mesh["tp"])), sharded(planned), step)
+
+    def step_of_all(model: Any) -> torch.Tensor:
+        loss = model(tokens, labels)
+        loss.backward()
+        return loss.detach()
+
+    models = [WithLoss(parallelised(mesh["tp"], 1), False) for _ in range(2)]
+    if mesh["dp"].get_local_rank() == 0:
+        schedule = remate.plan(models[1], (tokens, labels), budget="80%", cost="cpu", effort="quick", progress=None)
+        assert schedule.solve.time > schedule.solve.baseline_time
+        schedule.save(str(whole))
+    dist.barrier()
+    assert_equal_training(sharded(models[0]), sharded(apply(models[1], whole, namespaces=PERMITTED)), step_of_all)
 
 
 def _rank(rank: int, world: int, folder: str) -> None:
