@@ -94,16 +94,19 @@ def size_request(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str
         if (limited := parse_size(text)).dims <= named.keys()
     }
     wider = {name: Dimension(min=low, max=high, planned=high) for name, (low, high, _) in named.items()}
-    ends = [{**called, **end} for end in largest_sizes(wider, limits)] if schedule.model.dims else [called]
-    peaks = [_peak_at(schedule, end) if _is_beyond(schedule, end) else 0 for end in ends]
-    fits = all(peak is not None and peak <= schedule.solve.budget for peak in peaks)
+    if schedule.model.dims:
+        ends = [{**called, **end} for end in largest_sizes(wider, limits)]
+        peaks = [_peak_at(schedule, end) for end in ends if _is_beyond(schedule, end)]
+        fits = all(peak is not None and peak <= schedule.solve.budget for peak in peaks)
+    else:
+        fits = all(axis.called <= axis.planned for axis in axes)
     return SizeRequest({**dims, **limits}, fits, any(axis.called < SMALLEST for axis in axes))
 
 
 def _is_beyond(schedule: Schedule, size: Mapping[str, int]) -> bool:
     """Return whether a size is larger than those of a schedule."""
     dims, limits = schedule.model.dims, schedule.model.limits
-    return not dims or any(size[name] > dim.max for name, dim in dims.items()) or over_limit(limits, size) != ""
+    return any(size[name] > dim.max for name, dim in dims.items()) or over_limit(limits, size) != ""
 
 
 def peak_there(
