@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import FlatRecompute, expand
-from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size, spelled
+from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size, largest_sizes, spelled
 
 from ..capture.recorded import RecordedCall
 from ..dims.open_sizes import OpenSizes
@@ -246,14 +246,19 @@ class Search:
     def _at(self, size: int) -> tuple[StepInstance, int]:
         """The step at a size with the costs of the search, and the bytes that the device leaves for it."""
         if size not in self._steps:
-            plain = at_size(self._open, self._sizes(size))
-            graph = costed(expand(plain).graph, _estimates(self._call, self._cost))
-            self._steps[size] = StepInstance(graph, self._parts), self._device.left(plain.model)
+            ends = (at_size(self._open, sizes) for sizes in self._ends(size))
+            steps = [(self._instance(plain), self._device.left(plain.model)) for plain in ends]
+            self._steps[size] = min(steps, key=lambda step: step[1] - step[0].baseline.peak)
         return self._steps[size]
 
-    def _sizes(self, size: int) -> dict[str, int]:
-        """All sizes: this one, and the others at their largest."""
-        return {name: dim.max for name, dim in self._open.model.dims.items()} | {self.dim: size}
+    def _instance(self, plain: Schedule) -> StepInstance:
+        return StepInstance(costed(expand(plain).graph, _estimates(self._call, self._cost)), self._parts)
+
+    def _ends(self, size: int) -> list[dict[str, int]]:
+        """All sizes up to this one of the size that varies, with the others at their largest: one without limits."""
+        model = self._open.model
+        dims = {**model.dims, self.dim: replace(model.dims[self.dim], max=size)}
+        return list(largest_sizes(dims, model.limits))
 
     def _largest(self, below: int) -> int:
         """The largest size up to `below` that fits. Raises InfeasibleError.
@@ -270,7 +275,7 @@ class Search:
         return largest
 
     def _refused(self, size: int) -> DoesNotFitError:
-        sizes = self._sizes(size)
+        sizes = self._ends(size)[0]
         held = self._device.held(at_size(self._open, sizes).model)
         return DoesNotFitError(self._device.memory, held, self._at(size)[0].floor, spelled(sizes))
 

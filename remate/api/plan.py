@@ -117,8 +117,9 @@ def plan(
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
         dims: Sizes that may differ between calls, by the conventions of `dynamic_shapes` in `torch.export`: argument,
-            axis, name and optionally a range, `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. `"auto"` opens the size of
-            the batch.
+            axis, name and optionally a range, `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. `"b*t": 4096` beside the
+            arguments limits what grows with sizes, for batches with a number of tokens. `"auto"` opens the size of the
+            batch.
         live: Paths of numbers that change during training, for example `["alpha", "h.*.drop.p"]`. They are read at
             every call.
         fill: Values that `apply(..., otherwise="pad")` may pad inputs with, for example `{"input_ids": 0, "labels":

@@ -198,7 +198,7 @@ def _over_at(path: str, opened: Analysis, at: Mapping[str, int], quiet: bool) ->
 
     checked_at(path, opened.schedule, at)
     evaluation, budget = (
-        evaluated(opened.schedule, checked_size(opened.schedule.model.dims, at)),
+        evaluated(opened.schedule, checked_size(opened.schedule.model, at)),
         opened.schedule.solve.budget,
     )
     if evaluation.peak > budget or not quiet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,17 +11,23 @@ from .usage import UsageError
 
 _WORDS = ("auto", "none")
 _NO_NAME = "-"
+_LIMIT = re.compile(r"([^<=]+)<=([0-9]{1,18})")
 
 
 def dims_of(words: Sequence[str]) -> Any:
-    """`["input_ids=b,t", "t=16..1024/8"]` as `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. Raises UsageError."""
+    """`["input_ids=b,t", "t=16..1024/8", "b*t<=4096"]` as `{"input_ids": {0: "b", 1: "t=16..1024/8"}, "b*t": 4096}`.
+
+    Raises UsageError.
+    """
     if len(words) == 1 and words[0] in _WORDS:
         return words[0]
-    parts = [word.partition("=") for word in words]
+    limits = [_LIMIT.fullmatch(word.replace(" ", "")) for word in words]
+    parts = [word.partition("=") for word, limit in zip(words, limits, strict=True) if limit is None]
     for name, equals, value in parts:
         if not (name and equals and value):
             raise UsageError(
-                f"--dims {name}: neither axes nor a range\n  hint: write input_ids=b,t (axes) or t=16..1024 (range)"
+                f"--dims {name}: neither axes nor a range\n  hint: write input_ids=b,t (axes), t=16..1024 (range) or "
+                "'b*t<=4096' (limit)"
             )
     for name in (twice := Counter(name for name, _, _ in parts)):
         if twice[name] > 1:
@@ -33,7 +40,8 @@ def dims_of(words: Sequence[str]) -> Any:
             raise UsageError(
                 f"--dims {ranges[name]}: no axis is called {name}\n  hint: write input_ids={name} beside it"
             )
-    return {
+    given = {limit[1]: int(limit[2]) for limit in limits if limit is not None}
+    return given | {
         argument: {at: ranges.get(name, name) for at, name in enumerate(names) if name != _NO_NAME}
         for argument, names in axes.items()
     }

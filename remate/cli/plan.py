@@ -48,7 +48,7 @@ DEVICE = (
 )
 DIMS = (
     "sizes that may vary: auto (the batch, where the model allows), none (default), or axes by argument and ranges "
-    "by name: input_ids=b,t labels=b,t t=16..1024/8; - is an axis without a name"
+    "by name: input_ids=b,t labels=b,t t=16..1024/8, and limits 'b*t<=4096'; - is an axis without a name"
 )
 FILL = (
     "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and the numbers to pad with: "
@@ -257,6 +257,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         ("size", name, f"{ranged(dim)}, planned at {dim.planned}{_SIZE_ONE * (dim.min == 2)}")
         for name, dim in schedule.model.dims.items()
     ]
+    rows += [("limit", text, f"up to {most}") for text, most in schedule.model.limits.items()]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)
     return "\n".join([table(rows, right=(1,)), outputs, solved, written(path, f", {size(nbytes)}")])

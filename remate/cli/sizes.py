@@ -58,7 +58,7 @@ def checked_at(path: str, schedule: Schedule, dims: Mapping[str, int]) -> None:
     from remate_runtime.format import checked_size
 
     try:
-        checked_size(schedule.model.dims, dims)
+        checked_size(schedule.model, dims)
     except BindError as error:
         what, *more = (line.strip() for line in str(error).splitlines())
         raise UsageError("\n  hint: ".join([f"--at: {what} ({path})", *more])) from None
@@ -98,13 +98,14 @@ def sizes_line(schedule: Schedule) -> str:
 
 def over_budget(schedule: Schedule, path: str) -> list[str]:
     """A note if the largest size of a schedule is over the budget."""
-    from remate_runtime.format import spelled
+    from remate_runtime.format import largest_sizes, spelled
 
-    from ..schedule_tools.sizes import corner_sizes, evaluated
+    from ..schedule_tools.sizes import evaluated
 
     if not schedule.model.dims:
         return []
-    largest = evaluated(schedule, next(corner_sizes(schedule.model.dims)))
+    ends = largest_sizes(schedule.model.dims, schedule.model.limits)
+    largest = max((evaluated(schedule, end) for end in ends), key=lambda evaluation: evaluation.peak)
     if largest.peak <= schedule.solve.budget:
         return []
     note = f"over the budget at its largest size: {size(largest.peak)} at {spelled(largest.dims)}"

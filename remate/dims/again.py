@@ -18,7 +18,7 @@ def requested_again(schedule: Schedule, positional: list[str]) -> Any:
     if not model.dims:
         return None
     arguments = dict(zip(positional, model.inputs.get("args", ()), strict=False)) | model.inputs.get("kwargs", {})
-    return {name: _spec(tree, model.dims) for name, tree in arguments.items()}
+    return {name: _spec(tree, model.dims) for name, tree in arguments.items()} | model.limits
 
 
 def _spec(tree: Any, dims: dict[str, Dimension]) -> Any:

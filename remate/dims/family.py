@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from .fitting import SizeFitter
 from .guards import guards
 from .narrowing import Narrowed, by_condition, by_search
 from .requested_sizes import SMALLEST, RequestedSize
-from .samples import SizeRange, spread
+from .samples import SizeRange, contains, largest_corners, spread, within
 from .sampling import Sampling, Sizes, TraceSample
 from .words import still_open, undecided, unfitted
 
@@ -36,21 +36,24 @@ class Family(msgspec.Struct, frozen=True):
     Attributes:
         trace_samples: Captures at different sizes, the planned one first.
         fitter: Has an expression for each row of their numbers.
+        limits: Of expressions of the sizes.
         said: How ranges were narrowed, as text.
     """
 
     ranges: tuple[SizeRange, ...]
     trace_samples: tuple[TraceSample, ...]
     fitter: SizeFitter
+    limits: dict[str, int]
     said: tuple[str, ...] = ()
 
 
-def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[SizeRange, ...]:
-    """Return the requested ranges with default ends: from 2 (the first multiple of the steps) to the planned size."""
+def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes | None = None) -> tuple[SizeRange, ...]:
+    """Return the requested ranges with default ends: from 2 (the first multiple of the steps) to the planned size.
+    planned: default, the sizes of the example."""
     ranges = []
     for size in sizes:
         low, high, step = size.min, size.max, size.multiple
-        at = planned[size.name]
+        at = size.planned if planned is None else planned[size.name]
         least = -(-max(low or SMALLEST, 1) // step) * step
         most = (high or at) // step * step
         if not least <= at <= most:
@@ -59,6 +62,11 @@ def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes) -> tuple[Si
             )
         ranges.append(SizeRange(size.name, least, most, at, step, (low is not None, high is not None)))
     return tuple(ranges)
+
+
+def planned_at(ranges: Sequence[SizeRange], planned: Sizes) -> tuple[SizeRange, ...]:
+    """Return the ranges with other planned sizes."""
+    return tuple(replace(size, planned=planned[size.name]) for size in ranges)
 
 
 def family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
@@ -81,7 +89,7 @@ def family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
 def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
     first = sampling.at({size.name: size.planned for size in ranges})
     trace_samples = [first]
-    corners = [{size.name: size.min for size in ranges}, {size.name: size.max for size in ranges}]
+    corners = [{size.name: size.min for size in ranges}, *largest_corners(ranges, sampling.asking.limits)]
     for sizes in [*_samples(sampling, ranges, first), *corners]:
         _add(sampling, ranges, trace_samples, sizes)
     fitter = fitter_of(ranges, trace_samples)
@@ -95,7 +103,7 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
         _add(sampling, ranges, trace_samples, apart[0])
         fitter = fitter_of(ranges, trace_samples)
     _hold(sampling, ranges, trace_samples, fitter)
-    return Family(tuple(ranges), tuple(trace_samples), fitter)
+    return Family(tuple(ranges), tuple(trace_samples), fitter, sampling.asking.limits)
 
 
 def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:
@@ -107,14 +115,15 @@ def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
     known = [sizes for sizes in sampling.earlier if _stand_for_themselves(sizes, ranges, avoid)]
     if len(known) >= count:
         return known[:count]
+    limits = sampling.asking.limits
     wanted = spread(ranges, avoid, count)
-    beyond = [sizes for sizes in wanted if any(not size.min <= sizes[size.name] <= size.max for size in ranges)]
+    beyond = [sizes for sizes in wanted if not contains(ranges, limits, sizes)]
     try:
         for sizes in beyond:
             if difference(first.captured.graph, sampling.at(sizes).captured.graph, first.captured.modules):
-                return spread(ranges, avoid, count, inside=True)
+                return [within(ranges, limits, each) for each in spread(ranges, avoid, count, inside=True)]
     except CaptureError:
-        return spread(ranges, avoid, count, inside=True)
+        return [within(ranges, limits, each) for each in spread(ranges, avoid, count, inside=True)]
     return wanted
 
 
@@ -156,7 +165,7 @@ def _telling_apart(
         if len(candidates) > 1:
             open_rows.append(_Open(place, candidates, _axes(graphs, fitter, row)))
     best, most = None, 0
-    for sizes in _probes(ranges) if open_rows else ():
+    for sizes in _probes(ranges, sampling.asking.limits) if open_rows else ():
         distinguished = sum(each.differs(sizes) for each in open_rows)
         if distinguished > most:
             best, most = sizes, distinguished
@@ -196,7 +205,12 @@ def _at(expression: Size | Real, sizes: Sizes) -> int | float | None:
         return None
 
 
-def _probes(ranges: Sequence[SizeRange]) -> Iterator[Sizes]:
+def _probes(ranges: Sequence[SizeRange], limits: Mapping[str, int]) -> Iterator[Sizes]:
+    """Yield sizes within the ranges and their limits."""
+    yield from (within(ranges, limits, sizes) for sizes in _in_box(ranges))
+
+
+def _in_box(ranges: Sequence[SizeRange]) -> Iterator[Sizes]:
     """Yield sizes within the ranges: all of a small range, else a deterministic random choice, and the ends."""
     numbers = [size.numbers() for size in ranges]
     names = [size.name for size in ranges]
@@ -227,7 +241,7 @@ def _hold(
 ) -> None:
     """Check that forward's decisions by sizes have the same outcome at all sizes. Raises Narrowed, DimsError."""
     decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
-    probes = list(_probes(ranges))
+    probes = list(_probes(ranges, sampling.asking.limits))
     for guard in decided.split if decided.lost else ():
         if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)  # an unknown decision may lie on its other side

@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from remate_runtime.errors import RemateError
 from remate_runtime.flat_step import Graph, Op, expand, renumbered_argument
 from remate_runtime.format import (
-    Dimension,
     Real,
     Schedule,
     Size,
@@ -22,6 +21,8 @@ from remate_runtime.format import (
     TensorType,
     at_size,
     constant,
+    out_of_range,
+    over_limit,
     parse_size,
     parse_type,
 )
@@ -30,6 +31,7 @@ from ..partition.hierarchy import Hierarchy, SizedStep
 from .align import differs, strides_of, telling_strides
 from .family import Family
 from .fitting import SizeFitter
+from .samples import dimensions
 from .words import spelled
 from .workspaces import disagreeing, measured_at, probes
 
@@ -53,14 +55,11 @@ class TraceSampleCosts(msgspec.Struct, frozen=True):
 def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy:
     """Return `step`, that of the family's first trace sample in block order, for all sizes of the family."""
     graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs.graphs]
-    dims = {
-        size.name: Dimension(min=size.min, max=size.max, multiple=size.multiple, planned=size.planned)
-        for size in family.ranges
-    }
+    dims = dimensions(family.ranges)
     writer = _Writer(family, graphs)
     inputs = writer.tree([trace_sample.captured.model.inputs for trace_sample in family.trace_samples])
     outputs = writer.tree([trace_sample.captured.model.outputs for trace_sample in family.trace_samples])
-    model = replace(step.captured.model, dims=dims, inputs=inputs, outputs=outputs)
+    model = replace(step.captured.model, dims=dims, limits=family.limits, inputs=inputs, outputs=outputs)
     graph = writer.graph()
     if costs.priced is not None:
         measured = [
@@ -124,7 +123,7 @@ class _Writer:
 
     def measured(self, graph: Graph, unsure: Sequence[int], priced: Callable[[Graph], Graph]) -> Graph:
         """Return the graph with measured workspaces of some of its operations in place of estimates."""
-        sizes = probes(self._family.ranges)
+        sizes = probes(self._family.ranges, self._family.limits)
         fitter, operations = self._family.fitter.elsewhere(sizes), list(graph.operations)
         for at, row in measured_at(graph, unsure, sizes, priced).items() if unsure else ():
             operations[at] = replace(operations[at], workspace=self._fitted(operations[at].op, row, fitter))
@@ -225,7 +224,8 @@ def prove(schedule: Schedule, step: Hierarchy) -> None:
 
 def _within(schedule: Schedule, sizes: Mapping[str, int]) -> bool:
     dims = schedule.model.dims
-    return all(dims[name].min <= n <= dims[name].max and n % dims[name].multiple == 0 for name, n in sizes.items())
+    faults = [out_of_range(name, dims[name], number) for name, number in sizes.items()]
+    return not any(faults) and not over_limit(schedule.model.limits, sizes)
 
 
 def _other(read_graph: Graph, captured_graph: Graph) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from remate_runtime.format import over_limit
+
 from ..errors import DimsError
 from .faults import Fault, fault_at
 from .guards import SizeGuard
@@ -96,7 +98,7 @@ def _reduced(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
     """Return the same kind of fault with as many planned sizes as possible: each remaining size is necessary for it."""
     for size in ranges:
         sizes = {**fault.sizes, size.name: size.planned}
-        if sizes not in (fault.sizes, first.sizes):
+        if sizes not in (fault.sizes, first.sizes) and not over_limit(sampling.asking.limits, sizes):
             fault = fault_at(sampling, ranges, first, sizes) or fault
     return fault
 

@@ -11,13 +11,15 @@ import torch
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph
+from remate_runtime.link import link, simulate
 
 from ..errors import DimsError
 from ..profile.costing import MEASURED
 from ..profile.workspace import workspace
-from .family import Family, family, requested_ranges
+from .family import Family, family, planned_at, requested_ranges
 from .generic import TraceSampleCosts
 from .requested_sizes import AUTO, SMALLEST, Asking, read
+from .samples import largest_corners
 from .sampling import Captures, Sampling
 
 Progress = Callable[[str], None]
@@ -62,20 +64,43 @@ def sampled(
             )
             warnings.warn(f"{message}\n  hint: plan with a larger batch, or name sizes", UserWarning, stacklevel=4)
         return None
-    sampling = Sampling(model, args, kwargs, differentiate, asking, progress, live, wanted.captures)
-    planned = sampling.example
-    if wanted.largest:
-        planned = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}
+    captures: Captures = {} if wanted.captures is None else wanted.captures
+
+    def sampling() -> Sampling:
+        return Sampling(model, args, kwargs, differentiate, asking, progress, live, captures)
+
     try:
-        step = family(sampling, requested_ranges(asking.sizes, planned))
+        step = _at_largest(sampling, asking) if wanted.largest else family(sampling(), requested_ranges(asking.sizes))
     except DimsError as error:
         if wanted.dims != AUTO:
             raise
-        message = f"the schedule is for a batch of {sampling.example[asking.sizes[0].name]} only: {error.message}"
+        message = f"the schedule is for a batch of {asking.sizes[0].planned} only: {error.message}"
         warnings.warn(message, UserWarning, stacklevel=4)
         return None
     for line in step.said:
         progress(line)
+    return step
+
+
+def _at_largest(sampling: Callable[[], Sampling], asking: Asking) -> Family:
+    """Return the family, planned at the largest sizes: with limits, at those of them that hold the most memory.
+
+    Raises:
+        DimsError, CaptureError: As `family` does.
+    """
+    most = {size.name: _largest(size.max, size.planned, size.multiple) for size in asking.sizes}
+    ranges = requested_ranges(asking.sizes, most)
+    ends = largest_corners(ranges, asking.limits)
+    step = family(sampling(), planned_at(ranges, ends[0]))
+    if len(ends) > 1:
+        peaks = {
+            tuple(each.sizes.items()): simulate(link(each.captured.graph)).peak
+            for each in step.trace_samples
+            if each.sizes in largest_corners(step.ranges, asking.limits)
+        }
+        highest = dict(max(peaks, key=peaks.__getitem__))
+        if highest != step.trace_samples[0].sizes:
+            step = family(sampling(), planned_at(step.ranges, highest))
     return step
 
 
@@ -103,7 +128,7 @@ def trace_sample_costs(step: Family, planned: Graph, cost: str, priced: Callable
         replace(g, operations=tuple(replace(op, workspace=workspace(g, op, kind)) for op in g.operations))
         for g in graphs
     ]
-    ends = [{size.name: size.min for size in step.ranges}, {size.name: size.max for size in step.ranges}]
+    ends = [{size.name: size.min for size in step.ranges}, *largest_corners(step.ranges, step.limits)]
     measured: list[tuple[int, ...] | None] = [None] * len(graphs)
     for at, trace_sample in enumerate(step.trace_samples):
         if at == 0 or trace_sample.sizes in ends:

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
 
 from remate_runtime.bind import children
 from remate_runtime.errors import ScheduleError
@@ -25,6 +26,7 @@ AUTO, NONE = "auto", "none"
 BATCH = "b"  # what `dims="auto"` calls the size of the batch
 SMALLEST = 2  # at size 1 PyTorch copies less, so the step differs
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=([0-9]{1,9})\.\.([0-9]{1,9})?(?:/([0-9]{1,9}))?)?")
+_SPACES = re.compile(r" *([*+]) *")
 _HINT = 'write dims={"input_ids": {0: "b", 1: "t=16..1024"}}: argument, axis, name'
 
 
@@ -51,11 +53,13 @@ class Asking(msgspec.Struct, frozen=True):
 
     Attributes:
         alike: Axes (argument, axis) without a name that have the size of a named one in the example.
+        limits: Largest values of expressions of the sizes: `b*t`, 4096.
     """
 
     sizes: tuple[RequestedSize, ...]
     axes: tuple[Axis, ...]
     alike: tuple[tuple[str, int, str], ...] = ()
+    limits: dict[str, int] = {}
 
     def forgotten(self, names: Collection[str]) -> str:
         """Return `axis 0 of 'labels' is as large as b`, for axes that may have one of the names; "" for none."""
@@ -77,11 +81,14 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
     if not isinstance(dims, Mapping):
         raise DimsError(f"dims is {dims!r}", hint=_HINT)
     known = ", ".join(named) or "none"
+    limits = {text: most for text, most in dims.items() if isinstance(text, str) and not text.isidentifier()}
+    dims = {name: spec for name, spec in dims.items() if name not in limits}
     for name in dims:
         if name not in named:
             raise DimsError(f"the call has no argument {name!r}", hint=f"it has {known}")
     axes = [_at(dims.get(name), value, name) for name, value in named.items()]
-    return _together([axis for each in axes for axis in each], leaves)
+    asking = _together([axis for each in axes for axis in each], leaves)
+    return _limited(asking, limits) if limits else asking
 
 
 def _leaves(
@@ -204,6 +211,28 @@ def _together(named_axes: list[dict[int, Any]], leaves: list[tuple[str, torch.Te
         if named.get(axis, ("",))[0] != size.name and number == size.planned
     )
     return Asking(tuple(sizes.values()), tuple(axes), alike) if sizes else None
+
+
+def _limited(asking: Asking | None, limits: Mapping[str, Any]) -> Asking:
+    """Return the request with limits as a file has them. Raises DimsError."""
+    planned = {} if asking is None else {size.name: size.planned for size in asking.sizes}
+    checked: dict[str, int] = {}
+    for text, most in limits.items():
+        hint = 'write dims={"input_ids": {0: "b", 1: "t"}, "b*t": 4096}: the largest value of what grows with sizes'
+        try:
+            size = parse_size(_SPACES.sub(r"\1", text.strip()))
+        except ScheduleError as fault:
+            raise DimsError(f"{text!r} in dims is no argument and no product of sizes: {fault.message}", hint) from None
+        if unknown := sorted(size.dims - planned.keys()):
+            raise DimsError(f"the limit of {text!r} names the size {unknown[0]!r}, which no axis has", hint)
+        if type(most) is not int or not size.dims or any(term.coefficient < 0 for term in size.terms):
+            raise DimsError(f"{text!r} is limited to {most!r}", hint)
+        if size.at(planned) > most:
+            message = f"{text!r} is {size.at(planned)} in the example, over its limit of {most}"
+            raise DimsError(message, "plan with an example within it")
+        checked[str(size)] = most
+    assert asking is not None
+    return replace(asking, limits=checked)
 
 
 def _check(size: RequestedSize) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
+
+from remate_runtime.format import Dimension, largest_sizes, over_limit
 
 _BEYOND = 64  # how far above a narrow range samples may lie
 _GRID = 4096  # numbers of a range that expressions and conditions are tried at
@@ -42,6 +44,33 @@ class SizeRange(msgspec.Struct, frozen=True):
         step = len(every) // (_GRID // 2) | 1  # odd: all residues of powers of two occur
         kept = {*every[::step], *every[: _GRID // 8], *every[-_GRID // 8 :]}
         return sorted(kept)
+
+
+def dimensions(ranges: Sequence[SizeRange]) -> dict[str, Dimension]:
+    """Return the ranges as a file has them."""
+    return {
+        size.name: Dimension(min=size.min, max=size.max, multiple=size.multiple, planned=size.planned)
+        for size in ranges
+    }
+
+
+def largest_corners(ranges: Sequence[SizeRange], limits: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return the largest sizes of the ranges: one without limits."""
+    return list(largest_sizes(dimensions(ranges), limits))
+
+
+def contains(ranges: Sequence[SizeRange], limits: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    """Return whether sizes are between the ends of the ranges and within the limits."""
+    return all(size.min <= sizes[size.name] <= size.max for size in ranges) and not over_limit(limits, sizes)
+
+
+def within(ranges: Sequence[SizeRange], limits: Mapping[str, int], sizes: dict[str, int]) -> dict[str, int]:
+    """Return sizes, made smaller until they are within the limits: what is farthest above its minimum is halved."""
+    while over_limit(limits, sizes) and any(sizes[size.name] > size.min for size in ranges):
+        far = max(ranges, key=lambda size: sizes[size.name] / size.min)
+        half = max(far.min, sizes[far.name] // 2 // far.multiple * far.multiple)
+        sizes = {**sizes, far.name: half}
+    return sizes
 
 
 def spread(ranges: Sequence[SizeRange], avoid: set[int], count: int, inside: bool = False) -> list[dict[str, int]]:

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from remate_runtime.flat_step import Graph, Op
 from remate_runtime.format import NON_FINITE, SizedType, parse_real, parse_size
 
-from .samples import SizeRange
+from .samples import SizeRange, largest_corners, within
 
 _ENDS = 3  # sizes whose ends are all combined
 _MORE = 4  # sizes within the ranges, by chance (always the same ones)
 
 
-def probes(ranges: Sequence[SizeRange]) -> list[dict[str, int]]:
+def probes(ranges: Sequence[SizeRange], limits: Mapping[str, int]) -> list[dict[str, int]]:
     """Return sizes to measure: the planned ones, all combinations of the ends, and some sizes between them."""
     chance = random.Random(0)
     free = sorted(ranges, key=lambda dim: dim.min - dim.max)[:_ENDS]
@@ -30,6 +30,9 @@ def probes(ranges: Sequence[SizeRange]) -> list[dict[str, int]]:
         chosen = {dim.name: (dim.min, dim.max)[end] for dim, end in zip(free, ends, strict=True)}
         samples += [{dim.name: chosen.get(dim.name, (dim.min, dim.max)[max(ends)]) for dim in ranges}]
     samples += [{dim.name: chance.choice(dim.numbers()) for dim in ranges} for _ in range(_MORE)]
+    if limits:
+        samples += largest_corners(ranges, limits)
+        samples = [within(ranges, limits, sizes) for sizes in samples]
     return [sizes for at, sizes in enumerate(samples) if sizes not in samples[:at]]
 
 

@@ -17,7 +17,10 @@ from remate_runtime.format import (
     at_size,
     checked_size,
     input_leaves,
+    largest_of,
+    largest_sizes,
     open_axes,
+    over_limit,
     parse_type,
     spelled,
 )
@@ -62,7 +65,7 @@ def schedule_at(schedule: Schedule, dims: Mapping[str, int]) -> Schedule:
     plain, dropped, recomputes = fitted(schedule, dims)
     if is_planned(schedule, dims):
         return plain
-    size = checked_size(schedule.model.dims, dims)
+    size = checked_size(schedule.model, dims)
     remarks = [f"at {spelled(size)}, with the times of the size that was planned"]
     remarks += (
         [f"{dropped} of {recomputes} recomputations are left out: the budget does not need them here"]
@@ -88,7 +91,7 @@ def size_of(recorded: Model, live: Model) -> Size:
     lacking = [name for name in recorded.dims if name not in sizes]
     if lacking:
         raise BindError(f"no input of the model has the size {lacking[0]}")
-    return checked_size(recorded.dims, sizes)
+    return checked_size(recorded, sizes)
 
 
 def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
@@ -106,14 +109,14 @@ def at_the_size_of(opened: Analysis, other: Analysis) -> Analysis:
 def is_planned(schedule: Schedule, dims: Mapping[str, int]) -> bool:
     """Whether this is the size for which the schedule was planned."""
     declared = schedule.model.dims
-    return all(number == declared[name].planned for name, number in checked_size(declared, dims).items())
+    return all(number == declared[name].planned for name, number in checked_size(schedule.model, dims).items())
 
 
 def over_range(schedule: Schedule) -> BudgetedRange:
     """Evaluate the corners of the range. If some exceed the budget, find the largest sizes that do not, assuming that
     the peak grows with every size. Raises ScheduleError for a size at which the step is not legal."""
     budget, declared = schedule.solve.budget, schedule.model.dims
-    corners = tuple(evaluated(schedule, size) for size in corner_sizes(declared))
+    corners = tuple(evaluated(schedule, size) for size in corner_sizes(schedule.model))
     if all(corner.peak <= budget for corner in corners):
         return BudgetedRange(budget, corners, (), ())
     first, *others = declared
@@ -123,6 +126,8 @@ def over_range(schedule: Schedule) -> BudgetedRange:
     never: list[Size] = []
     for numbers in itertools.product(*(_ladder(declared[name]) for name in others)):
         rest = {**dict(zip(others, numbers, strict=True)), **largest_else}
+        if over_limit(schedule.model.limits, {**rest, first: declared[first].min}):
+            continue
         largest = _largest(schedule, first, rest)
         largest_sizes.append(largest) if largest else never.append(rest)
     return BudgetedRange(budget, corners, tuple(largest_sizes), tuple(never))
@@ -132,8 +137,9 @@ def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
     """Faults at other sizes, although the planned size is legal: at the ends of the range, and at odd sizes in between.
     A fault names the first size at which it occurs."""
     faults: dict[tuple[str, str], ScheduleError] = {}
-    between = {name: _odd(dim) for name, dim in schedule.model.dims.items()}
-    for size in (*corner_sizes(schedule.model.dims), between):
+    odd = {name: _odd(dim) for name, dim in schedule.model.dims.items()}
+    between = [] if over_limit(schedule.model.limits, odd) else [odd]
+    for size in (*corner_sizes(schedule.model), *between):
         try:
             expand(at_size(schedule, size))
         except ScheduleError as error:
@@ -145,8 +151,18 @@ def faults_at_corners(schedule: Schedule) -> list[ScheduleError]:
     return list(faults.values())
 
 
-def corner_sizes(declared: Mapping[str, Dimension]) -> Iterator[Size]:
-    """The ends of the range, the largest first. With more than three dimensions, only some of the corners."""
+def corner_sizes(model: Model) -> Iterator[Size]:
+    """The ends of the range within its limits, the largest first. With more than three dimensions, only some of the
+    corners."""
+    if not model.limits:
+        yield from _corners(model.dims)
+        return
+    largest = [*largest_sizes(model.dims, model.limits)]
+    others = (size for size in _corners(model.dims) if size not in largest and not over_limit(model.limits, size))
+    yield from (*largest, *others)
+
+
+def _corners(declared: Mapping[str, Dimension]) -> Iterator[Size]:
     least, most = ({name: getattr(dim, end) for name, dim in declared.items()} for end in ("min", "max"))
     if len(declared) > _ALL:
         yield from (most, least, *({**most, name: least[name]} for name in declared))
@@ -167,7 +183,8 @@ def evaluated(schedule: Schedule, dims: Size) -> AtSize:
 def _largest(schedule: Schedule, first: str, rest: Size) -> AtSize | None:
     """The largest size of `first` within the budget, by bisection."""
     dim, budget = schedule.model.dims[first], schedule.solve.budget
-    low, high = dim.min // dim.multiple, dim.max // dim.multiple
+    within = largest_of(first, dim, schedule.model.limits, {**rest, first: dim.min})
+    low, high = dim.min // dim.multiple, within // dim.multiple
     best = None
     while low <= high:
         middle = (low + high + 1) // 2

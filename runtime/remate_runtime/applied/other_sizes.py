@@ -10,7 +10,9 @@ from msgspec.structs import replace
 
 from ..errors import RemateError
 from ..flat_step.expansion import expand
+from ..format.expression_text import parse_size
 from ..format.schedule import Dimension, Schedule
+from ..format.size_limits import largest_sizes, over_limit
 from ..format.sized_type import open_axes
 from ..format.substitution import at_size
 from ..link.linker import link
@@ -24,12 +26,12 @@ class SizeRequest(NamedTuple):
     """The arguments of `remate.plan` for a call that differs from a schedule only in sizes.
 
     Attributes:
-        dims: Sizes by argument and axis, with ranges that contain the call and the sizes of the file.
+        dims: Sizes by argument and axis, with ranges that contain the call and the sizes of the file, and limits.
         in_bytes: Whether the file's budget in bytes is large enough for the call.
         alone: Whether a size of the call is 1. Such a call has its own step, to be applied beside the schedule.
     """
 
-    dims: dict[str, dict[int, str]]
+    dims: dict[str, dict[int, str] | int]
     in_bytes: bool
     alone: bool
 
@@ -84,15 +86,27 @@ def size_request(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str
         if low >= SMALLEST:
             steps = f"/{multiple}" if multiple > 1 else ""
             dims.setdefault(axis.argument, {})[axis.at] = f"{axis.name}={low}..{high}{steps}"
-    larger = any(axis.called > _largest(schedule, axis) for axis in axes)
-    peak = peak_there(schedule, args, kwargs) if larger else 0
-    fits = peak is not None and peak <= schedule.solve.budget
-    return SizeRequest(dims, fits, any(axis.called < SMALLEST for axis in axes))
+    called = {axis.name: axis.called for axis in axes}
+    named = {name: end for name, end in ranges.items() if end[0] >= SMALLEST}
+    limits = {
+        text: max(most, limited.at(called))
+        for text, most in schedule.model.limits.items()
+        if (limited := parse_size(text)).dims <= named.keys()
+    }
+    wider = {name: Dimension(min=low, max=high, planned=high) for name, (low, high, _) in named.items()}
+    if schedule.model.dims:
+        ends = [{**called, **end} for end in largest_sizes(wider, limits)]
+        peaks = [_peak_at(schedule, end) for end in ends if _is_beyond(schedule, end)]
+        fits = all(peak is not None and peak <= schedule.solve.budget for peak in peaks)
+    else:
+        fits = all(axis.called <= axis.planned for axis in axes)
+    return SizeRequest({**dims, **limits}, fits, any(axis.called < SMALLEST for axis in axes))
 
 
-def _largest(schedule: Schedule, axis: _Axis) -> int:
-    dim = schedule.model.dims.get(axis.name)
-    return axis.planned if dim is None else dim.max
+def _is_beyond(schedule: Schedule, size: Mapping[str, int]) -> bool:
+    """Return whether a size is larger than those of a schedule."""
+    dims, limits = schedule.model.dims, schedule.model.limits
+    return any(size[name] > dim.max for name, dim in dims.items()) or over_limit(limits, size) != ""
 
 
 def peak_there(
@@ -109,16 +123,20 @@ def peak_there(
     Returns:
         The peak in bytes; None if the file names no sizes, or if its expressions are not valid there.
     """
-    called = {axis.name: axis.called for axis in _axes(schedule, args, kwargs)}
-    if not called or called.keys() != schedule.model.dims.keys():
+    return _peak_at(schedule, {axis.name: axis.called for axis in _axes(schedule, args, kwargs)}, recomputing)
+
+
+def _peak_at(schedule: Schedule, size: Mapping[str, int], recomputing: bool = True) -> int | None:
+    """Return the peak at a size, as `peak_there` does."""
+    if not size or size.keys() != schedule.model.dims.keys():
         return None
     dims = {
-        name: Dimension(min=min(dim.min, called[name]), max=max(dim.max, called[name]), planned=dim.planned)
+        name: Dimension(min=min(dim.min, size[name]), max=max(dim.max, size[name]), planned=dim.planned)
         for name, dim in schedule.model.dims.items()
     }
     try:
-        wider = replace(schedule, model=replace(schedule.model, dims=dims))
-        flat = expand(at_size(wider, called))
+        wider = replace(schedule, model=replace(schedule.model, dims=dims, limits={}))
+        flat = expand(at_size(wider, size))
         linked = link(flat.graph, flat.recomputes, flat.pages) if recomputing else link(flat.graph)
         return simulate(linked).peak
     except RemateError:

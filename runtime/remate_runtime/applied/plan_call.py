@@ -75,14 +75,14 @@ def _budget_there(schedule: Schedule, request: SizeRequest) -> str:
     return text if "%" in text else '"min"'
 
 
-def _named(schedule: Schedule) -> dict[str, dict[int, str]]:
+def _named(schedule: Schedule) -> dict[str, dict[int, str] | int]:
     """Return the sizes that the file leaves open, as `remate.plan` takes them."""
     inputs, dims = schedule.model.inputs, schedule.model.dims or {}
     axes_by_name: dict[str, dict[int, str]] = {}
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
         if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
             axes_by_name[tree["name"]] = {axis: _range(name, dims[name]) for axis, name in named.items()}
-    return axes_by_name
+    return {**axes_by_name, **schedule.model.limits}
 
 
 def _range(name: str, dim: Dimension) -> str:

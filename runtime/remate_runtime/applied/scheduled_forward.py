@@ -131,11 +131,11 @@ class ScheduledForward:
         Raises:
             BindError: The schedule is not for this size.
         """
-        return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.peak(self.device)
+        return self._steps.at(checked_size(self.schedule.model, dims)).steps.peak(self.device)
 
     def paged(self, dims: Mapping[str, int]) -> tuple[MeasuredLane, ...]:
         """Return what the latest step of this size has paged, and how long it waited for pages."""
-        return self._steps.at(checked_size(self.schedule.model.dims, dims)).steps.paged(self.device)
+        return self._steps.at(checked_size(self.schedule.model, dims)).steps.paged(self.device)
 
     def gather(self, sharded: Fsdp2 | None) -> None:
         """Use the gathered parameters of these parts from now on."""

@@ -8,12 +8,19 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import BindError
+from ..format.expressions import spelled
 from ..format.schedule import Model
 from ..format.signature import input_leaves
+from ..format.size_limits import over_limit
 from ..format.sized_type import SizedType, parse_sized
 from ..format.substitution import out_of_range, ranged
 from ..operator_calls.overloads import described
 from .inputs import Inputs
+
+_OTHER = (
+    "apply(..., otherwise='original') runs the model's own forward at other sizes; or plan a range that contains it, "
+    "or pad or cut it"
+)
 
 
 class _SizeRead(NamedTuple):
@@ -36,7 +43,7 @@ class CallSizes:
     """Reads the named sizes of a schedule from shapes. `Inputs` at that size then checks the call."""
 
     def __init__(self, model: Model, forward: Callable[..., object]) -> None:
-        self._dims = model.dims
+        self._dims, self._limits = model.dims, model.limits
         self._inputs = Inputs(model.inputs, forward, ordered=False, sized=True)
         types = {leaf.name: parse_sized(leaf.text) for leaf in input_leaves(model.inputs)}
         self.names = self._inputs.names
@@ -58,10 +65,10 @@ class CallSizes:
             fault = out_of_range(dim, self._dims[dim], size[dim])
             if fault:
                 raise BindError(
-                    f"the input {name!r} is {described(tensors[at])}: {fault} (dimension {axis})"
-                    "\n  apply(..., otherwise='original') runs the model's own forward at other sizes; or plan a range "
-                    "that contains it, or pad or cut it"
+                    f"the input {name!r} is {described(tensors[at])}: {fault} (dimension {axis})\n  {_OTHER}"
                 )
+        if self._limits and (fault := over_limit(self._limits, size)):
+            raise BindError(f"the inputs have {spelled(size)}: {fault}\n  {_OTHER}")
         for at, tensor in enumerate(tensors):
             self._check(at, tensor, size)
         return size
@@ -84,6 +91,8 @@ class CallSizes:
                 raise BindError(
                     f"the input {name!r} is {described(tensors[at])}, the schedule is for {ranged(declared)}"
                 )
+        if self._limits and (fault := over_limit(self._limits, size)):
+            raise BindError(f"padded, the inputs have {spelled(size)}: {fault}")
         shapes = [tuple(number.at(size) for number in type_.shape) for type_ in self._types]
         for at, (tensor, shape) in enumerate(zip(tensors, shapes, strict=True)):
             self._check_rank(at, tensor)

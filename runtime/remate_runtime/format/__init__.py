@@ -44,6 +44,7 @@ from .schedule import (
     named,
 )
 from .signature import escape, fill_fault, input_leaves, is_attribute, output_leaves
+from .size_limits import largest_of, largest_sizes, limits_text, over_limit
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
@@ -135,6 +136,9 @@ __all__ = [
     "fold_paths",
     "input_leaves",
     "is_attribute",
+    "largest_of",
+    "largest_sizes",
+    "limits_text",
     "load",
     "locate",
     "named",
@@ -142,6 +146,7 @@ __all__ = [
     "open_axes",
     "out_of_range",
     "output_leaves",
+    "over_limit",
     "parse_number",
     "parse_real",
     "parse_size",

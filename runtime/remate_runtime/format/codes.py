@@ -31,7 +31,7 @@ CODES: dict[str, str] = {
     "R023": "elements of a constant do not fit its type",
     "R024": "malformed expression of sizes",
     "R025": "an expression of sizes that gives no size",
-    "R026": "malformed dimension, or one that no input has on its own",
+    "R026": "malformed dimension or limit, or a dimension that no input has on its own",
     "R027": "malformed expression of live attributes",
     "R028": "malformed live attribute",
     # Names and references

@@ -192,6 +192,7 @@ class Model(FileObject, frozen=True):
     caches: tuple[str, ...] = ()  # attributes and buffers that forward creates at its first call and keeps
     live: dict[str, Live] = {}  # attributes that are read at every call, by their path
     dims: dict[str, Dimension] = {}  # named sizes; without them, the file is for one size
+    limits: dict[str, int] = {}  # expressions of named sizes, and their largest value: b*t, 4096
     inputs: dict[str, Any] = {}
     fill: dict[str, bool | int | float] = {}  # inputs that may be padded, and with what
     outputs: Any = None

@@ -60,6 +60,7 @@ from .schedule import (
 from .settings_check import check_settings, check_solved
 from .signature import escape, unescape
 from .size_check import SizeCheck, dimension_fault, unsolved
+from .size_limits import limit_fault
 from .tree_check import TreeCheck
 
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
@@ -222,11 +223,13 @@ class SemanticCheck:
             )
         else:
             trees.output(model.outputs, f"{where}/outputs")
-        if len(model.dims) > MAX_DIMS:
-            self.add("R072", f"over {MAX_DIMS} named sizes", f"{where}/dims")
+        if max(len(model.dims), len(model.limits)) > MAX_DIMS:
+            self.add("R072", f"over {MAX_DIMS} named sizes, or limits of them", f"{where}/dims")
         elif not self.faults:
             for name, fault in unsolved(model):
                 self._fault(fault, f"{where}/dims/{name}")
+            for text, most in model.limits.items():
+                self._fault(limit_fault(model, text, most), f"{where}/limits/{escape(text)}")
 
     def _dimension(self, dim: Dimension, where: str) -> None:
         self._fault(dimension_fault(unescape(where.rpartition("/")[2]), dim), where)

@@ -15,8 +15,9 @@ from ..errors import BindError, ScheduleError
 from .expression_text import parse_real, parse_size
 from .fingerprints import fingerprint
 from .json_values import is_array, is_object
-from .schedule import Block, Dimension, Operation, Schedule
+from .schedule import Block, Dimension, Model, Operation, Schedule
 from .signature import escape
+from .size_limits import over_limit
 from .sized_type import parse_sized
 from .vocabulary import NON_FINITE
 
@@ -38,7 +39,7 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
         BindError: A name that the schedule does not have, or a number out of its range.
         ScheduleError: R02x for an expression without a valid size here.
     """
-    size = checked_size(schedule.model.dims, dims)
+    size = checked_size(schedule.model, dims)
     if not size:
         return schedule
     at_this = _At(size)
@@ -48,6 +49,7 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
         model=replace(
             model,
             dims={},
+            limits={},
             inputs=at_this.inputs(model.inputs),
             outputs=at_this.tree(model.outputs, "/model/outputs"),
         ),
@@ -62,18 +64,18 @@ def at_size(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> Schedule:
     return plain
 
 
-def checked_size(declared: Mapping[str, Dimension], dims: Mapping[str, int]) -> dict[str, int]:
+def checked_size(model: Model, dims: Mapping[str, int]) -> dict[str, int]:
     """Return a number for every dimension: that of `dims`, else the planned one. Raises BindError as `at_size` does."""
+    declared = model.dims
     unknown = [name for name in dims if name not in declared]
     if unknown:
         known = ", ".join(declared)
         has = f"it has {known}" if known else "it is for one size: plan again with dims"
         raise BindError(f"the schedule has no size named {unknown[0][:80]!r}\n  {has}")
     size = {name: dims.get(name, dim.planned) for name, dim in declared.items()}
-    for name, number in size.items():
-        fault = out_of_range(name, declared[name], number)
-        if fault:
-            raise BindError(f"{fault}\n  plan again for a range that holds it")
+    faults = (out_of_range(name, declared[name], number) for name, number in size.items())
+    if fault := next(filter(None, faults), "") or over_limit(model.limits, size):
+        raise BindError(f"{fault}\n  plan again for a range that holds it")
     return size
 
 

@@ -10,6 +10,8 @@ from .live_range import range_text
 from .substitution import ranged
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from .schedule import Schedule
 
 _CLIP = 100  # characters of a text that the file is free to choose
@@ -32,7 +34,14 @@ def facts(schedule: Schedule) -> list[tuple[str, str]]:
         ("time", f"{duration(solve.time)}{f' ({over})' if over else ''}, {clipped(solve.cost)} costs{gap}"),
     ]
     if model.dims:
-        rows.append(("sizes", _listed([f"{clipped(name)}={ranged(dim)}" for name, dim in model.dims.items()])))
+        rows.append(
+            (
+                "sizes",
+                _listed(
+                    [*(f"{clipped(name)}={ranged(dim)}" for name, dim in model.dims.items()), *_limits(model.limits)]
+                ),
+            )
+        )
     if model.live:
         rows.append(("live", _listed([f"{clipped(name)} {range_text(live)}" for name, live in model.live.items()])))
     statements = sum(len(plan) for block in schedule.blocks.values() for plan in block.plans.values())
@@ -58,6 +67,10 @@ def clipped(text: str) -> str:
     """Return a short line that is safe to print."""
     shown = plain(text)
     return shown if len(shown) <= _CLIP else f"{shown[: _CLIP - 1]}…"
+
+
+def _limits(limits: Mapping[str, int]) -> list[str]:
+    return [f"{clipped(text)}<={most}" for text, most in limits.items()]
 
 
 def _count(number: int, noun: str) -> str:

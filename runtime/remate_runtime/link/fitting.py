@@ -83,7 +83,7 @@ def fitted_and_linked(
     expanded = expand(plain)
     graph, recomputes = expanded.graph, expanded.recomputes
     declared = schedule.model.dims
-    if not recomputes or all(n == declared[name].planned for name, n in checked_size(declared, dims).items()):
+    if not recomputes or all(n == declared[name].planned for name, n in checked_size(schedule.model, dims).items()):
         return FittedSchedule(plain, 0, len(recomputes)), None
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
     links = links if links is not None and not expanded.splits else SizedLinks()
