@@ -105,7 +105,8 @@ def plan(
         profile: File of measured costs to reuse and to complete. Default: the user's cache.
         cache: Whether to use the user's cache of measured costs.
         measure_again: Whether to measure stored costs again, and replace them.
-        time_limit: Limit of the search in seconds. The file records whether the limit ended the search.
+        time_limit: Limit of the search in seconds; a fast strategy still runs if nothing fits by then. The file records
+            whether the limit ended the search.
         gap: Stop when the schedule is proven to be this close to the fastest one, as a share of the baseline's time.
         strategy: `"auto"`, or a name that `remate strategies` lists. Some have solvers to choose:
             `"hiremate[leaf=checkmate,milp=scip]"`.

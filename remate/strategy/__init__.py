@@ -12,9 +12,10 @@ from .base import BASELINE, Bound, Candidate, Context, Proposal, Proposals, Requ
 from .deadline import Deadline
 from .effort import EFFORTS, NORMAL, QUICK, THOROUGH, Effort, effort_named, shared_effort
 from .instance import StepInstance
+from .needs import lacking
 from .pool import CandidatePool, made_by
 from .portfolio import AUTO, Policy, Step, alone, policy
-from .solve import Solution, candidates, lacking, solve
+from .solve import Solution, candidates, solve
 from .solver_choice import Solvers, with_solvers
 
 __all__ = [

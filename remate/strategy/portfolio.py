@@ -59,6 +59,7 @@ class Policy(msgspec.Struct, frozen=True):
         names: Strategies whose schedules count; None for all.
         reorders: Whether some strategies change the order of first executions. Then bounds for the step's own order are
             skipped.
+        fast: Strategies that run if a limit in seconds ended the search before a schedule fitted.
         each: Strategies that run first, each in a search of its own. Only `standalone_graphs` runs those that reorder.
         solvers: Solvers that the user chose.
     """
@@ -70,6 +71,7 @@ class Policy(msgspec.Struct, frozen=True):
     names: frozenset[str] | None = None
     reorders: bool = False
     each: tuple[str, ...] = ()
+    fast: tuple[Step, ...] = ()
     solvers: Solvers = DEFAULT
 
 
@@ -173,6 +175,7 @@ AUTO = Policy(
         Step("chen-sqrt"),
         Step("treewidth"),
     ),
+    fast=(Step("greedy", small), Step("chen-sqrt"), Step("rotor"), Step("greedy")),
     finish=(Step("polish"), Step("recreate", share=0.25), Step("neighbourhoods", worth_neighbourhoods)),
     each=("fastsa",),
 )

@@ -6,8 +6,7 @@ simulator, keeps the best schedules, and stops the search.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import get_args
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +20,7 @@ from .base import MENU, NO_SOLVER, PARTS, Candidate, Context, Need, Proposal, Re
 from .deadline import Deadline
 from .effort import part_of
 from .instance import StepInstance
+from .needs import LACKS, lacking
 from .pool import CandidatePool, better
 from .portfolio import AUTO, Policy, Step, resolved
 from .portfolio import policy as named
@@ -30,14 +30,6 @@ JUDGED = 48.0  # visits that simulating an operation counts as
 WORK, WORK_UNTIL_NEAR = 2.0, 8.0  # visits of one strategy or bound over the effort's: usually, and until NEAR_BOUND
 PROVING = 0.12  # share of the visits of a whole search that one bound may spend
 NEAR_BOUND = 0.05  # gap, as a share of the baseline's time, up to which a schedule is near the bound
-NEEDS: tuple[Need, ...] = get_args(Need)
-LACKS: dict[Need, str] = {
-    "backward": "backward operations, and this step has none",
-    "forward": "a step in which every operation may run again, and this step has a backward",
-    "hierarchy": "a hierarchy of blocks, and this step has none",
-    "chain": "a chain of several stages, and this step is a single stage",
-    "order": "an order that may change: a bare instance without --keep-order (remate solve)",
-}
 
 
 class Solution(msgspec.Struct, frozen=True):
@@ -108,25 +100,6 @@ def solve(
             return _Search(instance, request, policy, pool, deadline).solution()
         finally:
             pool.interrupted |= deadline.interrupted
-
-
-def lacking(instance: StepInstance, needs: Collection[Need]) -> Need | None:
-    """Return the first of these needs that an instance does not meet, or None."""
-    return next((need for need in NEEDS if need in needs and not _meets(instance, need)), None)
-
-
-def _meets(instance: StepInstance, need: Need) -> bool:
-    if need == "backward":
-        return instance.has_backward
-    if need == "forward":
-        return not instance.has_backward
-    if need == "hierarchy":
-        return bool(instance.blocks)
-    if need == "order":
-        return instance.orderable
-    from .chain.chain import chain_of
-
-    return instance.has_backward and len(chain_of(instance).stages) > 1
 
 
 class _Search:
@@ -307,6 +280,8 @@ class _Search:
 
     def _take_smallest(self) -> None:
         """Take the best of the smallest schedules of the strategies. Raises InfeasibleError if none fits."""
+        if self.deadline.struck and self.request.budget >= self.floor and self._took_fast():
+            return
         offers = self._smallest()
         for candidate in offers:
             self._offer(candidate)
@@ -320,6 +295,23 @@ class _Search:
             raise InfeasibleError(
                 self.request.budget, least, self.floor, *details, struck=self.deadline.struck, holder=holder
             )
+
+    def _took_fast(self) -> bool:
+        """Take the first schedule of a fast strategy that fits. It counts work, not seconds."""
+        with Deadline(progress=self.deadline.progress) as unlimited:
+            context = Context(unlimited, self.base.time, floor=self.floor)
+            for step in self.policy.fast:
+                strategy = resolved(step)
+                if not isinstance(strategy, Strategy) or (
+                    step.when and not step.when(self.instance, self.request, context)
+                ):
+                    continue
+                with unlimited.limited(self._work()):
+                    for candidate in self._tried(strategy, self.request, context):
+                        self._offer(candidate)
+                        if self.context.best is not None:
+                            return True
+        return False
 
     def _smallest(self) -> list[Candidate]:
         """Return the strategies' schedules for the proven floor, until one reaches it.

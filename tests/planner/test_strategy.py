@@ -84,6 +84,14 @@ def test_time_limit_returns_what_there_is_and_says_so() -> None:
     assert solution.stopped_by == "time"
 
 
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_a_time_limit_that_ends_before_anything_fits_still_gives_a_schedule(share: float) -> None:
+    graph = transformer(4)
+    solution = solve(StepInstance(graph), Request(shares(graph, share)[0]), time_limit=1e-9)
+    assert solution.peak <= shares(graph, share)[0]
+    assert solution.stopped_by == "time"
+
+
 def test_bound_grows_as_the_budget_shrinks() -> None:
     graph = transformer(3)
     instance = StepInstance(graph)

@@ -19,9 +19,10 @@ from ..effort import Effort, shared_effort
 from ..instance import StepInstance
 from ..milp.highs import SOLVER
 from ..milp.retention import TIGHT
+from ..needs import lacking
 from ..problem import Problem
 from ..registry import strategy
-from ..solve import candidates, lacking
+from ..solve import candidates
 from ..solver_choice import DEFAULT, Solvers
 from .level_model import LevelModel
 from .options import LevelPart
