@@ -10,12 +10,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ..bind.agreement import agree, sharded_actions
 from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
+from ..format.writer import encode
 from ..self_check import CHECK_FIRST, Checks, SelfCheck
 from ..staleness.attributes import collected_within
 from ..staleness.trust import Stale
@@ -180,12 +182,19 @@ class Dispatch:
         sharded = self._sharded
         if sharded is None or sharded.modules != parts:
             sharded = Fsdp2(self.model, parts)
+            self._agree(sharded)
         sharded.prepare()
         if sharded is not self._sharded:
             self._sharded = sharded
             for step in self.steps:
                 step.gather(sharded)
             self._compare_sharding(sharded)
+
+    def _agree(self, sharded: Fsdp2) -> None:
+        """Raise BindError unless all ranks gather and reduce in the same order. All ranks make their first call."""
+        linked, schedule, named = self.steps[0].steps.linked, self.steps[0].schedule, sharded.process_groups()
+        actions = sharded_actions(linked, sharded.groups(linked.graph), named.values())
+        agree(named, actions, lambda: [encode(schedule)], meanwhile="call its model")
 
     def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
         """Warn, once, if the model is sharded otherwise than the budget assumes."""

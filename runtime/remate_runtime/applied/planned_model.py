@@ -175,7 +175,8 @@ def _agree(steps: Sequence[ScheduledForward]) -> None:
     """Raise BindError unless all ranks run the same collectives."""
     groups = {mesh: name for step in steps for mesh, name in step.groups.items()}
     if groups:
-        agree(groups, list(communicated(step.steps.linked for step in steps if step.groups)))
+        collectives = list(communicated(step.steps.linked for step in steps if step.groups))
+        agree(groups, collectives, lambda: [encode(step.schedule) for step in steps])
 
 
 def original_of(model: object) -> Any:

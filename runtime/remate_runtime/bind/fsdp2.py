@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..errors import BindError
+from ..flat_step.graph import Graph
 from ..format.distributed import Sharded, sharded_text
 from ..format.module_paths import fold_paths, unfold_paths
 from ..torch_private.execution import NO_TASK, graph_task
@@ -72,10 +73,16 @@ class Fsdp2:
                     for holder, name in places:
                         self._parameters.update({f"{path}.{name}": (number, parameter) for path in names[id(holder)]})
 
-    def group_of(self, name: str) -> int | None:
-        """Return the group number of a parameter; None if no group contains it."""
-        parameter = self._parameters.get(name)
-        return None if parameter is None else parameter[0]
+    def groups(self, graph: Graph) -> dict[int, int]:
+        """Return the group number of each parameter of a step that a group contains."""
+        parameters = (at for at, value in enumerate(graph.values) if value.kind == "parameter")
+        named = {at: self._parameters.get(graph.values[at].name) for at in parameters}
+        return {at: parameter[0] for at, parameter in named.items() if parameter is not None}
+
+    def process_groups(self) -> dict[str, str]:
+        """Return the names of torch's process groups that gather and reduce, by what they do."""
+        named = {group.group_name for state in self._states for group in process_groups(state)}
+        return {f"FSDP2 (group {name})": name for name in sorted(named)}
 
     def whole(self, name: str) -> torch.Tensor | None:
         """Return the gathered tensor of a parameter, which may have no storage at the moment; None without a group."""
@@ -135,6 +142,13 @@ class Fsdp2:
             case "reduce":
                 for group_of_parameters in reversed(state._fsdp_param_groups):
                     group_of_parameters.post_backward()
+
+
+def process_groups(state: Any) -> list[Any]:
+    """Return torch's process groups of the state that `fully_shard` keeps for a module."""
+    names = ("shard_process_group", "replicate_process_group")
+    groups = [getattr(group.mesh_info, name, None) for group in state._fsdp_param_groups for name in names]
+    return [group for group in groups if group is not None]
 
 
 def sharding_fault(planned: Sharded, fsdp2: Fsdp2 | None) -> str:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.fsdp2 import process_groups
 from ..bind.sharding import is_distributed
 from ..staleness.attributes import is_fully_shards
 from ..torch_private.execution import active_ddp
@@ -55,7 +56,7 @@ def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
         return (wrapper.process_group,)
     if not together:
         return ()
-    found = [group for state in fsdp2_states(model) for group in _of_state(state)]
+    found = [group for state in fsdp2_states(model) for group in process_groups(state)]
     for mesh in _meshes(model):
         found += [mesh.get_group(at) for at in range(mesh.ndim)]
     return tuple(dict.fromkeys(found))
@@ -77,14 +78,6 @@ def fsdp2_states(model: nn.Module) -> list[Any]:
                     hook = hook.__wrapped__
                 states[id(hook.__self__)] = hook.__self__
     return list(states.values())
-
-
-def _of_state(state: Any) -> list[Any]:
-    groups = []
-    for group in state._fsdp_param_groups:
-        mesh = group.mesh_info
-        groups += [getattr(mesh, name, None) for name in ("shard_process_group", "replicate_process_group")]
-    return [group for group in groups if group is not None]
 
 
 def worst(verdict: int, groups: tuple[object, ...], device: torch.device) -> int:

@@ -35,12 +35,7 @@ class _Calls:
 
     def __init__(self, step: LinkedStep) -> None:
         self._linked, self._sharded = step.linked, step.sharded
-        self._groups: dict[int, int] = {}
-        if step.sharded is not None:
-            for number, value in enumerate(step.linked.graph.values):
-                group = step.sharded.group_of(value.name) if value.kind == "parameter" else None
-                if group is not None:
-                    self._groups[number] = group
+        self._groups = {} if step.sharded is None else step.sharded.groups(step.linked.graph)
 
     def forward(self, events: Sequence[Event]) -> Calls:
         return self._of(forward_borders(self._linked.graph, events, self._groups))
