@@ -126,6 +126,7 @@ class Sweep:
     Solve the smallest budget first, because its schedule is valid for every larger one.
 
     Attributes:
+        instance: The step, as strategies see it.
         smallest: Smallest known peak, in bytes.
         floor: Lower limit of the peak, in bytes.
         interrupted: Whether Ctrl-C was pressed.
@@ -145,10 +146,10 @@ class Sweep:
         self.step, self.gap = step, gap
         self._policy, self._effort, self._time_limit = policy, effort, time_limit
         self._say = progress or (lambda text: None)
-        self._instance, self._pool = StepInstance(step.captured.graph, step.parts), CandidatePool()
-        self.baseline = self._instance.baseline
+        self.instance, self._pool = StepInstance(step.captured.graph, step.parts), CandidatePool()
+        self.baseline = self.instance.baseline
         self.baseline_peak, self.baseline_time = self.baseline.peak, self.baseline.time
-        self.floor, self.floor_of_delivered = self._instance.floor, self._instance.floor_of_delivered
+        self.floor, self.floor_of_delivered = self.instance.floor, self.instance.floor_of_delivered
         self.smallest = self.baseline_peak
         self.found: dict[int, Solution] = {}
 
@@ -166,7 +167,7 @@ class Sweep:
         pool = CandidatePool()
         request = Request(self.floor, self.gap, self._effort)
         with contextlib.suppress(InfeasibleError):
-            solve(self._instance, request, self._policy, pool=pool, time_limit=self._time_limit)
+            solve(self.instance, request, self._policy, pool=pool, time_limit=self._time_limit)
         self._pool.interrupted |= pool.interrupted
         return [plan for plan in pool.candidates if made_by(plan, self._policy.names)]
 
@@ -188,7 +189,7 @@ class Sweep:
         options: dict[str, Any] = {"pool": self._pool, "time_limit": self._time_limit, "progress": progress}
         try:
             request = Request(budget, self.gap, effort or self._effort)
-            solution = solve(self._instance, request, policy or self._policy, **options)
+            solution = solve(self.instance, request, policy or self._policy, **options)
         except InfeasibleError as error:
             self.smallest = min(self.smallest, error.smallest)
             return None

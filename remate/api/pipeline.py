@@ -10,6 +10,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.link import link
 from remate_runtime.operator_calls import TORCH_DTYPES
 
@@ -18,6 +19,7 @@ from ..capture.recorded import RecordedCall, called
 from ..errors import CaptureError
 from ..partition.hierarchy import Hierarchy
 from ..pipelines.choice import choose, least_peak
+from ..pipelines.forward_again import with_forward_again
 from ..pipelines.order import PipelineOrder, pipeline_order
 from ..pipelines.plan import PipelinePlan, RankDoesNotFitError, RankSummary
 from ..pipelines.rank_memory import rank_peak
@@ -37,6 +39,7 @@ _LADDER = (1.0, 0.75, 0.5, 0.25, 0.0)  # shares of the way from the smallest pea
 _REFINEMENTS = 3  # rounds in which each stage is planned between its plan and the next faster one
 _CLOSE = 0.01  # budgets that differ by less, as a share of the baseline's peak, are not planned separately
 
+Recomputes = tuple[FlatRecompute, ...]
 Loss = tuple[Callable[..., Any], Any]  # as of torch's schedule: loss function, and a microbatch of targets
 
 
@@ -221,7 +224,8 @@ class _Planner:
             Sweep(step, gap=options.gap, time_limit=options.time_limit, progress=say, **search) for step in steps
         ]
         self._gap, self._strategy = options.gap, options.strategy
-        self._uses: list[dict[int, StageUse]] = [{} for _ in steps]  # by stage, by the budget of its solution
+        self._uses: dict[tuple[int, Recomputes], StageUse] = {}  # by stage and plan
+        self._again: dict[tuple[int, Recomputes], Solution] = {}  # the plan with another forward, by stage and plan
         self._baseline = [self._use(stage, ()) for stage in range(order.stages)]
         self._graph = PipelineGraph(order)
         baseline = dict(enumerate(self._baseline))
@@ -258,17 +262,15 @@ class _Planner:
     def _choose(self, budget: int, bound: int) -> int:
         """Choose plans, refine them, and return the time of the step."""
         for round_ in range(_REFINEMENTS + 1):
-            known = [sweep.solutions() for sweep in self._sweeps]
-            for stage, solutions in enumerate(known):
-                self._uses[stage] = {at: self._use(stage, one.recomputes) for at, one in solutions.items()}
-            plans = [list(uses.values()) for uses in self._uses]
+            known = [self._known(stage) for stage in range(self._order.stages)]
+            plans = [[self._use(stage, one.recomputes) for one in of] for stage, of in enumerate(known)]
             choice = choose(self._order, plans, budget)
             if isinstance(choice, int):
                 ranks = range(len(self._order.ranks))
                 by_rank = [least_peak(self._order, rank, plans) for rank in ranks]
                 stages = [self._order.stages_of(rank) for rank in ranks]
                 raise RankDoesNotFitError(choice, stages, budget, by_rank, self._floor(choice))
-            self.solutions = [list(known[stage].values())[choice.plans[stage]] for stage in range(self._order.stages)]
+            self.solutions = [known[stage][choice.plans[stage]] for stage in range(self._order.stages)]
             if round_ == _REFINEMENTS or choice.time <= bound * (1 + self._gap) or not self._refine():
                 return choice.time
         raise AssertionError
@@ -289,9 +291,36 @@ class _Planner:
         if budget not in sweep.found and not sweep.interrupted:
             sweep.solve(budget, f"stage {stage}")
 
-    def _use(self, stage: int, recomputes: Any) -> StageUse:
-        graph, last = self._sweeps[stage].step.captured.graph, stage == self._order.stages - 1
-        return stage_use(link(replace(graph, tangents_held=not last), recomputes), self._loss if last else None)
+    def _known(self, stage: int) -> list[Solution]:
+        """Return the plans of a stage, each also with another forward at the start of backward, which keeps less."""
+        found = list(self._sweeps[stage].solutions().values())
+        return found + [self._with_forward_again(stage, solution) for solution in found]
+
+    def _with_forward_again(self, stage: int, solution: Solution) -> Solution:
+        instance, key = self._sweeps[stage].instance, (stage, solution.recomputes)
+        if key not in self._again:
+            recomputes = with_forward_again(instance, solution.recomputes)
+            plan = instance.judged(recomputes, solution.strategy, solution.solver)
+            gap = (plan.time - solution.lower_bound) / max(1, solution.baseline_time)
+            self._again[key] = replace(
+                solution,
+                recomputes=plan.recomputes,
+                peak=plan.peak,
+                time=plan.time,
+                gap=gap,
+                stopped_by="heuristic",
+                menu=(),
+                parts=(),
+            )
+        return self._again[key]
+
+    def _use(self, stage: int, recomputes: Recomputes) -> StageUse:
+        key = (stage, recomputes)
+        if key not in self._uses:
+            graph, last = self._sweeps[stage].step.captured.graph, stage == self._order.stages - 1
+            linked = link(replace(graph, tangents_held=not last), recomputes)
+            self._uses[key] = stage_use(linked, self._loss if last else None)
+        return self._uses[key]
 
     def _least_time(self, stage: int, budget: int) -> int:
         """Return a proven lower limit of forward and backward of a stage within the budget of its rank.
