@@ -29,7 +29,6 @@ from ..block_templates.folding import fold
 from ..dims.generic import prove
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costs_digest, operator_costs
-from ..schedule_tools.figures import counts_pages
 from ..schedule_tools.schema_file import SCHEMA_URL
 from ..splits.tile_costs import merged
 from ..splits.tiled_step import TiledStep
@@ -71,7 +70,6 @@ def schedule_of(
         RemateError: The schedule does not have the peak and time of the solution.
     """
     measured = operator_costs(cost) == MEASURED
-    bounded = not solution.pages or counts_pages(settings)
     if settings is not None and measured and step.captured.graph.device == "cpu":
         settings = replace(settings, threads=torch.get_num_threads())
     written_step = step.captured if step.sized is None else step.sized.generic
@@ -102,8 +100,8 @@ def schedule_of(
             time=solution.time,
             baseline_peak=solution.baseline_peak,
             baseline_time=solution.baseline_time,
-            lower_bound=solution.lower_bound if bounded else None,
-            gap=solution.gap if bounded else None,
+            lower_bound=solution.lower_bound,
+            gap=solution.gap,
             compiled=compiled,
             settings=settings,
             parts=solution.parts,

@@ -224,7 +224,7 @@ def run(args: argparse.Namespace) -> int:
 
 def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     """The figures of a plan, in a few lines."""
-    from ..schedule_tools.figures import counts_pages
+    from ..schedule_tools.figures import proven_schedule
 
     solve = schedule.solve
     rows = [
@@ -245,7 +245,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         over = overhead(solve.lower_bound, solve.baseline_time, "no cost")
         costs = " of estimated costs" * is_estimated(solve.cost)
         step = "the step with these splits" if _splits(schedule) else "this step"
-        kind = "schedule that recomputes and pages" if counts_pages(solve.settings) else "schedule"
+        kind = proven_schedule(solve.settings)
         rows.append(("bound", duration(solve.lower_bound), f"{over}: proven{costs}, no {kind} of {step} is faster"))
     if solve.gap is not None:
         rows.append(("gap", percent(solve.gap), "between time and bound, in baseline time"))

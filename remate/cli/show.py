@@ -230,13 +230,12 @@ def _of_parts(opened: Analysis) -> str:
 
 
 def _with_solve(opened: Analysis, rows: list[tuple[str, str, str, str]]) -> str:
-    from ..schedule_tools.figures import bounded, counts_pages
+    from ..schedule_tools.figures import bounded, proven_of
 
     solve, base = opened.schedule.solve, opened.baseline
     if solve.lower_bound is not None and bounded(opened):
-        note = ", of recomputing and paging" * counts_pages(solve.settings) + ", of estimates" * is_estimated(
-            solve.cost
-        )
+        kind = proven_of(solve.settings)
+        note = f", of {kind}" * ("paging" in kind) + ", of estimates" * is_estimated(solve.cost)
         rows.append(
             (f"time, proven bound{note}", duration(solve.lower_bound), "", overhead(solve.lower_bound, base.time))
         )

@@ -16,7 +16,7 @@ from .analysis import Analysis, analyse
 
 FIGURES = ("peak", "time", "baseline_peak", "baseline_time")
 _DIGITS = 6  # of a gap
-_PAGED_WITHOUT_BOUND = ("poet", "weight-offloading")  # strategies that prove nothing about pages
+_WEIGHTS = "weight-offloading"  # proves bounds of schedules that page parameters and gradients, and recompute nothing
 GAP_TOLERANCE = 1e-6  # the gap is written as a rounded decimal
 
 
@@ -80,24 +80,36 @@ def refreshed(schedule: Schedule) -> Refreshed:
     return Refreshed(replace(schedule, solve=replace(solve, **figures)), tuple(changes), tuple(remarks))
 
 
-def counts_pages(settings: Settings | None) -> bool:
-    """Whether a bound that was proven with these settings is of schedules that recompute and page. Otherwise it is of
-    those that recompute."""
-    if settings is None or settings.strategy in _PAGED_WITHOUT_BOUND:
-        return False
-    return bool(settings.disk_budget or settings.host_budget)
+def proven_of(settings: Settings | None) -> str:
+    """Return what the schedules do that a bound with these settings is proven of."""
+    if settings is None or not (settings.disk_budget or settings.host_budget):
+        return "recomputing"
+    return "paging parameters and gradients" if settings.strategy == _WEIGHTS else "recomputing and paging"
+
+
+def proven_schedule(settings: Settings | None) -> str:
+    """Return the name of the schedules that a bound with these settings is proven of, as in: no schedule is faster."""
+    kind = proven_of(settings)
+    return {
+        "recomputing": "schedule",
+        "recomputing and paging": "schedule that recomputes and pages",
+    }.get(kind, "schedule that pages parameters and gradients, and recomputes nothing,")
 
 
 def bounded(opened: Analysis) -> bool:
     """Whether a file has a bound that covers its plan. A bound that counts pages is of results of forward that leave
-    through the lanes of the file."""
-    schedule, graph = opened.schedule, opened.graph
-    if schedule.solve.lower_bound is None or not opened.linked.paged:
-        return schedule.solve.lower_bound is not None
-    return counts_pages(schedule.solve.settings) and all(
-        page.to in schedule.lanes and not is_parameter(graph, page.value) and not is_paged_gradient(graph, page.value)
-        for page in opened.expanded.pages
-    )
+    through the lanes of the file; a bound of weight offloading is of parameters and gradients."""
+    schedule, graph, pages = opened.schedule, opened.graph, opened.expanded.pages
+    if schedule.solve.lower_bound is None:
+        return False
+    kind = proven_of(schedule.solve.settings)
+    trained = [is_parameter(graph, page.value) or is_paged_gradient(graph, page.value) for page in pages]
+    through = all(page.to in schedule.lanes for page in pages)
+    if kind == "paging parameters and gradients":
+        nothing_else = through and len(schedule.lanes) == 1 and all(trained) and not opened.expanded.recomputes
+        counted = opened.linked.parameters_paged  # otherwise the budget is of other bytes
+        return schedule.solve.lower_bound <= opened.baseline.time or (nothing_else and counted)
+    return not opened.linked.paged or (kind == "recomputing and paging" and through and not any(trained))
 
 
 def gap(opened: Analysis) -> float | None:

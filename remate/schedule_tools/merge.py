@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from remate_runtime.errors import RemateError, ScheduleError
 from remate_runtime.format import Schedule, check_fingerprint, decode, encode, fingerprint
 
-from .figures import FIGURES, counts_pages, refreshed
+from .figures import FIGURES, proven_of, refreshed
 from .merge_tree import Path, Side, TreeMerge
 
 _MAKER = ("strategy", "solver", "stopped_by", "cost", "parts")  # taken from one side as a whole
@@ -135,7 +135,7 @@ def _bounded(merged: Schedule, ours: Schedule, theirs: Schedule) -> Schedule:
         if side.solve.lower_bound is not None
         and side.solve.budget >= merged.solve.budget
         and side.solve.gradients == merged.solve.gradients
-        and (counts_pages(side.solve.settings), side.lanes) == (counts_pages(merged.solve.settings), merged.lanes)
+        and (proven_of(side.solve.settings), side.lanes) == (proven_of(merged.solve.settings), merged.lanes)
         and fingerprint(side) == step
         and _costs_of(side) == costs
     ]

@@ -41,7 +41,7 @@ class Solution(msgspec.Struct, frozen=True):
         time: ns.
         baseline_peak: Simulated bytes without recomputation.
         baseline_time: ns without recomputation.
-        lower_bound: Proven ns. With pages it does not apply.
+        lower_bound: Proven ns, of schedules of the kind that was searched: with pages or without.
         gap: Proven gap, (time - lower_bound) / baseline_time.
         stopped_by: Why the search ended.
         strategy: As in a candidate.

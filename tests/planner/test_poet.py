@@ -169,6 +169,8 @@ def test_a_model_planned_for_energy_trains_bitwise() -> None:
     )
     assert isinstance(schedule, Schedule)
     assert schedule.peak_bytes <= 0.7 * schedule.baseline_peak_bytes
+    assert schedule.solve.lower_bound is not None
+    assert schedule.solve.baseline_time < schedule.solve.lower_bound <= schedule.solve.time
     settings = schedule.solve.settings
     assert settings is not None
     assert (settings.objective, settings.power, settings.limit) == ("energy", "a72", 1000.0)

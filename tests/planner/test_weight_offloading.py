@@ -14,13 +14,15 @@ from torch import nn
 
 import remate
 from remate.errors import InfeasibleError
+from remate.schedule_tools.analysis import analyse
+from remate.schedule_tools.figures import bounded, gap
 from remate.step_measurement.allocator import peak_bytes
 from remate.strategy import Request, StepInstance
 from remate.strategy.paging import offloaded
 from remate.strategy.paging.weights import pages_of, weighted_step
 from remate_runtime import apply
 from remate_runtime.flat_step import Graph, expand
-from remate_runtime.format import Lane, Schedule, encode
+from remate_runtime.format import Lane, Page, Schedule, encode
 from remate_runtime.link import link, parameter_bytes, simulate
 
 LANE = {"disk": Lane(out=2_000_000_000, back=2_000_000_000, latency=1_000)}
@@ -107,6 +109,25 @@ def test_it_is_near_the_best_of_all_choices(share: float) -> None:
         return
     assert best is not None
     assert proposal.time - instance.baseline.time <= 1.15 * (best - instance.baseline.time)
+    assert instance.baseline.time < proposal.lower_bound <= best
+    assert proposal.gap == (proposal.time - proposal.lower_bound) / instance.baseline.time
+
+
+def test_a_budget_below_every_choice_is_refused() -> None:
+    graph = graph_of(1, gradients="consumed")
+    with pytest.raises(InfeasibleError):
+        offloaded(StepInstance(graph), Request(1), "disk", 1 << 30)
+
+
+def test_a_bound_is_of_files_that_page_parameters_and_gradients_only() -> None:
+    schedule = planned_file(Wide(), torch.randn(8, 128), "50%")
+    opened = analyse(schedule)
+    assert schedule.solve.lower_bound is not None
+    assert schedule.solve.gap == pytest.approx(gap(opened), abs=1e-6)
+    assert bounded(opened)
+    other = Page(("layers_0~last.tanh",))
+    assert not bounded(analyse(replace(schedule, statements=(*schedule.statements, other))))
+    assert not bounded(analyse(replace(schedule, statements=())))
 
 
 def test_a_file_trains_within_its_budget() -> None:

@@ -8,7 +8,7 @@ from remate_runtime.format import Page, Split, Statement, named
 
 from ...profile.devices import is_estimated
 from ...schedule_tools.analysis import Analysis, StorageGroup, grouped, operation_at, recomputing
-from ...schedule_tools.figures import bounded, counts_pages
+from ...schedule_tools.figures import bounded, proven_schedule
 from ...step_measurement.memory_trace import MemoryTrace
 from ..delivered import delivered_line
 from ..sizes import sizes_text
@@ -53,7 +53,7 @@ def facts(opened: Analysis, trace: MemoryTrace | None) -> str:
         cards.append(("Paged", size(moved), f"leaves and comes back; the step waits {duration(timeline.stall)}", ""))
     if solve.lower_bound is not None and bounded(opened):
         of = " of estimated costs" * is_estimated(solve.cost)
-        kind = "schedule that recomputes and pages" if counts_pages(solve.settings) else "schedule"
+        kind = proven_schedule(solve.settings)
         proof = f"proven{of}: no {kind} within the budget is faster than {duration(solve.lower_bound)}"
         cards.append(("Lower bound", overhead(solve.lower_bound, base.time, "no cost"), proof, ""))
     if trace is not None:

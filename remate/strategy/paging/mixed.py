@@ -27,6 +27,7 @@ from ..solve import Solution, solve
 from .goal import POET
 from .greedy import ORDERS, Paged, page
 from .paged_cut import CutChoice, best_choice
+from .proof import proven
 
 WEIGHT_OFFLOADING = "weight-offloading"
 PAGED_STRATEGIES = ("mixed", "offload-only", WEIGHT_OFFLOADING, POET)
@@ -104,7 +105,7 @@ def paged_solution(
         _compare(instance, plain, None if best is None else best[0], choice, progress)
         if best is None or best[0].time >= plain.time:
             progress("no pages: no schedule with them is faster")
-            return _proven(plain, bound)
+            return proven(plain, bound)
     assert best is not None
     return _solution(instance, *best, bound)
 
@@ -191,11 +192,4 @@ def _solution(instance: StepInstance, paged: Paged, start: Candidate, bound: int
         start.solver,
         pages=paged.pages,
     )
-    return _proven(solution, bound)
-
-
-def _proven(solution: Solution, bound: int) -> Solution:
-    """Return a solution with a bound of all schedules that recompute and page."""
-    gap = max(0.0, (solution.time - bound) / max(1, solution.baseline_time))
-    stopped = "heuristic" if solution.stopped_by in ("optimal", "gap") else solution.stopped_by
-    return replace(solution, lower_bound=bound, gap=gap, stopped_by="optimal" if gap <= 1e-9 else stopped)
+    return proven(solution, bound)

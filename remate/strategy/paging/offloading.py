@@ -12,6 +12,7 @@ individually. The simulator judges every selection.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,10 +31,13 @@ from ..milp.formulation import linear
 from ..milp.highs import SOLVER, HighsModel, SolveOptions, binaries
 from ..solve import Solution
 from .greedy import Paged
+from .proof import proven
 from .weights import Absence, WeightedStep, pages_of, weighted_step
 
 _CORRECTIONS = 6  # retries with a smaller target: the linker can hold more than the slots predict
 _NODES = 2000  # nodes of the search tree of the integer program
+_FEWER = 1e-9  # cost of an absence of a parameter: of equal stalls, fewer absences
+_TOLERANCE = 1e-6  # share of the proven stalls that the solver may be wrong by
 _SINCE = 24  # slots at which the integer program begins a constraint of the lane
 
 
@@ -56,13 +60,18 @@ def offloaded(
         time_limit: Seconds for the integer program.
         progress: Called with a line of text at each stage.
 
+    Returns:
+        The solution. Its bound is of all schedules that page parameters and gradients, and recompute nothing.
+
     Raises:
         InfeasibleError: The step does not fit, even with all its parameters and gradients paged.
     """
     step, base = weighted_step(instance.graph, to), instance.baseline
+    stalls, exact = _exact(step, request.budget, time_limit)
+    bound = base.time + stalls
     candidates: list[tuple[Paged, str]] = []
     for name, select in (
-        ("integer program", lambda target: _exact(step, target, time_limit)),
+        ("integer program", lambda target: exact if target == request.budget else _exact(step, target, time_limit)[1]),
         ("greedy by span", lambda target: _greedy(step, target, True)),
         ("greedy by size", lambda target: _greedy(step, target, False)),
     ):
@@ -70,7 +79,7 @@ def offloaded(
         candidates += [(paged, name)] if paged is not None else []
         progress(f"{name}: {'no schedule fits' if paged is None else f'{_more(paged.time, base.time)} more time'}")
     if not candidates:
-        held = step.held - sum(step.covered(absence) * absence.nbytes for absence in step.absences)
+        held = step.held - _most(step)
         peak = simulate(link(step.graph, (), pages_of(step, step.absences, int(held.max())) or ())).peak
         raise InfeasibleError(
             request.budget,
@@ -83,19 +92,25 @@ def offloaded(
             holder="",
         )
     best, name = min(candidates, key=lambda candidate: (candidate[0].time, len(candidate[0].pages)))
-    return Solution(
+    solution = Solution(
         (),
         best.peak,
         best.time,
         base.peak,
         base.time,
-        base.time,
+        bound,
         0.0,
         "heuristic",
         "weight-offloading",
         SOLVER if name == "integer program" else base.solver,
         pages=best.pages,
     )
+    return proven(solution, bound)
+
+
+def _most(step: WeightedStep) -> np.ndarray:
+    """Return the bytes that can be away in each slot."""
+    return sum((step.covered(absence) * absence.nbytes for absence in step.absences), np.zeros_like(step.held))
 
 
 def _floor(graph: Graph) -> int:
@@ -167,17 +182,22 @@ def _greedy(step: WeightedStep, target: int, by_span: bool) -> list[Absence] | N
     return chosen
 
 
-def _exact(step: WeightedStep, target: int, time_limit: float | None) -> list[Absence] | None:
-    """Minimize stalls by an integer program.
+def _exact(step: WeightedStep, target: int, time_limit: float | None) -> tuple[int, list[Absence] | None]:
+    """Minimize stalls by an integer program. Return its proven bound in ns, and the best absences.
 
     Binary variables select absences. In every slot that exceeds the target, the selected absences cover the excess.
     Copies back run one after another: for slots j < k, the copies that start at or after j and are read at or before k
-    take no longer than the step from j to k, stalls included. The program ignores that memory can delay a copy, which
-    `pages_of` considers later. Its optimum is therefore a lower bound of the stalls for parameters, as in the paper.
-    The step always waits for the copy of a gradient.
+    take no longer than the step from j to k, stalls included: those of parameters after j, and the copies of gradients
+    from j to k, for which the step always waits. The program ignores that memory can delay a copy, which `pages_of`
+    considers later, and that the linker can hold more than `step.held`. Its optimum is therefore a lower bound of the
+    stalls, as in the paper.
     """
+    if int(step.held.max()) <= target:
+        return 0, []
     absences, over = step.absences, np.flatnonzero(step.held > target)
     covered = [step.covered(absence) for absence in absences]
+    if (step.held - _most(step) > target).any():
+        return 0, None
     unit, scale = max(1.0, float(step.held.max())), max(1.0, float(step.begins[-1]))
     model: Any = pyo.ConcreteModel()
     model.away = pyo.Var(range(len(absences)), domain=pyo.Binary)
@@ -187,8 +207,6 @@ def _exact(step: WeightedStep, target: int, time_limit: float | None) -> list[Ab
 
     def relieved(m: Any, slot: int) -> Any:
         present = [n for n in numbers if covered[n][slot]]
-        if not present:
-            return pyo.Constraint.Infeasible
         excess = float(step.held[slot]) - target
         return linear([m.away[n] for n in present], [absences[n].nbytes / unit for n in present]) >= excess / unit
 
@@ -196,6 +214,7 @@ def _exact(step: WeightedStep, target: int, time_limit: float | None) -> list[Ab
     model.order = pyo.Constraint(
         range(len(reads)), rule=lambda m, k: linear([m.waited[k + 1], m.waited[k]], [1.0, -1.0]) >= 0
     )
+    gradients = [n for n in numbers if absences[n].read is None]
     since = sorted({0, step.graph.backward_start, *reads[:: max(1, len(reads) // _SINCE)]})
 
     def lane(m: Any, j: int, k: int) -> Any:
@@ -204,26 +223,26 @@ def _exact(step: WeightedStep, target: int, time_limit: float | None) -> list[Ab
         ]
         if not fetched or reads[k] <= j:
             return pyo.Constraint.Skip
-        before = sum(read <= j for read in reads)
-        terms = [*(m.away[n] for n in fetched), m.waited[k + 1], m.waited[before]]
-        weights = [*(step.back(absences[n]) / scale for n in fetched), -1.0, 1.0]
+        before = sum(read < j for read in reads)  # a copy that starts at j may do so before the step waits there
+        sent = [n for n in gradients if j <= absences[n].first <= reads[k]]
+        terms = [*(m.away[n] for n in (*fetched, *sent)), m.waited[k + 1], m.waited[before]]
+        copies = [*(step.back(absences[n]) for n in fetched), *(-step.out(absences[n]) for n in sent)]
+        weights = [*(copy / scale for copy in copies), -1.0, 1.0]
         return linear(terms, weights) <= float(step.begins[reads[k]] - step.begins[j]) / scale
 
     model.lane = pyo.Constraint(since, range(len(reads)), rule=lane)
-    gradients = [n for n in numbers if absences[n].read is None]
     model.cost = pyo.Objective(
         expr=linear(
             [model.waited[len(reads)], *(model.away[n] for n in numbers)],
-            [1.0, *(step.out(absences[n]) / scale if n in set(gradients) else 1e-9 for n in numbers)],
+            [1.0, *(step.out(absences[n]) / scale if n in set(gradients) else _FEWER for n in numbers)],
         )
     )
-    try:
-        engine = HighsModel(model)
-    except ValueError:
-        return None
+    engine = HighsModel(model)
     with Deadline(time_limit) as deadline:
         result = engine.solve(deadline, SolveOptions(stage="weights", relative_gap=0.01, nodes=_NODES))
+    least = result.bound - _FEWER * len(absences) if result.bound < float("inf") else 0.0
+    bound = math.ceil(max(0.0, least) * scale * (1 - _TOLERANCE))
     if result.x is None:
-        return None
+        return bound, None
     away = binaries(result.x, engine.columns(model.away.values()))
-    return [absence for absence, selected in zip(absences, away.tolist(), strict=True) if selected]
+    return bound, [absence for absence, selected in zip(absences, away.tolist(), strict=True) if selected]

@@ -33,7 +33,9 @@ from ..solve import Solution, solve
 from .gaps import Gaps, flat_page, slots
 from .goal import POET, EnergyGoal
 from .greedy import Paged
+from .paged_cut import best_choice
 from .poet_model import PoetModel, StorageStretch
+from .proof import proven
 
 _LARGEST = 150  # variables of a model that is tried, times the nodes of the effort
 _NODES = 40  # nodes of the search, times those of the effort
@@ -69,24 +71,37 @@ def poet(
         time_limit: Seconds for the integer program.
         progress: Called with a line of text at each stage.
 
+    Returns:
+        The solution. Its bound is of the time of all schedules that recompute and page, whatever their energy;
+        `stopped_by` is of the objective.
+
     Raises:
         InfeasibleError: No schedule fits the budget and the limit.
     """
     best = least(instance, request, goal, time_limit=time_limit, progress=progress, waits=True)
     base, paged = instance.baseline, best.paged
-    return Solution(
+    bound = base.time
+    if best.optimal and goal.objective == "time" and goal.limit is None:
+        bound = paged.time
+    elif base.peak > request.budget and instance.has_backward:
+        limits: dict[PageMemory, int] = {goal.to: goal.room}
+        choice = best_choice(instance, request.budget, limits, request.effort, time_limit=time_limit, progress=progress)
+        bound = base.time if choice is None else choice.bound
+    solution = Solution(
         paged.recomputes,
         paged.peak,
         paged.time,
         base.peak,
         base.time,
-        base.time,
+        bound,
         0.0,
-        "optimal" if best.optimal else "heuristic",
+        "heuristic",
         POET,
         best.solver,
         pages=paged.pages,
     )
+    solution = proven(solution, bound)
+    return replace(solution, stopped_by="optimal") if best.optimal else solution
 
 
 def least(

@@ -263,7 +263,8 @@ class Solve(FileObject, frozen=True, kw_only=True):
     time: int
     baseline_peak: int
     baseline_time: int
-    # ns: no schedule of this graph within `budget` is faster. It counts pages if the settings have a budget of them.
+    # ns: no schedule of this graph within `budget` is faster. It counts pages if the settings have a budget of them;
+    # with strategy weight-offloading, it is of schedules that only page parameters and gradients.
     lower_bound: int | None = None
     gap: float | None = None  # (time - lower_bound) / baseline_time
     compiled: Compiled | None = None
