@@ -137,6 +137,7 @@ class Sweep:
         self,
         step: Hierarchy,
         *,
+        instance: StepInstance | None = None,
         policy: Policy = AUTO,
         effort: Effort = NORMAL,
         time_limit: float | None = None,
@@ -146,7 +147,7 @@ class Sweep:
         self.step, self.gap = step, gap
         self._policy, self._effort, self._time_limit = policy, effort, time_limit
         self._say = progress or (lambda text: None)
-        self.instance, self._pool = StepInstance(step.captured.graph, step.parts), CandidatePool()
+        self.instance, self._pool = instance or StepInstance(step.captured.graph, step.parts), CandidatePool()
         self.baseline = self.instance.baseline
         self.baseline_peak, self.baseline_time = self.baseline.peak, self.baseline.time
         self.floor, self.floor_of_delivered = self.instance.floor, self.instance.floor_of_delivered

@@ -36,6 +36,11 @@ class Goal(msgspec.Struct, frozen=True):
     slowdown: Fraction | None = None
     knee: bool = False
 
+    def allowed(self, time: int) -> int:
+        """Return the most ns that a plan may take, for a baseline that takes `time`. Only with a slowdown."""
+        assert self.slowdown is not None
+        return int(time * (1 + self.slowdown))
+
 
 def goal_of(budget: str | int | None, slowdown: str | float | None) -> Goal | None:
     """The goal of these arguments; None if the budget is in bytes or a share. Raises BudgetError."""
@@ -66,9 +71,16 @@ def check_budget(budget: str | int | None, slowdown: str | float | None = None) 
         parse_budget(budget)
 
 
-def chosen_budget(goal: Goal, sweep: Sweep, say: Callable[[str], None]) -> int:
-    """Find the budget that meets a goal, in bytes, with quick searches. Their plans stay in `sweep`."""
-    base, floor = sweep.baseline, min(sweep.floor, sweep.baseline_peak)
+def chosen_budget(goal: Goal, sweep: Sweep, say: Callable[[str], None], base: Candidate | None = None) -> int:
+    """Find the budget that meets a goal, in bytes, with quick searches. Their plans stay in `sweep`.
+
+    Args:
+        goal: The goal.
+        sweep: The searches.
+        say: Function that gets the curve as a line of text.
+        base: What the slowdown is a share of. Default: the baseline of `sweep`.
+    """
+    base, floor = base or sweep.baseline, min(sweep.floor, sweep.baseline_peak)
     spans = (0.0,) if goal.slowdown is None and not goal.knee else _SPANS
     for span in spans:
         if sweep.interrupted:
@@ -81,8 +93,7 @@ def chosen_budget(goal: Goal, sweep: Sweep, say: Callable[[str], None]) -> int:
         knee = _knee(curve)
         say(_curve_text(curve, knee, base))
         return knee.peak
-    assert goal.slowdown is not None
-    allowed = int(base.time * (1 + goal.slowdown))
+    allowed = goal.allowed(base.time)
     for _ in range(_HALVINGS):
         enough = min((plan.peak for plan in _curve(sweep) if plan.time <= allowed), default=base.peak)
         below = max((plan.peak for plan in _curve(sweep) if plan.time > allowed and plan.peak < enough), default=floor)
@@ -137,6 +148,10 @@ def plan_for_goal(
         note: Note for the file.
         progress: Function that gets lines of progress.
     """
+    if settings.split:
+        from .split_goals import plan_split_for_goal
+
+        return plan_split_for_goal(step, settings, cost, goal, name=name, note=note, progress=progress)
     search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
     sweep = Sweep(step, time_limit=settings.time_limit, gap=settings.gap, progress=progress, **search)
     limit = chosen_budget(goal, sweep, tell)

@@ -109,11 +109,10 @@ def pages(settings: Settings) -> bool:
     return bool(settings.disk_budget or settings.host_budget)
 
 
-def refuse_pages_and_splits(settings: Settings, what: str) -> None:
-    """Raise BudgetError if settings have a budget of pages, or permit splits. what: names of options."""
-    refuse_paging(settings, f"{what} do not support paging")
+def refuse_splits(settings: Settings, what: str) -> None:
+    """Raise BudgetError if settings permit splits. what: names of options."""
     if settings.split:
-        raise BudgetError(f"{what} do not support splits\n  hint: remove split, or give budget='60%'")
+        raise BudgetError(f"{what} do not support splits\n  hint: remove split")
 
 
 def refuse_paging(settings: Settings, what: str) -> None:

@@ -7,8 +7,8 @@ with more is split into as few tiles as it takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ _NEVER = 1 << 62  # ns
 _PROPOSED = 5000  # tiles of operations in a split that is proposed
 _LOWER = 0.95  # of another floor: a floor that is proposed instead
 _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
+_T = TypeVar("_T")
 
 
 class _Tried(msgspec.Struct, frozen=True):
@@ -134,6 +135,42 @@ def why_not_split(step: Hierarchy) -> str:
     return f"no loss head can be split: {refusal.message}" + (f"\n  hint: {refusal.hint}" if refusal.hint else "")
 
 
+def tiled_steps(
+    step: Hierarchy, whole: StepInstance, permitted: str, cost: str
+) -> Iterator[Iterator[tuple[str, TiledStep]]]:
+    """Yield sequences of split steps, each from few tiles to many, with words for messages.
+
+    Args:
+        step: The result of `prepare`.
+        whole: The step without splits.
+        permitted: What may be split.
+        cost: Name of the costs.
+    """
+    bare = _bare(step, whole, cost)
+    for family in _families(step, permitted, whole.floor):
+        compatibles = ((words, compatible(bare, numbers)) for words, numbers in family)
+        yield ((words, tiled_step(bare, numbers, cost, step.price)) for words, numbers in compatibles if numbers)
+
+
+def while_better(attempts: Iterator[_T], figure: Callable[[_T], Any]) -> Iterator[_T]:
+    """Yield attempts until some in a row do not lower a figure."""
+    worse, best = 0, None
+    for attempt in attempts:
+        yield attempt
+        reached = figure(attempt)
+        worse = 0 if best is None or reached < best else worse + 1
+        best = reached if best is None else min(best, reached)
+        if worse == _WORSE:
+            return
+
+
+def beside_whole(solution: Solution, whole: StepInstance) -> Solution:
+    """Return a solution of a split step with the baseline of the step without splits."""
+    base = whole.baseline
+    gap = max(0.0, (solution.time - solution.lower_bound) / max(1, base.time))
+    return replace(solution, baseline_peak=base.peak, baseline_time=base.time, gap=gap)
+
+
 class _SplitSearch:
     """The search for the number of tiles."""
 
@@ -156,7 +193,7 @@ class _SplitSearch:
         for best in [min(fitting, key=lambda c: c.time)] if fitting else able[:_AGAIN]:
             self._say("no split is faster" if best.tiled is None else f"chosen: {best.words}")
             try:
-                return best, self._beside_whole(self._solved(best))
+                return best, beside_whole(self._solved(best), self._whole)
             except InfeasibleError:
                 continue
         raise self._infeasible(tried)
@@ -169,29 +206,14 @@ class _SplitSearch:
         limits: dict[str, Any] = {"time_limit": self._settings.time_limit, "progress": self._say}
         return solve(tried.instance, request, self._policy, pool=tried.pool, **limits)
 
-    def _beside_whole(self, solution: Solution) -> Solution:
-        """Return a solution with the baseline of the step without splits."""
-        base = self._whole.baseline
-        gap = max(0.0, (solution.time - solution.lower_bound) / max(1, base.time))
-        return replace(solution, baseline_peak=base.peak, baseline_time=base.time, gap=gap)
-
     def _tried(self) -> Iterator[_Tried]:
         yield self._quick(self._whole, None, "without a split")
-        bare = _bare(self._step, self._whole, self._cost)
-        for family in _families(self._step, self._settings.split, self._whole.floor):
-            worse, best = 0, None
-            for words, numbers in family:
-                numbers = compatible(bare, numbers)
-                if self._interrupted or worse == _WORSE:
-                    break
-                if not numbers:
-                    continue
-                tiled = tiled_step(bare, numbers, self._cost, self._step.price)
-                tried = self._quick(StepInstance(tiled.expanded.graph, tiled.blocks), tiled, words)
-                figure = (tried.time, tried.peak if tried.found is None else 0)
-                worse = 0 if best is None or figure < best else worse + 1
-                best = figure if best is None else min(best, figure)
+        for family in tiled_steps(self._step, self._whole, self._settings.split, self._cost):
+            attempts = (self._quick(StepInstance(t.expanded.graph, t.blocks), t, words) for words, t in family)
+            for tried in while_better(attempts, lambda tried: (tried.time, tried.peak if tried.found is None else 0)):
                 yield tried
+                if self._interrupted:
+                    return
 
     def _quick(self, instance: StepInstance, tiled: TiledStep | None, words: str) -> _Tried:
         request, pool = Request(self.limit, self._settings.gap, QUICK), CandidatePool()

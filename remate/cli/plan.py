@@ -29,7 +29,7 @@ from .device_memory import (
     sum_text,
 )
 from .output import SCHEDULE, STDOUT, add_force, check_output, say, say_aside, write_output, written
-from .plan_options import add_costs, add_energy, add_fsdp, add_search, add_target, options_from
+from .plan_options import SPLIT, add_costs, add_energy, add_fsdp, add_search, add_target, options_from
 from .plan_parts import plan_parts
 from .plan_pipeline import add_pipeline, plan_pipeline
 from .sizes import over_budget
@@ -53,11 +53,6 @@ DIMS = (
 FILL = (
     "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and the numbers to pad with: "
     "input_ids=0 attention_mask=0 labels=-100"
-)
-SPLIT = (
-    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster (all: other operations "
-    "that need much memory, too): the floor falls, and the file lists gradients with another order of sums; the "
-    "default budget is 60%% then"
 )
 _SIZE_ONE = "; size 1 needs a file of its own, because PyTorch runs another step for it"
 
@@ -166,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     tell_doubts(args, gpu, target)
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
-    from ..api.settings import refuse_pages_and_splits, settings_of
+    from ..api.settings import refuse_paging, refuse_splits, settings_of
     from ..api.sharding import check_sharding
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
@@ -179,7 +174,9 @@ def run(args: argparse.Namespace) -> int:
     check_sharding(replace(options, at=args.at, dims=dims), args.cost, command=True)
     settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
-        refuse_pages_and_splits(settings, "--at, --cost compiled, --budget min and --slowdown")
+        refuse_paging(settings, "--at, --cost compiled, --budget min and --slowdown do not support paging")
+    if args.at or args.cost == COMPILED:
+        refuse_splits(settings, "--at and --cost compiled")
     if args.at:
         plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE

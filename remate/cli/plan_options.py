@@ -25,6 +25,11 @@ DELIVERED = (
     "existing .grad, or consumed by an optimizer in backward"
 )
 LIVE = "attributes that change during training, read from the model at every call: alpha 'h.*.drop.p'"
+SPLIT = (
+    "permit that the loss head runs in tiles of rows, forward and backward, if that is faster (all: other operations "
+    "that need much memory, too): the floor falls, and the file lists gradients with another order of sums; the "
+    "default budget is 60%% then"
+)
 # Options with the same name as in `PlanOptions`.
 _SAME = (
     "at",

@@ -13,7 +13,7 @@ from remate_runtime.extras import require
 
 from ..present.text import PEAK_NOTE, duration, size, table
 from .output import say_aside
-from .plan_options import positive
+from .plan_options import SPLIT, positive
 from .streams import unguarded_streams
 from .usage import UsageError
 
@@ -77,6 +77,7 @@ def configure(commands: Any) -> None:
     parser.add_argument(
         "--time-limit", metavar="S", type=positive, help="limit of the search in seconds; default: none"
     )
+    parser.add_argument("--split", choices=["head", "all"], help=SPLIT)
     parser.add_argument(
         "--engine", metavar="NAME", default="eager", help="engine: eager (default), arena, compiled or auto"
     )
@@ -130,6 +131,7 @@ def run(args: argparse.Namespace) -> int:
         "on_infeasible": args.on_infeasible,
         "dims": args.dims,
         "cost": args.cost,
+        "split": args.split,
         "engine": args.engine,
     }
     options |= {"strategy": args.strategy, "effort": args.effort, "time_limit": args.time_limit}
