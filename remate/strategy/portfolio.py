@@ -101,6 +101,15 @@ def no_model_fits(instance: StepInstance, request: Request, context: Context) ->
     return not context.fitted & {"flat", "flat-far", "staged"}
 
 
+def worth_chaining(instance: StepInstance, request: Request, context: Context) -> bool:
+    """Return whether the chain of a large step may have a schedule where no model has one, although its blocks differ.
+
+    Where blocks repeat, `rockmate` has run already.
+    """
+    large = len(instance.problem.forward) > LARGE
+    return large and no_model_fits(instance, request, context) and not blocks_repeat(instance, request, context)
+
+
 def worth_states(instance: StepInstance, request: Request, context: Context) -> bool:
     """Return whether a search over states may improve on the best schedule.
 
@@ -151,6 +160,7 @@ AUTO = Policy(
         Step("greedy", small),
         Step("recreate", small, 0.25),
         Step("flat"),
+        Step("rockmate", worth_chaining),
         Step("hiremate", worth_levels),
         Step("cuts"),
         Step("passes", far_from_proof),
