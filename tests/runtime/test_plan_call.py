@@ -13,6 +13,7 @@ import remate
 from remate_runtime import BindError, StaleModelError, SteppedAsideWarning, apply
 from remate_runtime.support.quantities import size
 
+from ..dims.models import Padded
 from .small import data, seeded
 
 
@@ -98,12 +99,12 @@ def test_sizes_that_the_file_leaves_open_are_requested_for_again() -> None:
 
 
 @pytest.mark.parametrize("dims", [None, {"x": {0: "b"}}, {"x": {0: "b=2..24/2"}}])
-@pytest.mark.parametrize("batch", [1, 4, 16, 40])
+@pytest.mark.parametrize("batch", [1, 4, 9, 16, 40])
 def test_a_printed_plan_for_another_size_holds_the_old_ones(dims: Any, batch: int) -> None:
     model = seeded(Net())
     first = remate.plan(model, (data(16, 8),), budget="100%", cost="cpu", dims=dims)
     ranges = first.model.dims.get("b")
-    if (ranges and ranges.min <= batch <= ranges.max) or (not ranges and batch == 16):
+    if (ranges and batch in range(ranges.min, ranges.max + 1, ranges.multiple)) or (not ranges and batch == 16):
         return
     text = printed(apply(model, first), data(batch, 8))
     made: list[Any] = []
@@ -125,3 +126,18 @@ def test_what_the_own_forward_takes_is_by_the_expressions_of_the_file() -> None:
     wanted = remate.plan(model, (data(40, 8),), budget="100%", cost="cpu").baseline_peak_bytes
     with pytest.warns(SteppedAsideWarning, match=rf"It takes {size(wanted)}, by the expressions of the file, over the"):
         planned(data(40, 8))
+
+
+@pytest.mark.filterwarnings("ignore:OVER BUDGET")
+def test_a_call_between_the_steps_of_a_range_has_a_range_or_a_step_of_its_own() -> None:
+    """Padding to a multiple of 8 is another step, where the range in steps of 8 has none."""
+    model = seeded(Padded())
+    first = remate.plan(model, (data(3, 16, 4),), budget=100_000, cost="cpu", dims={"x": {1: "t=8..32/8"}})
+    text = printed(apply(model, first), data(3, 12, 4))
+    assert "t=12 has its own step" in text
+    second = eval(f"plan({text}", {"plan": remate.plan, "torch": torch, "model": model})
+    again = apply(model, [second, first])
+    for t in (12, 8, 32):
+        assert torch.equal(again(data(3, t, 4)), model(data(3, t, 4)))
+    text = printed(apply(model, first), data(3, 40, 4))
+    assert "budget=100000, dims={'x': {1: 't=8..40/8'}})" in text

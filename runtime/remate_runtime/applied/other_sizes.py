@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -11,12 +12,14 @@ from msgspec.structs import replace
 from ..errors import RemateError
 from ..flat_step.expansion import expand
 from ..format.expression_text import parse_size
+from ..format.expressions import spelled
 from ..format.schedule import Dimension, Schedule
 from ..format.size_limits import largest_sizes, over_limit
 from ..format.sized_type import open_axes
 from ..format.substitution import at_size
 from ..link.linker import link
 from ..link.simulator import simulate
+from ..operator_calls.live import operators
 from ..operator_calls.overloads import TORCH_DTYPES
 
 SMALLEST = 2  # least size of a range, because PyTorch's step at size 1 differs
@@ -27,13 +30,16 @@ class SizeRequest(NamedTuple):
 
     Attributes:
         dims: Sizes by argument and axis, with ranges that contain the call and the sizes of the file, and limits.
+        shapes: Lengths of the axes of an example, by argument: the planned ones, or those of the call if larger. Its
+            peak is no less than that of the file.
         in_bytes: Whether the file's budget in bytes is large enough for the call.
-        alone: Whether a size of the call is 1. Such a call has its own step, to be applied beside the schedule.
+        alone: The size of the call that has its own step, to be applied beside the schedule: `size 1`, `t=60`; or "".
     """
 
     dims: dict[str, dict[int, str] | int]
+    shapes: dict[str, dict[int, int]]
     in_bytes: bool
-    alone: bool
+    alone: str
 
 
 class _Axis(NamedTuple):
@@ -66,47 +72,58 @@ def size_request(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str
         The request; None if the sizes do not differ, or if other things differ too.
     """
     axes = _axes(schedule, args, kwargs)
-    if not axes:
-        return None
-    ranges: dict[str, tuple[int, int, int]] = {}
-    for axis in axes:
-        dim = schedule.model.dims.get(axis.name)
-        low, high = (dim.min, dim.max) if dim else (axis.planned, axis.planned)
-        if dim is None and axis.at == 0:
-            low = min(low, SMALLEST)  # a batch axis takes any number up to the largest
-        multiple = dim.multiple if dim else 1
-        if axis.called < 1 or (axis.called % multiple and axis.called >= SMALLEST):
-            return None
-        widened = min(low, axis.called), max(high, axis.called), multiple
-        if ranges.setdefault(axis.name, widened) != widened:
-            return None
-    dims: dict[str, dict[int, str]] = {}
-    for axis in axes:
-        low, high, multiple = ranges[axis.name]
-        if low >= SMALLEST:
-            steps = f"/{multiple}" if multiple > 1 else ""
-            dims.setdefault(axis.argument, {})[axis.at] = f"{axis.name}={low}..{high}{steps}"
     called = {axis.name: axis.called for axis in axes}
-    named = {name: end for name, end in ranges.items() if end[0] >= SMALLEST}
+    if not axes or min(called.values()) < 1 or any(axis.called != called[axis.name] for axis in axes):
+        return None
+    ranges = {name: end for axis in axes for name, end in [(axis.name, _widened(schedule, axis, called))] if end}
+    dims: dict[str, dict[int, str] | int] = {}
+    for argument in dict.fromkeys(axis.argument for axis in axes if axis.name in ranges):
+        own = (axis for axis in axes if axis.argument == argument and axis.name in ranges)
+        dims[argument] = {axis.at: range_of_size(axis.name, ranges[axis.name]) for axis in own}
     limits = {
         text: max(most, limited.at(called))
         for text, most in schedule.model.limits.items()
-        if (limited := parse_size(text)).dims <= named.keys()
+        if (limited := parse_size(text)).dims <= ranges.keys()
     }
-    wider = {name: Dimension(min=low, max=high, planned=high) for name, (low, high, _) in named.items()}
     if schedule.model.dims:
-        ends = [{**called, **end} for end in largest_sizes(wider, limits)]
-        peaks = [_peak_at(schedule, end) for end in ends if _is_beyond(schedule, end)]
+        ends = [{**called, **end} for end in largest_sizes(ranges, limits)]
+        peaks = [_peak_at(schedule, end) for end in ends]
         fits = all(peak is not None and peak <= schedule.solve.budget for peak in peaks)
     else:
         fits = all(axis.called <= axis.planned for axis in axes)
-    return SizeRequest({**dims, **limits}, fits, any(axis.called < SMALLEST for axis in axes))
+    apart = [name for name in called if name not in ranges]
+    alone = "size 1" if any(called[name] < SMALLEST for name in apart) else spelled({n: called[n] for n in apart})
+    larger = {axis.name: axis.called if alone else max(axis.planned, axis.called) for axis in axes}
+    example = called if over_limit(limits, {**called, **larger}) else larger
+    shapes = {
+        argument: {axis.at: example[axis.name] for axis in axes if axis.argument == argument} for argument in dims
+    }
+    return SizeRequest({**dims, **limits}, shapes, fits, alone)
 
 
-def _is_beyond(schedule: Schedule, size: Mapping[str, int]) -> bool:
-    """Return whether a size is larger than those of a schedule."""
-    dims, limits = schedule.model.dims, schedule.model.limits
-    return any(size[name] > dim.max for name, dim in dims.items()) or over_limit(limits, size) != ""
+def _widened(schedule: Schedule, axis: _Axis, called: Mapping[str, int]) -> Dimension | None:
+    """Return the range of a size that contains that of the file and of the call; None if the call has its own step.
+
+    The steps of a range become smaller if the file's step exists at the size of the call.
+    """
+    dim = schedule.model.dims.get(axis.name)
+    if axis.called < SMALLEST:
+        return None
+    if dim is None:
+        low = min(axis.planned, SMALLEST) if axis.at == 0 else axis.planned  # a batch axis takes any number
+        low, high, multiple = min(low, axis.called), max(axis.planned, axis.called), 1
+    else:
+        low, high, multiple = min(dim.min, axis.called), max(dim.max, axis.called), math.gcd(dim.multiple, axis.called)
+        others = {name: max(number, SMALLEST) for name, number in called.items()}
+        if multiple != dim.multiple and not _exists_at(schedule, others):
+            return None
+    return Dimension(min=low, max=high, multiple=multiple, planned=high) if low >= SMALLEST else None
+
+
+def range_of_size(name: str, dim: Dimension) -> str:
+    """Format a range as `remate.plan` takes it: `t=16..1024/8`."""
+    steps = f"/{dim.multiple}" if dim.multiple > 1 else ""
+    return f"{name}={dim.min}..{dim.max}{steps}"
 
 
 def peak_there(
@@ -130,17 +147,31 @@ def _peak_at(schedule: Schedule, size: Mapping[str, int], recomputing: bool = Tr
     """Return the peak at a size, as `peak_there` does."""
     if not size or size.keys() != schedule.model.dims.keys():
         return None
-    dims = {
-        name: Dimension(min=min(dim.min, size[name]), max=max(dim.max, size[name]), planned=dim.planned)
-        for name, dim in schedule.model.dims.items()
-    }
     try:
-        wider = replace(schedule, model=replace(schedule.model, dims=dims, limits={}))
-        flat = expand(at_size(wider, size))
+        flat = expand(at_size(_wider(schedule, size), size))
         linked = link(flat.graph, flat.recomputes, flat.pages) if recomputing else link(flat.graph)
         return simulate(linked).peak
     except RemateError:
         return None
+
+
+def _exists_at(schedule: Schedule, size: Mapping[str, int]) -> bool:
+    """Return whether the operations of a schedule fit together at a size outside its range."""
+    try:
+        expanded = expand(at_size(_wider(schedule, size), size))
+        operators(expanded.graph, expanded.where, schedule.namespaces)
+    except RemateError:
+        return False
+    return True
+
+
+def _wider(schedule: Schedule, size: Mapping[str, int]) -> Schedule:
+    """Return a schedule whose range contains a size."""
+    dims = {
+        name: Dimension(min=min(dim.min, size[name]), max=max(dim.max, size[name]), planned=dim.planned)
+        for name, dim in schedule.model.dims.items()
+    }
+    return replace(schedule, model=replace(schedule.model, dims=dims, limits={}))
 
 
 def _axes(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, object]) -> list[_Axis]:

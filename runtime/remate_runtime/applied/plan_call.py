@@ -10,13 +10,13 @@ from torch import nn
 
 from ..bind.containers import children
 from ..flat_step.expansion import expand
-from ..format.schedule import Dimension, Schedule
+from ..format.schedule import Schedule
 from ..format.sized_type import open_axes
 from ..link.linker import link
 from ..link.simulator import peak_together
 from ..operator_calls.overloads import is_dense
 from ..staleness.compare import tensors_of
-from .other_sizes import SizeRequest, size_request
+from .other_sizes import SizeRequest, range_of_size, size_request
 
 _LONG = 600  # most characters of a call in a message
 _RECORD = "with remate.record(model) as call: …  # the loop; then remate.plan(call, {at}budget={budget})"
@@ -31,7 +31,7 @@ def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, obj
     settings, request = schedule.solve.settings, size_request(schedule, args, kwargs)
     budget = _budget_of(schedule) if request is None else _budget_there(schedule, request)
     try:
-        written = _call(args, kwargs)
+        written = _call(args, kwargs, {} if request is None else _shapes(schedule, request, args, kwargs))
     except ValueError:
         written = ""
     if not written or len(written) > _LONG:
@@ -48,8 +48,8 @@ def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, obj
     text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
     if torch.is_autocast_enabled(device.type):
         text = f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
-    is_alone = request is not None and request.alone
-    return f"{text}  # size 1 has its own step: apply(model, [this, the schedule])" if is_alone else text
+    alone = request.alone if request is not None else ""
+    return f"{text}  # {alone} has its own step: apply(model, [this, the schedule])" if alone else text
 
 
 def plan_parts_call(schedules: Sequence[Schedule]) -> str:
@@ -68,11 +68,11 @@ def _budget_of(schedule: Schedule) -> str:
 
 
 def _budget_there(schedule: Schedule, request: SizeRequest) -> str:
-    """Return the budget of the file in bytes if it is enough; otherwise its share, or the minimum."""
+    """Return the budget of the file in bytes if it is enough; otherwise its share, or its bytes as far as possible."""
     if request.in_bytes:
         return str(schedule.solve.budget)
     text = _budget_of(schedule)
-    return text if "%" in text else '"min"'
+    return text if "%" in text else f'{schedule.solve.budget}, on_infeasible="smallest"'
 
 
 def _named(schedule: Schedule) -> dict[str, dict[int, str] | int]:
@@ -81,38 +81,50 @@ def _named(schedule: Schedule) -> dict[str, dict[int, str] | int]:
     axes_by_name: dict[str, dict[int, str]] = {}
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
         if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
-            axes_by_name[tree["name"]] = {axis: _range(name, dims[name]) for axis, name in named.items()}
+            axes_by_name[tree["name"]] = {axis: range_of_size(name, dims[name]) for axis, name in named.items()}
     return {**axes_by_name, **schedule.model.limits}
-
-
-def _range(name: str, dim: Dimension) -> str:
-    steps = f"/{dim.multiple}" if dim.multiple > 1 else ""
-    return f"{name}={dim.min}..{dim.max}{steps}"
 
 
 def _budget(text: str) -> str:
     return text if text.isdecimal() else json.dumps(text)
 
 
-def _call(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+def _shapes(
+    schedule: Schedule, request: SizeRequest, args: Sequence[object], kwargs: Mapping[str, object]
+) -> dict[int, tuple[int, ...]]:
+    """Return the shapes of an example, by the identity of the tensor of the call."""
+    trees = schedule.model.inputs.get("args", ())
+    named = [(tree.get("name"), given) for tree, given in zip(trees, args, strict=False)]
+    return {
+        id(given): tuple(request.shapes[name].get(at, size) for at, size in enumerate(given.shape))
+        for name, given in [*named, *kwargs.items()]
+        if name in request.shapes and isinstance(given, torch.Tensor)
+    }
+
+
+def _call(args: Sequence[object], kwargs: Mapping[str, object], shapes: Mapping[int, tuple[int, ...]]) -> str:
     tensors = list(tensors_of((args, kwargs)))
     if len({id(tensor) for tensor in tensors}) < len(tensors):
         raise ValueError  # forward may test which tensors are identical
-    positional = _sequence([_written(argument) for argument in args], "()")
-    return f"{positional}, {_written(dict(kwargs))}" if kwargs else positional
+    positional = _sequence([_written(argument, shapes) for argument in args], "()")
+    return f"{positional}, {_written(dict(kwargs), shapes)}" if kwargs else positional
 
 
-def _written(argument: object) -> str:
-    """Write an example of the same type, with zeros, which are valid indices. Raises ValueError."""
+def _written(argument: object, shapes: Mapping[int, tuple[int, ...]]) -> str:
+    """Write an example of the same type, with zeros, which are valid indices. shapes: by tensor, if they differ.
+
+    Raises:
+        ValueError: Code cannot express it.
+    """
     if isinstance(argument, torch.Tensor):
-        return _tensor(argument)
+        return _tensor(argument, shapes.get(id(argument), tuple(argument.shape)))
     inner = children(argument)
     if inner is None:
         if isinstance(argument, bool | int | float | str | None):
             return repr(argument)
         raise ValueError
     kind, parts = inner
-    texts = {key: _written(part) for key, part in parts.items()}
+    texts = {key: _written(part, shapes) for key, part in parts.items()}
     if kind == "dict":
         return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items()) + "}"
     if kind == "record":
@@ -125,11 +137,11 @@ def _sequence(texts: list[str], brackets: str) -> str:
     return f"{brackets[0]}{', '.join(texts)}{comma}{brackets[1]}"
 
 
-def _tensor(given: torch.Tensor) -> str:
+def _tensor(given: torch.Tensor, shape: tuple[int, ...]) -> str:
     if not is_dense(given):
         raise ValueError
-    shape = ", ".join(map(str, given.shape)) or "()"
+    axes = ", ".join(map(str, shape)) or "()"
     dtype = "" if given.dtype is torch.get_default_dtype() else f", dtype={given.dtype}"
     device = "" if given.device.type == "cpu" else f", device={given.device.type!r}"
     grad = ", requires_grad=True" if given.requires_grad else ""
-    return f"torch.zeros({shape}{dtype}{device}{grad})"
+    return f"torch.zeros({axes}{dtype}{device}{grad})"
