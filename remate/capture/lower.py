@@ -218,7 +218,10 @@ class Lowering:
             raise self._error(node, f"forward communicates by {self._called(node)}", hint)
         mesh = self._meshes.get(args[known.group])
         if mesh is None:
-            hint = "communicate over a dimension of the device mesh that was passed to parallelize_module"
+            hint = (
+                "distribute the parameters over a device mesh with that group (parallelize_module, distribute_tensor)"
+            )
+            hint += ", or plan the parts around it: at='layers.*.attention'"
             message = f"{self._called(node)} communicates in a process group that no parameter is distributed over"
             raise self._error(node, message, hint)
         return (*args[: known.group], mesh, *args[known.group + 1 :])

@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import spawn
 
 import remate
 from remate.errors import CaptureError
-from remate_runtime import BindError, EngineError, ScheduleError, StaleModelError, apply
+from remate_runtime import BindError, EngineError, ExecutionError, ScheduleError, StaleModelError, apply
 from remate_runtime.bind import agreement
 from remate_runtime.format import RANKS_FEATURE, Schedule, decode, encode, fingerprint
 
@@ -43,6 +43,25 @@ class Words(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.mlp(self.table(tokens)))
+
+
+class Experts(nn.Module):
+    """Four experts, two on each of two ranks, and as many tokens for each; group: of a mesh, or torch's default one."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.norm, self.group = nn.LayerNorm(8), group
+        self.up, self.down = nn.Parameter(torch.zeros(4, 8, 16)), nn.Parameter(torch.zeros(4, 16, 8))
+
+    def sent(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+        return all_to_all_single_autograd(x.contiguous(), [4, 4], [4, 4], self.group)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        came = self.sent(self.norm(x).view(8, 8)).view(2, 2, 2, 8).transpose(0, 1).reshape(2, 4, 8)
+        made = torch.relu(came @ local(self.up)) @ local(self.down)
+        return x + self.sent(made.view(2, 2, 2, 8).transpose(0, 1).reshape(8, 8)).view_as(x)
 
 
 def mesh() -> Any:
@@ -85,6 +104,22 @@ def words() -> nn.Module:
     return parallelize_module(seeded(Words()), mesh(), plan)
 
 
+def experts() -> nn.Module:
+    """Experts cut, as expert parallelism does: tokens are sent to the ranks of their experts, and back."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    model: Any = seeded(Experts(mesh().get_group()))
+    for name in ("up", "down"):
+        setattr(model, name, nn.Parameter(distribute_tensor(getattr(model, name).detach(), mesh(), [Shard(0)])))
+    return model
+
+
+def plain_experts() -> nn.Module:
+    model = seeded(Experts(dist.group.WORLD))
+    model.up, model.down = (nn.Parameter(of_all.detach()[:2].clone()) for of_all in (model.up, model.down))
+    return model
+
+
 def hidden() -> torch.Tensor:
     return data(2, 4, 8)
 
@@ -97,6 +132,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
     "columns and rows": (columns_and_rows, hidden),
     "sequences": (sequences, hidden),
     "words": (words, tokens),
+    "experts": (experts, hidden),
 }
 
 
@@ -178,6 +214,11 @@ def _refused(rank: int) -> None:
             "planned for one size",
             lambda: remate.plan(columns_and_rows(), (hidden(),), dims={"x": {0: "b"}}),
         ),
+        (
+            CaptureError,
+            r"_c10d_functional.all_to_all_single communicates in a process group .*\n.*plan the parts around it",
+            lambda: remate.plan(plain_experts(), (hidden(),)),
+        ),
         (CaptureError, "the output 'output' is a DTensor", lambda: remate.plan(returning_parts(), (hidden(),))),
     ]
     with warnings.catch_warnings():
@@ -192,6 +233,30 @@ def returning_parts() -> nn.Module:
 
     model = nn.Sequential(seeded(nn.Linear(8, 16)))
     return parallelize_module(model, mesh(), {"0": ColwiseParallel(use_local_output=False)})
+
+
+class Attends(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = Mlp()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        heads = self.mlp(x).unsqueeze(1)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+def _in_contexts(rank: int) -> None:
+    """Within `context_parallel`, attention is another function than a schedule runs."""
+    from torch.distributed.tensor.experimental import context_parallel
+
+    whole, part = data(2, 8, 8), data(2, 4, 8)
+    planned = apply(seeded(Attends()), schedule_of(seeded(Attends()), (part,)), verify="never")
+    without = apply(seeded(Mlp()), schedule_of(seeded(Mlp()), (part,)))
+    with context_parallel(mesh(), buffers=[whole], buffer_seq_dims=[1]):
+        with pytest.raises(ExecutionError, match=r"was replaced after apply, as context_parallel\(\) does"):
+            planned(whole)
+        assert without(whole).shape == part.shape
+    assert planned(part).shape == (2, 1, 4, 8)
 
 
 def _compared(rank: int) -> None:
@@ -239,7 +304,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
     limit = datetime.timedelta(seconds=60)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world, timeout=limit)
     try:
-        for check in (_told, _equal, _refused, _compared, _checked):
+        for check in (_told, _equal, _refused, _in_contexts, _compared, _checked):
             check(rank)
     finally:
         dist.destroy_process_group()

@@ -29,7 +29,7 @@ from ..torch_private.execution import outside_compiler
 from .other_sizes import peak_there
 from .padding import PaddedCall
 from .plan_call import plan_call, plan_parts_call
-from .programs import NO_PROGRAM, is_compiled_alone, refuse_transforms, warn_of_compiler
+from .programs import NO_PROGRAM, is_compiled_alone, refuse_other_attention, refuse_transforms, warn_of_compiler
 from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
@@ -68,6 +68,7 @@ class Dispatch:
         self._warned: set[str] = set()
         self._estimates: dict[str, str] = {}  # peak of calls that no schedule fits, by reason
         self._sharded: Fsdp2 | None = None
+        self._attention: object = nn.functional.scaled_dot_product_attention
         self.__signature__ = inspect.signature(model.forward)  # libraries inspect the argument names of forward
 
     def stepped_aside(self, why: str) -> None:
@@ -93,6 +94,7 @@ class Dispatch:
         if not steps:
             return self._other_mode(args, kwargs)
         refuse_transforms()
+        refuse_other_attention(self._attention, (step.schedule for step in steps))
         if keys := collected_within(model):
             raise BindError(
                 f"the enclosing forward collects {', '.join(keys)} of modules within it, which a schedule does not "

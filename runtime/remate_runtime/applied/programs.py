@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
 from torch import nn
+from torch.nn import functional
 
 from ..errors import BindError, ExecutionError
+from ..format.schedule import Schedule
 from ..support.callers import frames_to_caller
 from ..torch_private.execution import function_modes, is_traced, is_transformed
 
@@ -48,6 +51,26 @@ def _refuse_function_modes() -> None:
                 "a schedule runs the operators below them\n  call the scheduled model outside of it, or the original "
                 "model inside"
             )
+
+
+def refuse_other_attention(applied: object, schedules: Iterable[Schedule]) -> None:
+    """Raise ExecutionError if torch's attention function was replaced since `apply`, and a step has attention.
+
+    `context_parallel` replaces it by ring attention, and a schedule runs the operators below the function.
+
+    Args:
+        applied: The function when the schedules were applied.
+        schedules: The schedules.
+    """
+    if functional.scaled_dot_product_attention is applied:
+        return
+    operations = (op.op for schedule in schedules for block in schedule.blocks.values() for op in block.forward)
+    if any("attention" in name or name == "aten._safe_softmax" for name in operations):
+        raise ExecutionError(
+            "torch.nn.functional.scaled_dot_product_attention was replaced after apply, as context_parallel() does; a "
+            "schedule runs the operators that it called when it was planned\n  call the scheduled model outside of "
+            "that, or plan parts without attention, such as at='layers.*.feed_forward'"
+        )
 
 
 def refuse_compiled(model: nn.Module) -> None:
