@@ -233,6 +233,7 @@ def test_a_goal_is_met_with_fewer_bytes_in_tiles(goal: dict[str, Any]) -> None:
     step = prepare(model, args, cost="cpu")
     floor = StepInstance(step.captured.graph, step.parts).floor
     schedule = remate.plan(model, args, cost="cpu", effort="quick", split="head", progress=None, **goal)
+    assert isinstance(schedule, Schedule)
     assert schedule.peak_bytes < floor
     assert "slowdown" not in goal or schedule.solve.time <= 5 * schedule.solve.baseline_time
 
