@@ -228,18 +228,20 @@ def _planned(
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
             schedule = plan_step(step, settings, cost, or_smallest=smallest, **names, progress=say)
-        for text in (_size_one(schedule), _not_split(schedule, step)):
+        for text in (_size_one(schedule), *_about_splits(schedule, step)):
             if text:
                 aloud(options.progress, say)(text)
     return replace(schedule, model=replace(schedule.model, fill=fill))
 
 
-def _not_split(schedule: Schedule, step: Hierarchy) -> str:
-    """A note that nothing can be split, where splits are permitted."""
-    from .splitting import why_not_split
+def _about_splits(schedule: Schedule, step: Hierarchy) -> list[str]:
+    """Notes where splits are permitted: that nothing can be split, and sizes that begin later."""
+    from .splitting import narrowed_sizes, why_not_split
 
     permitted = schedule.solve.settings is not None and schedule.solve.settings.split
-    return why_not_split(step) if permitted == HEAD and SPLIT_FEATURE not in schedule.requires else ""
+    if permitted == HEAD and SPLIT_FEATURE not in schedule.requires:
+        return [why_not_split(step)]
+    return narrowed_sizes(schedule, step) if permitted else []
 
 
 def _size_one(schedule: Schedule) -> str:

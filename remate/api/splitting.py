@@ -21,6 +21,7 @@ from ..budget import parse_budget
 from ..errors import InfeasibleError, SplitFloor
 from ..partition.hierarchy import Hierarchy
 from ..profile.devices import is_estimated
+from ..splits.enough_rows import rows_at_least
 from ..splits.tiled_step import TiledStep, compatible, tiled_step
 from ..splits.windows import ALL, HEAD, SPLITS, Window, head_windows, large_windows, loss_heads
 from ..strategy import QUICK, CandidatePool, Request, Solution, StepInstance, effort_named, policy, solve
@@ -147,8 +148,9 @@ def tiled_steps(
         cost: Name of the costs.
     """
     bare = _bare(step, whole, cost)
+    given = step.sized.given if step.sized is not None else frozenset[str]()
     for family in _families(step, permitted, whole.floor):
-        compatibles = ((words, compatible(bare, numbers)) for words, numbers in family)
+        compatibles = ((words, compatible(bare, rows_at_least(bare, numbers, given))) for words, numbers in family)
         yield ((words, tiled_step(bare, numbers, cost, step.price)) for words, numbers in compatibles if numbers)
 
 
@@ -169,6 +171,16 @@ def beside_whole(solution: Solution, whole: StepInstance) -> Solution:
     base = whole.baseline
     gap = max(0.0, (solution.time - solution.lower_bound) / max(1, base.time))
     return replace(solution, baseline_peak=base.peak, baseline_time=base.time, gap=gap)
+
+
+def narrowed_sizes(schedule: Schedule, step: Hierarchy) -> list[str]:
+    """Return which sizes begin later than in the step because a window needs a row for every tile, as text."""
+    before = {} if step.sized is None else step.sized.generic.model.dims
+    return [
+        f"{name} is from {dim.min}, not {before[name].min}: a split needs a row for every tile"
+        for name, dim in schedule.model.dims.items()
+        if name in before and dim.min > before[name].min
+    ]
 
 
 class _SplitSearch:

@@ -30,6 +30,7 @@ from ..dims.generic import prove
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costs_digest, operator_costs
 from ..schedule_tools.schema_file import SCHEMA_URL
+from ..splits.enough_rows import with_enough_rows
 from ..splits.tile_costs import merged
 from ..splits.tiled_step import TiledStep
 from ..strategy import Solution
@@ -114,6 +115,9 @@ def schedule_of(
         tile_workspaces={} if tiled is None else tiled.costs.workspaces,
         lanes={page.to: step.captured.graph.lanes[page.to] for page in solution.pages},
     )
+    if tiled is not None and step.sized is not None:
+        with gc_paused():
+            schedule = with_enough_rows(schedule, step.sized.given)
     schedule = replace(schedule, model=replace(schedule.model, fingerprint=fingerprint(schedule)))
     with gc_paused():
         if step.sized is not None:

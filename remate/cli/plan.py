@@ -163,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
     from ..api.plan import plan_step, prepare
     from ..api.settings import refuse_paging, refuse_splits, settings_of
     from ..api.sharding import check_sharding
+    from ..api.splitting import narrowed_sizes
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
@@ -209,7 +210,7 @@ def run(args: argparse.Namespace) -> int:
         say(summary(schedule, args.output, len(text)), args.output)
         for line in over_budget(schedule, args.output):
             say(plain(f"note: {line}"), args.output)
-        for line in step.sized.said if step.sized else ():
+        for line in (*step.sized.said, *narrowed_sizes(schedule, step)) if step.sized else ():
             say(plain(f"note: {line}"), args.output)
         if args.output != STDOUT:
             model = shlex.quote(args.target)

@@ -73,7 +73,9 @@ def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy
     captured = replace(
         step.captured, graph=_with_bounds(step.captured.graph, generic.graph, family.trace_samples[0].sizes)
     )
-    return replace(step, captured=captured, sized=SizedStep(generic, trace_samples, (*family.said, *writer.said())))
+    given = frozenset(size.name for size in family.ranges if size.given[0])
+    said = (*family.said, *writer.said())
+    return replace(step, captured=captured, sized=SizedStep(generic, trace_samples, said, given))
 
 
 def _with_bounds(planned: Graph, generic: Graph, sizes: Mapping[str, int]) -> Graph:

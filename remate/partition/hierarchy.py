@@ -47,11 +47,13 @@ class SizedStep(msgspec.Struct, frozen=True):
         generic: The step with expressions of named sizes in its types and arguments. It can be written, not run.
         trace_samples: Sizes at which the step was captured, each with its graph.
         said: How the range was narrowed, one text per change.
+        given: Names of the sizes whose least number the caller requested; that of the others may be raised.
     """
 
     generic: Captured
     trace_samples: tuple[tuple[dict[str, int], Graph], ...]
     said: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
 
 
 class Hierarchy(msgspec.Struct, frozen=True):
