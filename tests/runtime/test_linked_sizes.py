@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime import Schedule
+from remate_runtime.errors import ScheduleError
 from remate_runtime.flat_step import expand
-from remate_runtime.format import Dimension, at_size
+from remate_runtime.format import Dimension, Operation, at_size
 from remate_runtime.link import link
 from remate_runtime.link import sizes as linked_sizes
 from remate_runtime.link.fitting import fitted_and_linked
@@ -40,6 +41,40 @@ EVERY = [*itertools.product((2, 3, 8, 24), (2, 6, 8, 18, 40))]
 @pytest.fixture(scope="module")
 def attention() -> Schedule:
     return ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
+
+
+def test_a_step_is_expanded_as_if_it_were_alone(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone: list[Schedule] = []
+    monkeypatch.setattr(linked_sizes, "expand", lambda schedule: alone.append(schedule) or expand(schedule))
+    links = SizedLinks()
+    for b, t in random.Random(2).sample(EVERY, len(EVERY)):
+        plain = at_size(attention, {"b": b, "t": t})
+        assert repr(links.expand(plain)) == repr(expand(plain))  # True and 1 differ here
+    assert len(alone) == 1
+
+
+def test_a_fault_of_one_size_is_that_of_the_step_alone(attention: Schedule) -> None:
+    """What a block declares, the gradient's type and the total size are checked at every size."""
+    links = SizedLinks()
+    links.expand(at_size(attention))
+    plain = at_size(attention, {"b": 3, "t": 8})
+    name, block = next((name, block) for name, block in plain.blocks.items() if block.inputs)
+    wrong = replace(block, inputs=dict.fromkeys(block.inputs, "f32[7]"))
+    vast = tuple(replace(line, workspace=1 << 60) for line in block.forward)
+    for edited in (wrong, replace(block, forward=vast)):
+        schedule = replace(plain, blocks={**plain.blocks, name: edited})
+        with pytest.raises(ScheduleError) as alone:
+            expand(schedule)
+        with pytest.raises(ScheduleError) as sized_step:
+            links.expand(schedule)
+        assert str(sized_step.value) == str(alone.value)
+    grown = {n: replace(b, backward=tuple(map(_longer, b.backward))) for n, b in plain.blocks.items()}
+    with pytest.raises(ScheduleError, match=r"R062|R038"):
+        links.expand(replace(plain, blocks=grown))
+
+
+def _longer(line: Operation) -> Operation:
+    return replace(line, out="f32[5]") if isinstance(line.out, str) else line
 
 
 def test_a_step_is_linked_as_if_it_were_alone(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from remate_runtime.flat_step import expand
 from remate_runtime.flat_step.graph import Ref
 from remate_runtime.format import TensorType, at_size
 from remate_runtime.operator_calls import operators
+from remate_runtime.operator_calls.lines import CheckedStep
 
 from .sized import Attention, B, T, ranged
 from .small import data, seeded
@@ -49,13 +50,14 @@ def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: 
 
 def test_types_are_checked_at_another_size_as_if_it_were_alone(attention: Schedule) -> None:
     first, chance = expand(at_size(attention)), random.Random(0)
-    known = operators(first.graph, first.where)
+    live = operators(first.graph, first.where)
+    known = CheckedStep.of(first.graph, live)
     for _ in range(40):
         step = expand(at_size(attention, {"b": chance.randint(2, 24), "t": chance.randint(2, 40)})).graph
         # As in layers of one block: operations with equal literals have one line.
         lines = [f"/{op.op}{[isinstance(a, Ref) or a for a in op.args]}{op.kwargs}" for op in step.operations]
         assert len(set(lines)) < len(lines)
-        assert operators(step, lines, (), known) == known
+        assert operators(step, lines, (), known) == live
         at = chance.choice([at for at, value in enumerate(step.values) if value.producer >= 0])
         values, faults = list(step.values), list[str]()
         values[at] = replace(values[at], type=TensorType("f32", (chance.randint(2, 9),)))

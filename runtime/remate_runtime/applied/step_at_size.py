@@ -22,6 +22,7 @@ from ..format.signature import output_leaves
 from ..link.fitting import fitted_and_linked
 from ..link.sizes import SizedLinks
 from ..link.verifier import Verified, verify
+from ..operator_calls.lines import CheckedStep
 from ..operator_calls.live import operators
 from ..support.gc_pause import gc_paused
 from ..support.quantities import size
@@ -80,7 +81,7 @@ class StepsAtSizes:
         self._ranges = ranges
         self._links = SizedLinks()
         self._identity: Identity | None = None
-        self._operators: dict[str, OpOverload] | None = None  # of a size so far
+        self._operators: CheckedStep | None = None  # of the first size
         self._prepared, self._seconds = 0, 0.0  # number of sizes so far, and their total time
         self._warned = False  # whether a warning said that a peak is over the budget
         self.distributed: DistributedBinding | None = None  # set when the model is bound
@@ -147,7 +148,8 @@ class StepsAtSizes:
         self._warned |= verified.peak > verified.budget
         known = None if linked is None or linked.expanded.splits else self._operators
         live = operators(verified.linked.graph, verified.where, self._namespaces, known)
-        self._operators = live
+        if self._operators is None and self._schedule.model.dims:
+            self._operators = CheckedStep.of(verified.linked.graph, live)
         return _Checked(schedule, verified, live)
 
     def _build(self, checked: _Checked) -> StepAtSize:
@@ -162,5 +164,8 @@ class StepsAtSizes:
         if planned.ranks and self.distributed is not None:
             linked = replace(verified.linked, graph=self.distributed.resolved(verified.linked.graph))
             verified = replace(verified, linked=linked)
-        steps = Steps(self._engine, verified, outputs, names, checked.live, self._ranges)
+        events = verified.linked.events
+        others = (step.steps for step in reversed(self._kept.values()) if step.steps.linked.events is events)
+        before = next(others, None)
+        steps = Steps(self._engine, verified, outputs, names, checked.live, self._ranges, before)
         return StepAtSize(checked.schedule, call, steps, output_builder(planned.outputs, self._model))

@@ -12,7 +12,7 @@ from ..bind.fsdp2 import Fsdp2
 from ..errors import REPLAN
 from ..flat_step.graph import Op
 from ..format.signature import Leaf
-from ..link.contract import StepContract, step_contract
+from ..link.contract import StepContract, contract_at_another_size, step_contract
 from ..link.events import Linked
 from ..link.frozen import without_gradients
 from ..link.simulator import simulate
@@ -46,13 +46,23 @@ class Steps:
         names: Sequence[str],
         operators: Mapping[str, OpOverload],
         ranges: str | None = None,
+        before: Steps | None = None,
     ) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            before: Those of the same schedule at another size with the same events.
+        """
         self._compile, self._operators, self._verified = engine.start(), operators, verified
         self._engine, self._graphs, self.exact = engine.name, engine.graphs, engine.exact
         self._outputs, self._names, self._ranges = outputs, names, ranges
         self._linked = verified.linked
         self.graph = verified.linked.graph
-        self._contract = step_contract(verified.linked, outputs, names)
+        self._contract = (
+            step_contract(verified.linked, outputs, names)
+            if before is None
+            else contract_at_another_size(before._contract, self.graph)
+        )
         self.updated = frozenset(names[buffer] for buffer, _ in self._contract.updates)
         self._warned = False  # about gradients that should have been consumed
         self._planned: dict[torch.device, StepFunction] = {}

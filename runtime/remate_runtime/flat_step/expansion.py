@@ -19,7 +19,7 @@ from ..format.schedule import LANES, Operation, Schedule
 from ..format.signature import escape, input_leaves, named_faults, output_leaves
 from ..format.substitution import at_size
 from ..format.suggest import close_names, did_you_mean
-from ..format.tensor_type import MAX_BYTES, TensorType, parse_type
+from ..format.tensor_type import TensorType, parse_type
 from ..operators.tables import RANDOM, VIEWS
 from .arguments import resolve, to_graph
 from .causes import Causes
@@ -29,6 +29,7 @@ from .layout import InstanceSpan, lay_out
 from .live_scopes import scopes_of_live
 from .split_plan import SplitPlan, split_by_plan
 from .statements import StatedSplit, flat_plan, stated_splits
+from .type_rules import no_gradient_of, no_update_of, not_as_declared, too_large
 
 Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, and live attributes
 
@@ -45,6 +46,7 @@ class Expanded(msgspec.Struct, frozen=True):
         pages, splits: Those of outer statements first.
         unsplit: The step without its splits.
         reordered, rounded: See `SplitPlan`.
+        bound: Each value that an instance binds, with the block and the name there.
     """
 
     graph: Graph
@@ -58,6 +60,7 @@ class Expanded(msgspec.Struct, frozen=True):
     splits: tuple[StatedSplit, ...]
     reordered: tuple[int, ...]
     rounded: tuple[int, ...]
+    bound: tuple[tuple[int, str, str], ...]
 
 
 def expand(schedule: Schedule) -> Expanded:
@@ -75,6 +78,7 @@ class _Expansion:
         self.causes = Causes()
         self.values: list[Value] = []
         self.names: dict[str, int] = {}  # full name -> value
+        self.bound: dict[tuple[int, str, str], None] = {}  # as in `Expanded`
         self.live: dict[str, int] = {}  # live attributes; they are no tensors, so no reference resolves to one
         self.places, self.backward_start = lay_out(schedule)
         count = sum(len(p.block.forward) + len(p.block.backward) for p in self.places)
@@ -107,7 +111,7 @@ class _Expansion:
             step = split_by_plan(step, splits, self.schedule)
         plan = flat_plan(self.schedule, step.places, step.graph)
         stated = plan.recomputes, step.where, plan.stated, step.places, plan.pages, plan.paged
-        return Expanded(step.graph, *stated, graph, tuple(splits), step.reordered, step.rounded)
+        return Expanded(step.graph, *stated, graph, tuple(splits), step.reordered, step.rounded, tuple(self.bound))
 
     # Values
 
@@ -229,6 +233,8 @@ class _Expansion:
                     self.causes.add(fault, where, place.block_name, name)
             if value is not None:
                 self._local(scope, name, value, place)
+                if name in given:
+                    self.bound[value, place.block_name, name] = None
                 self._same_type(value, text, f"{where}/with/{escape(name)}" if name in given else where)
 
     def _outer(self, reference: str, place: InstanceSpan, above: dict[str, int] | None, where: str) -> int | None:
@@ -251,10 +257,8 @@ class _Expansion:
         except ScheduleError as fault:
             self.causes.add(fault, where)
             return
-        got = self.values[value].type
-        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
-            message = f"{self.values[value].name[:120]!r} is {got}, the block declares {expected}"
-            self.causes.add(ScheduleError("R038", message), where)
+        if fault := not_as_declared(self.values[value], expected):
+            self.causes.add(fault, where)
 
     # Operations
 
@@ -268,9 +272,8 @@ class _Expansion:
                         operations[index] = self._operation(index, (scope, live), costs)
                     except ScheduleError as fault:
                         self.causes.add(fault, self.where[index])
-        total = sum(v.type.nbytes for v in self.values) + sum(op.workspace for op in operations if op)
-        if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
-            self.causes.add(ScheduleError("R074", "the tensors or times of the step are impossibly large in total"), "")
+        if fault := too_large(self.values, operations):
+            self.causes.add(fault, "")
         return tuple(op for op in operations if op is not None)
 
     def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
@@ -346,9 +349,8 @@ class _Expansion:
             raise ScheduleError(
                 "R061", f"a second gradient of {target.name[:120]!r}", hint="add the two, state the sum"
             )
-        wanted_type = TensorType(target.type.dtype, shapes.get(target.name, target.type.shape))
-        if (wanted_type.dtype, wanted_type.shape) != (gradient.type.dtype, gradient.type.shape):
-            raise ScheduleError("R062", f"gradient {gradient.name[:120]!r} is {gradient.type}, not {wanted_type}")
+        if fault := no_gradient_of(target, gradient, shapes):
+            raise fault
 
     def _stated(self, field: str, scopes: list[dict[str, int]]) -> Iterator[tuple[dict[str, int], dict[str, str], str]]:
         if field == "gradients":
@@ -375,8 +377,8 @@ class _Expansion:
                     or buffer in updates
                 ):
                     self.causes.add(ScheduleError("R063", f"{name[:120]!r} cannot take {text[:120]!r}"), at)
-                elif (target.type.dtype, target.type.shape) != (new.type.dtype, new.type.shape):
-                    self.causes.add(ScheduleError("R062", f"{new.name[:120]!r} is {new.type}, not {target.type}"), at)
+                elif fault := no_update_of(target, new):
+                    self.causes.add(fault, at)
                 updates[buffer], places[buffer] = value, at
         for buffer, value in updates.items():
             if root[value] in updates:  # the order of the two writes must not matter

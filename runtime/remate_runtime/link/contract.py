@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import msgspec
+from msgspec.structs import replace
 
 from ..flat_step.graph import LIVE, Graph
 from ..format.signature import Leaf
@@ -163,6 +164,17 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
         _undelivered(graph, given),
         _passed(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], position),
         _inner(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], tangents),
+    )
+
+
+def contract_at_another_size(contract: StepContract, graph: Graph) -> StepContract:
+    """Return the contract of a step with the same events at another size: only the types of tangents differ."""
+    return replace(
+        contract,
+        tangents=tuple(
+            replace(tangent, type=graph.values[contract.outputs[tangent.output].value].type.dense)
+            for tangent in contract.tangents
+        ),
     )
 
 

@@ -80,7 +80,7 @@ def fitted_and_linked(
         links: Steps of this schedule at other sizes.
     """
     plain = at_size(schedule, dims)
-    expanded = expand(plain)
+    expanded = expand(plain) if links is None else links.expand(plain)
     graph, recomputes = expanded.graph, expanded.recomputes
     declared = schedule.model.dims
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(schedule.model, dims).items()):

@@ -1,4 +1,4 @@
-"""Links the steps of a schedule at several sizes. Does not require torch.
+"""Expands and links the steps of a schedule at several sizes. Does not require torch.
 
 The events of a step follow from its operations, its recomputations, and a few decisions that depend on sizes: which
 arguments an operation may write over, which gradients are delivered together, and which tangents the caller holds.
@@ -13,8 +13,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from ..flat_step.expansion import Expanded, expand
 from ..flat_step.graph import FlatPage, FlatRecompute, Graph
 from ..flat_step.in_place import Overwritable, candidates, same_storage
+from ..flat_step.resizing import resized
+from ..format.schedule import Schedule
 from .events import Allocation, Linked
 from .linker import link
 
@@ -22,15 +25,32 @@ _KEPT = 8  # linked steps; beyond them, the least recently used one is dropped
 
 
 class SizedLinks:
-    """The linked steps of a schedule without pages and splits, at sizes so far.
+    """The steps of a schedule at sizes so far, linked if they have no pages and splits.
 
-    All graphs must be of this schedule. The result of `link` does not depend on earlier calls.
+    All graphs must be of this schedule. Results do not depend on earlier calls.
     """
 
     def __init__(self) -> None:
+        self._expanded: Expanded | None = None  # at the first size
         self._candidates: tuple[Overwritable, ...] | None = None
         self._tangents: tuple[int, ...] = ()
         self._linked: OrderedDict[Any, Linked] = OrderedDict()
+
+    def expand(self, schedule: Schedule) -> Expanded:
+        """Return what `expand` returns.
+
+        Args:
+            schedule: The schedule at a size (`at_size`).
+
+        Raises:
+            ScheduleError: See `expand`.
+        """
+        expanded = None if self._expanded is None else resized(self._expanded, schedule)
+        if expanded is None:
+            expanded = expand(schedule)
+        if self._expanded is None:
+            self._expanded = expanded
+        return expanded
 
     def link(self, graph: Graph, recomputes: Sequence[FlatRecompute], pages: Sequence[FlatPage] = ()) -> Linked:
         """Return what `link` returns.

@@ -18,6 +18,7 @@ from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
 from ..format.tensor_type import TensorType
 from ..torch_private.operators import OpOverload
 from .cache_folder import import_without_folder
+from .lines import CheckedStep
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
 from .results import RESULTS, on_cpu
 
@@ -36,7 +37,7 @@ _PIECES = {
 
 
 def check_types(
-    graph: Graph, where: Sequence[str], live: Mapping[str, OpOverload], per_line: bool = False
+    graph: Graph, where: Sequence[str], live: Mapping[str, OpOverload], checked: CheckedStep | None = None
 ) -> dict[str, ScheduleError]:
     """Return faults (R053) by the JSON pointer of their operation.
 
@@ -44,19 +45,15 @@ def check_types(
         graph: The step.
         where: Pointer of every operation.
         live: Operators by name.
-        per_line: Operations with the same pointer have the same literals, except numbers from live attributes.
+        checked: The step at another size. Operations with the same pointer have the same literals, except numbers from
+            live attributes.
     """
     judged: dict[Any, str] = {}
-    lines: set[Any] = set()
     faults: dict[str, ScheduleError] = {}
     import_without_folder()
     with torch.no_grad():
-        for op, at in zip(graph.operations, where, strict=True):
-            line = _types_of_line(graph, op, at) if per_line else None
-            if line in lines:
-                continue
-            if line is not None:
-                lines.add(line)
+        every = zip(graph.operations, where, strict=True) if checked is None else checked.distinct(graph, where)
+        for op, at in every:
             key = signature(graph, op)
             if key not in judged:
                 judged[key] = _judge(graph, op, live[op.op])
@@ -64,21 +61,6 @@ def check_types(
                 hint = "correct `out` or the arguments, or plan again with the installed versions of torch and remate"
                 faults[at] = ScheduleError("R053", f"operation {op.id!r}, {op.op}: {judged[key]}", at, hint)
     return faults
-
-
-def _types_of_line(graph: Graph, op: Op, at: str) -> Any:
-    """Return the pointer of an operation with the identities of its types, which are shorter to compare than
-    `signature`; None if these do not decide the inference."""
-    read: list[int] = []
-    for argument in op.args:
-        if type(argument) is Ref:
-            read.append(argument.value)
-        elif type(argument) is Number:
-            return None
-    if tuple(read) != op.reads or any(type(argument) is Number for argument in op.kwargs.values()):
-        return None  # values twice or in lists
-    values = graph.values
-    return at, *[id(values[v].type) for v in read], *[None if v is None else id(values[v].type) for v in op.writes]
 
 
 def signature(graph: Graph, op: Op) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from ..errors import ScheduleError, ScheduleFaultsError
@@ -11,15 +11,16 @@ from ..format.limits import MAX_FAULTS
 from ..operators.tables import permission
 from ..torch_private.operators import OpOverload
 from .inferred import check_types
+from .lines import CheckedStep
 from .overloads import check_operator, not_permitted, overload
-from .unchecked import trusts
+from .unchecked import may_trust, trusts
 
 
 def operators(
     graph: Graph,
     where: Sequence[str],
     namespaces: Collection[str] = (),
-    at_another_size: Mapping[str, OpOverload] | None = None,
+    checked: CheckedStep | None = None,
 ) -> dict[str, OpOverload]:
     """Return the live operator of every name in the graph, and check all result types against what torch infers.
 
@@ -27,17 +28,20 @@ def operators(
         graph: The step.
         where: JSON pointer of every operation (`Expanded.where`).
         namespaces: Permitted namespaces of libraries, and operators of torch that need a permission.
-        at_another_size: The result for the same step without splits at another size. Names, and numbers of arguments
-            and results, are equal at all sizes, so that only types are checked, and these once for each line and types.
+        checked: The step at another size. Names, and numbers of arguments and results, are equal at all sizes, so that
+            only types are checked, and these once for each line and types.
 
     Raises:
         ScheduleError: R050–R053, with all faults.
     """
-    operators_by_name = dict(at_another_size or {})
-    per_line = at_another_size is not None
+    operators_by_name = dict(checked.operators) if checked is not None else {}
+    every = zip(graph.operations, where, strict=True)
+    if checked is not None:
+        trusting = {name for name in operators_by_name if may_trust(name)}
+        every = ((op, at) for op, at in every if op.op in trusting)
     known: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}  # by pointer, because the instances of a block share its operations' lines
-    for op, at in zip(graph.operations, where, strict=True):
+    for op, at in every:
         try:
             if op.op not in operators_by_name:
                 operators_by_name[op.op] = overload(op.op, namespaces)
@@ -45,7 +49,7 @@ def operators(
             faults[at] = ScheduleError(fault.code, fault.message, f"{at}/op", fault.hint)
         else:
             try:
-                if not per_line:
+                if checked is None:
                     check_operator(op, operators_by_name[op.op])
                 if op.op not in namespaces and (why := trusts(graph, op, operators_by_name[op.op], known)):
                     raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
@@ -53,7 +57,7 @@ def operators(
                 faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
         if len(faults) >= MAX_FAULTS:
             break
-    faults = faults or check_types(graph, where, operators_by_name, per_line)
+    faults = faults or check_types(graph, where, operators_by_name, checked)
     if faults:
         raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
     return operators_by_name

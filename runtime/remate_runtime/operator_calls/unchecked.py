@@ -29,6 +29,11 @@ _BY_SHAPES = (_ATTENTION, _FFT, _WEIGHT_NORM, _BATCH_NORM, *_RESIZED, *_POOLED)
 Arguments = Mapping[str, Any]
 
 
+def may_trust(name: str) -> bool:
+    """Return whether kernels of this operator trust some arguments."""
+    return name in PAIRED or name in LITERALS or name.startswith(_BY_SHAPES)
+
+
 def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
     """Return why the operation needs a permission; "" if it needs none.
 
@@ -38,9 +43,9 @@ def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str
         live: Its operator.
         known: Results for other operations of the graph.
     """
-    pair = PAIRED.get(op.op)
-    if pair is None and op.op not in LITERALS and not op.op.startswith(_BY_SHAPES):
+    if not may_trust(op.op):
         return ""
+    pair = PAIRED.get(op.op)
     # The result depends on the operation that produced the arguments, not only on types.
     if pair is not None and pair.outputs:
         return _judge(graph, op, live, pair)

@@ -1,0 +1,52 @@
+"""The rules for the types of a step, which hold at every size."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from ..errors import ScheduleError
+from ..format.tensor_type import MAX_BYTES, TensorType
+from .graph import Op, Value
+
+
+def too_large(values: Sequence[Value], operations: Sequence[Op | None]) -> ScheduleError | None:
+    """Return the fault of a step whose bytes or times are beyond 64 bits in total."""
+    by_id = {id(value.type): value.type for value in values}
+    total = sum(count * by_id[at].nbytes for at, count in Counter(id(value.type) for value in values).items())
+    total += sum(op.workspace for op in operations if op)
+    if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
+        return ScheduleError("R074", "the tensors or times of the step are impossibly large in total")
+    return None
+
+
+def not_as_declared(value: Value, declared: TensorType) -> ScheduleError | None:
+    """Return the fault of a value that is bound to an input, parameter or buffer of a block."""
+    if _alike(value.type, declared):
+        return None
+    return ScheduleError("R038", f"{value.name[:120]!r} is {value.type}, the block declares {declared}")
+
+
+def no_gradient_of(target: Value, gradient: Value, shapes: Mapping[str, tuple[int, ...]]) -> ScheduleError | None:
+    """Return the fault of a gradient whose type is not its parameter's or input's.
+
+    Args:
+        target: The parameter or input.
+        gradient: Its gradient.
+        shapes: The result of `gradient_shapes`.
+    """
+    wanted = TensorType(target.type.dtype, shapes.get(target.name, target.type.shape))
+    if _alike(wanted, gradient.type):
+        return None
+    return ScheduleError("R062", f"gradient {gradient.name[:120]!r} is {gradient.type}, not {wanted}")
+
+
+def no_update_of(target: Value, new: Value) -> ScheduleError | None:
+    """Return the fault of a buffer's new value of another type."""
+    if _alike(target.type, new.type):
+        return None
+    return ScheduleError("R062", f"{new.name[:120]!r} is {new.type}, not {target.type}")
+
+
+def _alike(one: TensorType, other: TensorType) -> bool:
+    return one is other or (one.dtype == other.dtype and one.shape == other.shape)
