@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.flat_step import FlatRecompute
+from remate_runtime.format import Sharded
 from remate_runtime.link import link
 from remate_runtime.operator_calls import TORCH_DTYPES
 
@@ -23,7 +24,7 @@ from ..pipelines.forward_again import with_forward_again
 from ..pipelines.order import PipelineOrder, pipeline_order
 from ..pipelines.plan import PipelinePlan, RankDoesNotFitError, RankSummary
 from ..pipelines.rank_memory import rank_peak
-from ..pipelines.stage_use import StageUse, stage_use
+from ..pipelines.stage_use import StageUse, stage_use, with_shards
 from ..pipelines.step_time import PipelineGraph, StageTimes
 from ..profile.devices import Device
 from ..strategy import Solution, effort_named, policy
@@ -34,6 +35,7 @@ from .options import PlanOptions, SearchKeywords, options_of, takes
 from .plan import Progress, prepare, schedule_of
 from .progress import telling
 from .settings import settings_of
+from .sharding import check_sharding, with_sharding
 
 _LADDER = (1.0, 0.75, 0.5, 0.25, 0.0)  # shares of the way from the smallest peak of a stage to that of its baseline
 _REFINEMENTS = 3  # rounds in which each stage is planned between its plan and the next faster one
@@ -54,6 +56,8 @@ def plan_pipeline(
     ranks: int | None = None,
     loss: Loss | None = None,
     device: str | None = None,
+    fsdp: str | Sequence[str] | None = None,
+    shards: int | None = None,
     **options: Unpack[SearchKeywords],
 ) -> PipelinePlan:
     """Plan the stages of a pipeline of `torch.distributed.pipelining`, so that its step is shortest.
@@ -77,6 +81,10 @@ def plan_pipeline(
         ranks: Number of ranks. Default: one for each stage, or one for two stages if the schedule needs that.
         loss: The loss function of torch's schedule, and a microbatch of targets. Its memory counts for the last rank.
         device: As for `remate.plan`.
+        fsdp: Modules of the stages that `fully_shard` (FSDP2) will be called on, as for `remate.plan`. The stages are
+            sharded, too. The budget then counts gathered parameters, which stay for all microbatches, and the buffers
+            of gathering and reducing.
+        shards: Number of ranks that FSDP2 divides each stage's parameters over.
         profile: As for `remate.plan`.
         cache: As for `remate.plan`.
         measure_again: As for `remate.plan`.
@@ -116,6 +124,8 @@ def plan_pipeline(
             "the microbatches of a pipeline have one size, and accumulate their gradients"
             "\n  hint: leave out dims= and gradients="
         )
+    sharding = PlanOptions(fsdp=fsdp, shards=shards)
+    check_sharding(sharding, cost)
     text = str(budget or DEFAULT_SHARE)
     limit = parse_budget(budget or DEFAULT_SHARE)
     order = pipeline_order(schedule, len(stages), microbatches, ranks)
@@ -123,9 +133,14 @@ def plan_pipeline(
     cost = cost_for(gpu, cost)
     settings = settings_of(chosen, text)
     with telling(chosen.progress) as say:
-        steps = _prepared(stages, chosen, cost, gpu, say)
+        calls = [given if isinstance(given, RecordedCall) else called(given[0], *given[1:]) for given in stages]
+        steps = _prepared(calls, chosen, cost, gpu, say)
         lost = None if loss is None else _loss_use(steps[-1], loss, chosen, cost, gpu)
-        planner = _Planner(order, steps, lost, chosen, say)
+        sharded = [
+            with_sharding(step.captured.model, call.model, sharding).sharded
+            for step, call in zip(steps, calls, strict=True)
+        ]
+        planner = _Planner(order, steps, lost, sharded, chosen, say)
         found = planner.solve(limit.resolve(max(planner.baseline_peaks)))
         label = chosen.name or "stage"
         schedules = tuple(
@@ -144,19 +159,18 @@ def plan_pipeline(
 
 
 def _prepared(
-    stages: Sequence[Any], options: PlanOptions, cost: str, gpu: Device | None, say: Progress | None
+    calls: Sequence[RecordedCall], options: PlanOptions, cost: str, gpu: Device | None, say: Progress | None
 ) -> list[Hierarchy]:
     """Capture the step of each stage with its costs."""
     steps = []
-    for stage, given in enumerate(stages):
-        call = given if isinstance(given, RecordedCall) else called(given[0], *given[1:])
+    for stage, call in enumerate(calls):
         if stage:
             call = RecordedCall.of(call.model, _received(call.args), call.kwargs, call.state)
         check_meant(call)
         warn_of_doubts(cost, gpu, call)
         if say:
             say(f"capturing stage {stage}")
-        wanted = options if stage == len(stages) - 1 else replace(options, differentiate=("*",))
+        wanted = options if stage == len(calls) - 1 else replace(options, differentiate=("*",))
         steps.append(prepare(call, cost=cost, options=wanted, gpu=gpu, progress=say))
     return steps
 
@@ -215,10 +229,11 @@ class _Planner:
         order: PipelineOrder,
         steps: Sequence[Hierarchy],
         loss: StageUse | None,
+        sharded: Sequence[Sharded | None],
         options: PlanOptions,
         say: Progress | None,
     ) -> None:
-        self._order, self._loss, self._say = order, loss, say
+        self._order, self._loss, self._sharded, self._say = order, loss, sharded, say
         search: dict[str, Any] = {"policy": policy(options.strategy), "effort": effort_named(options.effort)}
         self._sweeps = [
             Sweep(step, gap=options.gap, time_limit=options.time_limit, progress=say, **search) for step in steps
@@ -319,7 +334,8 @@ class _Planner:
         if key not in self._uses:
             graph, last = self._sweeps[stage].step.captured.graph, stage == self._order.stages - 1
             linked = link(replace(graph, tangents_held=not last), recomputes)
-            self._uses[key] = stage_use(linked, self._loss if last else None)
+            use = stage_use(linked, self._loss if last else None)
+            self._uses[key] = with_shards(use, graph, self._sharded[stage])
         return self._uses[key]
 
     def _least_time(self, stage: int, budget: int) -> int:
@@ -345,7 +361,7 @@ class _Planner:
                 break
             kept += action.stage == stage and action.kind == "F"
         buffers = rank_peak(order, rank, dict(enumerate(self._baseline))).buffers
-        return buffers + max(0, kept - 1) * use.outputs - use.tangents * (stage < order.stages - 1)
+        return buffers + use.whole + max(0, kept - 1) * use.outputs - use.tangents * (stage < order.stages - 1)
 
     def _floor(self, rank: int) -> int:
         """Return a proven lower limit of the peak of a rank."""

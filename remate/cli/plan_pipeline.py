@@ -16,7 +16,17 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..pipelines.plan import PipelinePlan
 
-_NOT_WITH = ("at", "device_memory", "slowdown", "disk_budget", "host_budget", "from_script", "fill", "split", "fsdp")
+_NOT_WITH = (
+    "at",
+    "device_memory",
+    "slowdown",
+    "disk_budget",
+    "host_budget",
+    "from_script",
+    "fill",
+    "split",
+    "keep_gathered",
+)
 
 
 def add_pipeline(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +53,7 @@ def plan_pipeline(args: argparse.Namespace) -> int:
     from remate_runtime.format import checked_text
 
     from ..api.pipeline import plan_pipeline as planned
+    from ..api.sharding import check_sharding
     from .build_file import load_stages
     from .device import check_trains, placed, split_device
     from .plan_options import options_from
@@ -50,6 +61,7 @@ def plan_pipeline(args: argparse.Namespace) -> int:
 
     split_device(args)
     options = options_from(args)
+    check_sharding(options, args.cost, command=True)
     with Reporter(args.quiet) as report:
         report(f"running {args.target}")
         targets, loss = load_stages(args.target, args.stages)
@@ -74,6 +86,8 @@ def plan_pipeline(args: argparse.Namespace) -> int:
                 ranks=args.ranks,
                 loss=loss,
                 device=options.device,
+                fsdp=options.fsdp,
+                shards=options.shards,
                 name=label,
                 note=args.note,
                 live=options.live,
@@ -94,6 +108,10 @@ def _check(args: argparse.Namespace) -> None:
     for name in _NOT_WITH:
         if getattr(args, name):
             raise UsageError(f"--{name.replace('_', '-')} does not go with --pipeline\n  hint: leave out one of them")
+    if args.keep_gathered is not None:
+        raise UsageError(
+            "under --pipeline, parameters stay gathered for all microbatches\n  hint: leave out --keep-gathered"
+        )
     if args.dims != ["none"]:
         raise UsageError("the microbatches of a pipeline have one size\n  hint: leave out --dims")
     if not args.microbatches or args.microbatches < 1:

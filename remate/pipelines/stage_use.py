@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from remate_runtime.flat_step import Graph
-from remate_runtime.link import Linked, RecomputeRun, Run, resident_by_call, simulate
+from remate_runtime.format import Sharded
+from remate_runtime.link import Linked, RecomputeRun, Run, groups_of, resident_by_call, simulate
 
 
 class StageUse(msgspec.Struct, frozen=True):
@@ -24,6 +25,10 @@ class StageUse(msgspec.Struct, frozen=True):
         outputs: Bytes of the outputs.
         tangents: Bytes of the gradients of outputs, which torch receives in a buffer for each microbatch.
         loss: Bytes of the result of the loss, which torch keeps to the end of the step.
+        whole: Bytes of the parameters that FSDP2 gathers, from the first forward to the last backward.
+        gathering: Bytes of the buffers that they are gathered in, before the first forward.
+        reducing: Most bytes that FSDP2 takes beside them to reduce the gradients, after the last backward.
+        shards: Bytes of the reduced gradients.
     """
 
     forward: int
@@ -38,6 +43,33 @@ class StageUse(msgspec.Struct, frozen=True):
     outputs: int
     tangents: int
     loss: int = 0
+    whole: int = 0
+    gathering: int = 0
+    reducing: int = 0
+    shards: int = 0
+
+
+def with_shards(use: StageUse, graph: Graph, sharded: Sharded | None) -> StageUse:
+    """Return what a microbatch takes on a stage that FSDP2 shards.
+
+    Parameters stay gathered for all microbatches, and gradients are reduced once.
+
+    Args:
+        use: The same for a stage with whole parameters.
+        graph: The step of the stage.
+        sharded: How the stage is sharded; None if it is not.
+    """
+    if sharded is None:
+        return use
+    groups = groups_of(graph, sharded).groups
+    shards = sum(group.shards for group in groups)
+    return msgspec.structs.replace(
+        use,
+        whole=sum(group.whole for group in groups),
+        gathering=sum(group.buffer for group in groups),
+        reducing=max((group.gradients for group in groups), default=0) + shards,
+        shards=shards,
+    )
 
 
 def stage_use(linked: Linked, loss: StageUse | None = None) -> StageUse:

@@ -131,11 +131,12 @@ def _trained(name: str, mesh: Any, folder: Path) -> None:
         tokens, labels = batch(0)
         args = [tokens if at == 0 else torch.zeros(2, LENGTH, WIDTH) for at in range(count)]
         built = [(Stage(at, count), (args[at],)) for at in range(count)]
-        plan = remate.plan_pipeline(
-            built, name, MICROBATCHES, "85%", "cpu", ranks=2, loss=(loss_fn, labels), effort="quick", progress=None
-        )
+        options: dict[str, Any] = {"effort": "quick", "fsdp": "layers.*", "shards": 2, "progress": None}
+        plan = remate.plan_pipeline(built, name, MICROBATCHES, "85%", "cpu", ranks=2, loss=(loss_fn, labels), **options)
         assert any(schedule.solve.time > schedule.solve.baseline_time for schedule in plan)
         plan.save(folder / name)
+        peaks = [[rank.peak, rank.buffers] for rank in plan.ranks]
+        Path(folder, f"{name}.json").write_text(json.dumps(peaks))
     dist.barrier()
     mine = pipeline_order(name, count, MICROBATCHES, 2).stages_of(mesh["pp"].get_local_rank())
     eager = Run(name, {at: sharded(Stage(at, count), mesh["dp"]) for at in mine}, mesh)
@@ -147,7 +148,7 @@ def _trained(name: str, mesh: Any, folder: Path) -> None:
     assert len({name for name, _ in collectives}) == 2
     dist.all_gather_object(everyone := [None, None], collectives, group=ours.group)
     assert everyone == [collectives, collectives]
-    measured = {"eager": peak_bytes(eager.step), "ours": peak_bytes(ours.step)}
+    measured = min(peak_bytes(ours.step) for _ in range(3))  # gloo's threads may keep tensors for a while
     Path(folder, f"{name}-{rank}.json").write_text(json.dumps(measured))
 
 
@@ -168,6 +169,8 @@ def _rank(rank: int, folder: str) -> None:
 def test_stages_that_fsdp2_shards(tmp_path: Path) -> None:
     spawn(_rank, (str(tmp_path),), nprocs=4)
     for name in STAGES:
-        peaks = [json.loads((tmp_path / f"{name}-{rank}.json").read_text()) for rank in range(4)]
-        assert all(rank["ours"] <= rank["eager"] for rank in peaks)
-        assert max(rank["ours"] for rank in peaks) < 0.9 * max(rank["eager"] for rank in peaks)
+        planned = json.loads((tmp_path / f"{name}.json").read_text())
+        for rank in range(4):
+            peak, buffers = planned[rank // 2]
+            measured = buffers + json.loads((tmp_path / f"{name}-{rank}.json").read_text())
+            assert 0.98 * peak <= measured <= 1.02 * peak

@@ -88,7 +88,6 @@ def _rank(rank: int, ranks: int, name: str, count: int, folder: str, meeting: st
         ("GPipe", 2, 2, "45%"),  # with another forward in backward; no single step gains by that
         ("Interleaved1F1B", 4, 2, "85%"),
         ("InterleavedZeroBubble", 4, 2, "90%"),
-        ("ZBVZeroBubble", 4, 2, "90%"),
     ],
 )
 def test_bitwise_and_within_the_predicted_peaks(
@@ -137,3 +136,8 @@ def test_the_command_writes_a_file_for_each_stage(tmp_path: Path) -> None:
     done = subprocess.run([*command, *more], capture_output=True, text=True)
     assert done.returncode == 2
     assert "--microbatches 8" in done.stderr
+    gathered = "stay gathered for all microbatches"
+    for given, code, told in ((["--fsdp", "*"], 1, "--shards"), (["--keep-gathered"], 2, gathered)):
+        done = subprocess.run([*command, "--microbatches", "4", *given, *more], capture_output=True, text=True)
+        assert done.returncode == code
+        assert told in done.stderr
