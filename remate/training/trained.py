@@ -47,6 +47,7 @@ class _Seen:
         self.steps = StepsTaken()
         self.refused = ""
         self.backwards = self.iterations = 0  # with its own forward; iterations are those that an optimizer step ended
+        self.beside_scalars = False  # whether the script uses gradients of outputs beside the scalar ones
         self.since_step = False  # whether a backward ran since the last optimizer step
         self.taken = False
         self.outcome = Outcome()
@@ -121,6 +122,7 @@ class Trained(Listener):
             self._leave(seen, f"a call of it {how}, and a scheduled call has only one backward")
             return
         seen.backwards, seen.since_step = seen.backwards + 1, True
+        seen.beside_scalars |= backward.beside_scalars
         if seen.backwards >= _BACKWARDS:
             self._take(seen, module)
 
@@ -170,8 +172,11 @@ class Trained(Listener):
         if seen.taken:
             return
         seen.steps.drop()
+        options = {"name": seen.name, "on_refused": "original", **self._options}
+        if seen.beside_scalars:
+            options["differentiate"] = ["*"]
         try:
-            auto(module, file=seen.file, **{"name": seen.name, "on_refused": "original", **self._options})
+            auto(module, file=seen.file, **options)
         except (RemateError, OSError) as error:
             self._leave(seen, str(error))
             return

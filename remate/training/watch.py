@@ -25,10 +25,11 @@ class Backward:
     Attributes:
         double: Whether it can be differentiated again.
         times: Number of backwards so far.
+        beside_scalars: Whether a gradient arrived for an output beside the scalar ones, which do not follow from it.
     """
 
     def __init__(self) -> None:
-        self.double, self.times = False, 0
+        self.double, self.times, self.beside_scalars = False, 0, False
 
 
 class Listener:
@@ -120,7 +121,7 @@ class Watch:
             running.discard(task)
             self._listener.gradient(module, backward)
 
-        def arrives(gradient: torch.Tensor) -> None:
+        def arrives(gradients: object) -> None:
             task = torch._C._current_graph_task_id()
             if task in running:
                 return
@@ -129,9 +130,18 @@ class Watch:
             backward.double |= torch.is_grad_enabled()
             torch.autograd.Variable._execution_engine.queue_callback(lambda: ended(task))
 
-        for tensor in tensors_of(output):
-            if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(arrives)
+        def arrives_beside(gradients: object) -> None:
+            backward.beside_scalars = True
+
+        outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad and not tensor.is_leaf]
+        scalars = [tensor for tensor in outputs if tensor.dim() == 0]
+        within = _nodes_below(scalars) if 0 < len(scalars) < len(outputs) else None
+        for tensor in outputs:
+            node = tensor.grad_fn  # a hook of the tensor itself would be one that a schedule has to refuse
+            assert node is not None
+            node.register_prehook(arrives)
+            if within is not None and tensor.dim() and node not in within:
+                node.register_prehook(arrives_beside)
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if torch._C._current_graph_task_id() == -1:  # otherwise the optimizer runs within backward
@@ -139,6 +149,17 @@ class Watch:
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._listener.stepped({id(p) for group in optimizer.param_groups for p in group["params"]})
+
+
+def _nodes_below(outputs: list[torch.Tensor]) -> set[Any]:
+    """Return the autograd nodes that outputs follow from, with their own."""
+    nodes, left = set[Any](), [tensor.grad_fn for tensor in outputs]
+    while left:
+        node = left.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            left += [below for below, _ in node.next_functions]
+    return nodes
 
 
 def _trains(module: nn.Module) -> bool:

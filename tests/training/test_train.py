@@ -11,6 +11,7 @@ import pytest
 
 from remate.cli import main
 from remate_runtime import SteppedAsideWarning, load
+from remate_runtime.format import output_leaves
 
 from ..cli.processes import environment
 
@@ -81,6 +82,24 @@ for fold in range(3):
         net(torch.randn(64, 16)).square().mean().backward()
         optimizer.step()
     end(net)
+"""
+)
+PENALTY = (
+    NET
+    + """
+class Code(Net):
+    def forward(self, x):
+        h = self.body(x)
+        y = self.head(h)
+        return (y, y.square().mean()) if "loss" in sys.argv else (y, h.square().mean())
+
+net = Code()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(4):
+    y, scalar = net(torch.randn(64, 16))
+    (scalar if "loss" in sys.argv else y.square().mean() + scalar).backward()
+    optimizer.step()
+end(net)
 """
 )
 QUICK = ("--cost", "cpu", "--effort", "quick", "--budget", "95%")
@@ -220,6 +239,17 @@ def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: py
     assert main(["plan", str(tmp_path / "none.py"), "--from-script", "-o", str(file)]) == 2
     status, out, _ = train(capsys, "--file", str(file), "--dims", "none", script)
     assert (status, out) == (0, by_python(script))
+
+
+@pytest.mark.parametrize(("words", "planned"), [((), 2), (("loss",), 1)])
+def test_outputs_beside_a_scalar_get_a_gradient_if_the_script_uses_one(
+    words: tuple[str, ...], planned: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`return y, penalty` looks like `return logits, loss`; the first steps tell which it is."""
+    script, file = written(tmp_path, PENALTY), tmp_path / "plan.json"
+    status, out, _ = train(capsys, "--file", str(file), script, "--", *words)
+    assert (status, out) == (0, by_python(script, "--", *words))
+    assert sum(leaf.grad for leaf in output_leaves(load(file).model.outputs)) == planned
 
 
 def test_steps_that_the_schedule_steps_aside_for_are_not_counted(
