@@ -33,14 +33,14 @@ from ..strategy import (
 )
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .meant import check_meant
-from .options import SearchKeywords, options_of, takes
+from .options import FrontierKeywords, options_of, takes
 from .plan import prepare
 from .progress import Progress, telling
 from .settings import settings_of
 from .writing import schedule_of
 
 
-@takes(SearchKeywords)
+@takes(FrontierKeywords)
 def frontier(
     model: Any,
     args: Sequence[Any] = (),
@@ -49,7 +49,7 @@ def frontier(
     cost: str | None = None,
     *,
     device: str | None = None,
-    **options: Unpack[SearchKeywords],
+    **options: Unpack[FrontierKeywords],
 ) -> list[Schedule]:
     """Plan one training step under each of several budgets.
 
@@ -74,6 +74,7 @@ def frontier(
         name: As for `remate.plan`.
         note: As for `remate.plan`.
         progress: As for `remate.plan`.
+        split: As for `remate.plan`. Each budget gets the fastest number of tiles.
 
     Returns:
         Schedules by ascending budget. Each is at least as fast as those of smaller budgets. Budgets for which no
@@ -91,8 +92,10 @@ def frontier(
         >>> [schedule.budget_bytes <= schedule.baseline_peak_bytes for schedule in schedules]
         [True, True]
     """
+    from .split_goals import SplitSweep
+
     requested = [parse_budget(budget) for budget in budgets]
-    chosen = options_of("frontier", SearchKeywords, options, device=device)
+    chosen = options_of("frontier", FrontierKeywords, options, device=device)
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
     check_meant(call)
@@ -101,7 +104,9 @@ def frontier(
     with telling(chosen.progress) as say:
         step = prepare(call, cost=cost, options=chosen, open_sizes=sizes, gpu=gpu, progress=say)
         search: dict[str, Any] = {"policy": policy(chosen.strategy), "effort": effort_named(chosen.effort)}
-        sweep = Sweep(step, time_limit=chosen.time_limit, gap=chosen.gap, progress=say, **search)
+        sweep: Sweep | SplitSweep = Sweep(step, time_limit=chosen.time_limit, gap=chosen.gap, progress=say, **search)
+        if settings.split:
+            sweep = SplitSweep(step, settings, cost, budgets, say)
         texts = {
             budget.resolve(sweep.baseline_peak): str(text) for budget, text in zip(requested, budgets, strict=True)
         }
@@ -115,7 +120,15 @@ def frontier(
             raise error.at(step.planned, is_estimated(cost))
         about: dict[str, Any] = {"name": chosen.name or type(call.model).__name__, "note": chosen.note}
         return [
-            schedule_of(step, solution, limit, cost, settings=replace(settings, budget=texts[limit]), **about)
+            schedule_of(
+                step,
+                solution,
+                limit,
+                cost,
+                settings=replace(settings, budget=texts[limit]),
+                tiled=sweep.tiled(limit),
+                **about,
+            )
             for limit, solution in sweep.solutions().items()
         ]
 
@@ -157,6 +170,9 @@ class Sweep:
     @property
     def interrupted(self) -> bool:
         return self._pool.interrupted
+
+    def tiled(self, budget: int) -> None:
+        """Return the split step of a budget: none, as nothing is split."""
 
     @property
     def candidates(self) -> list[Candidate]:

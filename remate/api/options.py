@@ -76,6 +76,12 @@ class SearchKeywords(TypedDict, total=False):
     progress: ProgressOption
 
 
+class FrontierKeywords(SearchKeywords, total=False):
+    """Fields of `PlanOptions` that `frontier` has."""
+
+    split: str | bool | None
+
+
 class PlanKeywords(SearchKeywords, total=False):
     """The fields of `PlanOptions` but `at`, which decides what `plan` returns."""
 

@@ -1,8 +1,11 @@
-"""Planning for a goal where splits are permitted: the number of tiles with the smallest peak that meets the goal."""
+"""Planning for a goal, or for many budgets, where splits are permitted.
+
+For a goal, it is the number of tiles with the smallest peak that meets it; for a budget, the fastest one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,13 +14,14 @@ from msgspec.structs import replace
 from remate_runtime.format import Schedule, Settings
 from remate_runtime.support.quantities import overhead, size
 
+from ..budget import parse_budget
 from ..partition.hierarchy import Hierarchy
 from ..splits.tiled_step import TiledStep
-from ..strategy import StepInstance, effort_named, policy
+from ..strategy import QUICK, Solution, StepInstance, effort_named, policy
 from .frontier import Sweep
 from .goals import Goal, chosen_budget
 from .progress import Progress
-from .splitting import beside_whole, tiled_steps, while_better
+from .splitting import NEVER, beside_whole, tiled_steps, while_better
 from .writing import schedule_of
 
 
@@ -98,9 +102,95 @@ def _reached(
         if interrupted:
             return
         attempts = (attempt(tiled, words) for words, tiled in family)
-        for reached in while_better(attempts, lambda one: (1 << 62, 0) if one is None else _figure(one)):
+        for reached in while_better(attempts, lambda one: (NEVER, 0) if one is None else _figure(one)):
             if reached is not None:
                 yield reached
                 interrupted |= reached.sweep.interrupted
             if interrupted:
                 return
+
+
+class SplitSweep:
+    """Solves one step for several budgets, as `Sweep` does, with splits where they help.
+
+    The numbers of tiles are searched at the first budget of all that are to be solved; the smallest comes first.
+
+    Attributes:
+        smallest: Smallest known peak, in bytes.
+        floor: Lower limit of the peak without splits and with those that were tried, in bytes.
+        found: Solutions by budget.
+    """
+
+    def __init__(
+        self, step: Hierarchy, settings: Settings, cost: str, budgets: Sequence[str | int], progress: Progress | None
+    ) -> None:
+        self.step, self._settings, self._cost = step, settings, cost
+        self._say = progress or (lambda text: None)
+        self._whole = StepInstance(step.captured.graph, step.parts)
+        self.baseline_peak, self.baseline_time = self._whole.baseline.peak, self._whole.baseline.time
+        self.floor_of_delivered = self._whole.floor_of_delivered
+        self._limits = sorted(parse_budget(budget).resolve(self.baseline_peak) for budget in budgets)
+        self._sweeps: list[tuple[TiledStep | None, Sweep]] = []
+        self._chosen: dict[int, tuple[TiledStep | None, Sweep]] = {}
+        self.found: dict[int, Solution] = {}
+
+    @property
+    def interrupted(self) -> bool:
+        return any(sweep.interrupted for _, sweep in self._sweeps)
+
+    @property
+    def floor(self) -> int:
+        return min(self._whole.floor, *(sweep.floor for _, sweep in self._sweeps))
+
+    @property
+    def smallest(self) -> int:
+        return min((sweep.smallest for _, sweep in self._sweeps), default=self.baseline_peak)
+
+    def tiled(self, budget: int) -> TiledStep | None:
+        """Return the split step that was chosen for a budget; None without splits."""
+        return self._chosen[budget][0]
+
+    def solve(self, budget: int, label: str = "") -> Solution | None:
+        """Solve one budget. Return the solution, or None if no plan fits. label: its text in lines of progress."""
+        self._sweeps = self._sweeps or [*self._numbers_of_tiles()]
+        label = label or str(budget)
+        quick = [(each[1].solve(budget, label, effort=QUICK), at) for at, each in enumerate(self._sweeps)]
+        fitting = [(found.time, found.peak, at) for found, at in quick if found is not None]
+        if not fitting:
+            return None
+        self._chosen[budget] = self._sweeps[min(fitting)[2]]
+        solution = self._chosen[budget][1].solve(budget, label)
+        assert solution is not None  # at least that of the quick search
+        self.found[budget] = beside_whole(solution, self._whole)
+        return self.found[budget]
+
+    def solutions(self) -> dict[int, Solution]:
+        """Return the best solutions by ascending budget."""
+        return {
+            budget: beside_whole(self._chosen[budget][1].solutions()[budget], self._whole)
+            for budget in sorted(self.found)
+        }
+
+    def _numbers_of_tiles(self) -> Iterator[tuple[TiledStep | None, Sweep]]:
+        """Yield the step without splits, and in tiles until more of them are faster at no budget."""
+        search: dict[str, Any] = {"policy": policy(self._settings.strategy), "gap": self._settings.gap}
+        search |= {"effort": effort_named(self._settings.effort), "time_limit": self._settings.time_limit}
+
+        def attempt(instance: StepInstance, tiled: TiledStep | None, words: str) -> tuple[TiledStep | None, Sweep]:
+            sweep = Sweep(self.step, instance=instance, progress=self._say, **search)
+            for limit in self._limits:
+                if not sweep.interrupted:
+                    sweep.solve(limit, words, effort=QUICK)
+            return tiled, sweep
+
+        def times(tried: tuple[TiledStep | None, Sweep]) -> int:
+            found = tried[1].found
+            return sum(found[limit].time if limit in found else NEVER for limit in self._limits)
+
+        yield attempt(self._whole, None, "without a split")
+        for family in tiled_steps(self.step, self._whole, self._settings.split, self._cost):
+            attempts = (attempt(StepInstance(t.expanded.graph, t.blocks), t, words) for words, t in family)
+            for tried in while_better(attempts, times):
+                yield tried
+                if tried[1].interrupted:
+                    return

@@ -32,7 +32,7 @@ TILES = (2, 4, 8, 16, 32, 64, 128)  # numbers of tiles that are tried
 FEWEST_ROWS = 8  # of a tile
 SHARES = (2, 4, 8, 16, 32)  # of the floor: the most bytes that an operation may need
 _AGAIN = 2  # numbers of tiles that are searched again if a quick search finds nothing that fits
-_NEVER = 1 << 62  # ns
+NEVER = 1 << 62  # ns
 _PROPOSED = 5000  # tiles of operations in a split that is proposed
 _LOWER = 0.95  # of another floor: a floor that is proposed instead
 _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
@@ -59,7 +59,7 @@ class _Tried(msgspec.Struct, frozen=True):
     @property
     def time(self) -> int:
         """Return ns; more than any time if nothing fits."""
-        return _NEVER if self.found is None else self.found.time
+        return NEVER if self.found is None else self.found.time
 
 
 def plan_split(

@@ -21,12 +21,14 @@ from .plan_options import add_costs, add_search, add_target, options_from
 from .strategy_option import strategy_text
 from .usage import UsageError
 
+SPLIT_BUDGETS = "permit splits, as in remate plan; each budget gets the fastest number of tiles"
 _TABLE, _PLOT = "frontier.txt", "frontier.svg"
 
 if TYPE_CHECKING:
     from remate_runtime.format import Settings
 
     from ..api.frontier import Sweep
+    from ..api.split_goals import SplitSweep
     from ..budget import RequestedBudget
     from ..strategy import Solution
 
@@ -45,6 +47,7 @@ def configure(commands: Any) -> None:
     parser.set_defaults(cost=None, gpu=None)
     add_search(parser, "limit of the search for each budget in seconds; default: none")
     parser.add_argument("--dims", metavar="SIZE", nargs="+", default=["none"], help=DIMS)
+    parser.add_argument("--split", choices=["head", "all"], help=SPLIT_BUDGETS)
     parser.add_argument("--no-plot", action="store_true", help="do not draw frontier.svg")
     add_target(parser, DEVICE, "name of the schedules; default: that of the folder")
     output.add_force(parser)
@@ -75,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
     from ..api.frontier import Sweep
     from ..api.plan import prepare
     from ..api.settings import settings_of
+    from ..api.split_goals import SplitSweep
     from ..dims.open_sizes import OpenSizes
     from ..strategy import effort_named, policy
     from .dims import dims_of
@@ -86,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
         largest = not any(budget.strip().endswith("%") for budget in budgets)
         sizes = OpenSizes(dims_of(args.dims), largest)
         step = prepare(target.call, cost=args.cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)
-        sweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **search)
+        sweep: Sweep | SplitSweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **search)
+        if settings.split:
+            sweep = SplitSweep(step, settings, args.cost, budgets, report)
         folder.mkdir(exist_ok=True)
         with Finishing() as finishing:
             named = args.name or folder.resolve().name
@@ -131,7 +137,13 @@ def _write_summary(summary: Summary, folder: Path, plot: bool) -> str:
 
 
 def _solve(
-    sweep: Sweep, budgets: list[str], folder: Path, cost: str, name: str, settings: Settings, finishing: Finishing
+    sweep: Sweep | SplitSweep,
+    budgets: list[str],
+    folder: Path,
+    cost: str,
+    name: str,
+    settings: Settings,
+    finishing: Finishing,
 ) -> Summary:
     """Solve every budget, the smallest first, and write each schedule when it is solved.
 
@@ -147,7 +159,8 @@ def _solve(
     tried = 0
 
     def write(request: RequestedBudget, solution: Solution, path: Path) -> None:
-        about = {"name": name, "settings": replace(settings, budget=request.text)}
+        about: dict[str, Any] = {"name": name, "settings": replace(settings, budget=request.text)}
+        about["tiled"] = sweep.tiled(request.budget)
         schedule_of(sweep.step, solution, request.budget, cost, **about).save(str(path))
 
     try:

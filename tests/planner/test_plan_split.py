@@ -18,7 +18,7 @@ from remate.errors import InfeasibleError, UnknownNameError
 from remate.splits.tiled_step import tiled_step
 from remate.splits.windows import head_windows, large_windows
 from remate.step_measurement.allocator import peak_bytes
-from remate.strategy import CandidatePool, StepInstance, solve
+from remate.strategy import CandidatePool, solve
 from remate_runtime import apply
 from remate_runtime.flat_step import TILE, expand
 from remate_runtime.format import Recompute, Schedule, Split, decode, encode
@@ -226,18 +226,6 @@ def test_the_default_budget_is_a_share() -> None:
     assert schedule.solve.settings.budget == "60%"
 
 
-@pytest.mark.parametrize("goal", [{"budget": "min"}, {"slowdown": 4}])
-def test_a_goal_is_met_with_fewer_bytes_in_tiles(goal: dict[str, Any]) -> None:
-    model = WithLoss(nn.Linear(WIDTH, WORDS), F.cross_entropy)
-    args = torch.randn(32, WIDTH), torch.randint(0, WORDS, (32,))
-    step = prepare(model, args, cost="cpu")
-    floor = StepInstance(step.captured.graph, step.parts).floor
-    schedule = remate.plan(model, args, cost="cpu", effort="quick", split="head", progress=None, **goal)
-    assert isinstance(schedule, Schedule)
-    assert schedule.peak_bytes < floor
-    assert "slowdown" not in goal or schedule.solve.time <= 5 * schedule.solve.baseline_time
-
-
 def layers() -> tuple[nn.Module, torch.Tensor]:
     model = nn.Sequential(*(part for _ in range(2) for part in (nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16))))
     return model, torch.randn(512, 16)
@@ -334,18 +322,6 @@ def test_sizes_stay_open() -> None:
     for batch in (1, 3, 8):
         inputs = words(batch)
         torch.testing.assert_close(applied(*inputs), model(*inputs))
-
-
-def test_a_range_begins_where_there_is_a_row_for_every_tile() -> None:
-    """Unless the caller requested its begin: then there are no more tiles than rows."""
-    model = WithLoss(nn.Linear(8, WORDS), F.cross_entropy)
-    args = torch.randn(32, 8), torch.randint(0, WORDS, (32,))
-    for begin, least in (("", 4), ("=3..64", 3)):
-        dims = {"x": {0: f"b{begin}"}, "y": {0: "b"}}
-        options: dict[str, Any] = {"dims": dims, "split": "head", "progress": None}
-        schedule = remate.plan(model, args, budget="min", cost="cpu", effort="quick", **options)
-        assert isinstance(schedule, Schedule)
-        assert (schedule.model.dims["b"].min, [split.into for split in splits(schedule)]) == (least, [least])
 
 
 def test_tiles_are_leaves() -> None:
