@@ -47,19 +47,20 @@ def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
 def several_cuts(instance: StepInstance, request: Request, context: Context) -> int:
     """Return the best bound of several cuts at once: what must run again before each of several peaks of the backward.
 
-    A step that is too large gets the trivial bound. The search stops when no schedule can be much better than the best
-    known one.
+    The search stops when no schedule can be much better than the best known one. Where none is known, and where the
+    step is large, only models of a cut and the fullest operations after it are solved.
     """
     problem, single = instance.problem, instance.view(cut_model, 1, False)
-    if context.best is None or not single.storages:
+    if not single.storages or (context.best is None and not problem.backward):
         return problem.baseline_time
-    forced, wanted = forced_bytes(problem), context.best.time - context.slack
+    forced = forced_bytes(problem)
+    wanted = float("inf") if context.best is None else context.best.time - context.slack
     scored = _scored(problem, _BudgetedModel(single, request, context.deadline, forced))
     extra = scored[0][0] if scored else 0.0
     if scored and wanted - single.nanoseconds(extra) > PAIRED * problem.baseline_time:
         falling = _falling(problem, forced, scored[0][1])
         extra = max(extra, _falling_cuts(instance, request, context, forced, falling))
-    for share, overlapping in SHAPES:
+    for share, overlapping in SHAPES if context.best is not None else ():
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
         if problem.backward:
             places = _spread(problem, forced, count, besides)
