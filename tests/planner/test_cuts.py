@@ -88,6 +88,7 @@ def test_integers_are_not_asked_where_their_relaxation_takes_long(monkeypatch: p
     by_integers = proven("cuts", instance, budget)
     assert not all(asked)
     asked.clear()
+    monkeypatch.setattr(cuts, "EASY", -1.0)
     monkeypatch.setattr(cuts, "LIGHT", -1.0)  # presolving alone counts as no work
     by_relaxations = proven("cuts", instance, budget)
     assert all(asked)

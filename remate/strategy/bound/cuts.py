@@ -20,6 +20,10 @@ EXACT = 2500  # variables of one cut up to which integrality is enforced
 # Cuts of one model, as a share of the cuts that the effort tries one by one; and whether their stretches overlap.
 SHAPES = ((1 / 6, True), (1 / 3, True), (2 / 3, False))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
+FALLING = (2, 4)  # cuts of models of one cut and the fullest operations after it
+PAIR = 1000  # the same as LARGEST, of the first of these models, which has no integers
+PAIRED = 0.005  # share of the step's time: a smaller gap is not worth these models
+EASY = 1.0  # share of the effort's work up to which a relaxation of the largest of them is followed by integers
 # Share of the effort's work. If the relaxation takes more, integers would take too long: HiGHS cannot be stopped at the
 # root of a search, which alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005
@@ -43,16 +47,20 @@ def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
 def several_cuts(instance: StepInstance, request: Request, context: Context) -> int:
     """Return the best bound of several cuts at once: what must run again before each of several peaks of the backward.
 
-    A step that is too large gets the trivial bound. The search stops when no schedule can be much better than the best
-    known one.
+    The search stops when no schedule can be much better than the best known one. Where none is known, and where the
+    step is large, only models of a cut and the fullest operations after it are solved.
     """
     problem, single = instance.problem, instance.view(cut_model, 1, False)
-    if context.best is None or not single.storages:
+    if not single.storages or (context.best is None and not problem.backward):
         return problem.baseline_time
-    forced, wanted = forced_bytes(problem), context.best.time - context.slack
+    forced = forced_bytes(problem)
+    wanted = float("inf") if context.best is None else context.best.time - context.slack
     scored = _scored(problem, _BudgetedModel(single, request, context.deadline, forced))
     extra = scored[0][0] if scored else 0.0
-    for share, overlapping in SHAPES:
+    if scored and wanted - single.nanoseconds(extra) > PAIRED * problem.baseline_time:
+        falling = _falling(problem, forced, scored[0][1])
+        extra = max(extra, _falling_cuts(instance, request, context, forced, falling))
+    for share, overlapping in SHAPES if context.best is not None else ():
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
         if problem.backward:
             places = _spread(problem, forced, count, besides)
@@ -69,6 +77,36 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
             if relaxed >= HOPEFUL * extra and work <= LIGHT * request.effort.work:
                 extra = max(extra, budgeted.proven(places, relax=False))
     return single.nanoseconds(extra)
+
+
+def _falling_cuts(
+    instance: StepInstance, request: Request, context: Context, forced: np.ndarray, places: list[int]
+) -> float:
+    """Return the additional time that the first of these cuts and those after it prove together.
+
+    One cut says that what is read after it may run again once. In a recurrence with a head over all its states, the
+    loss leaves room for few of them, and the head's own gradient, soon after it, reads all of them at once.
+    """
+    extra = 0.0
+    for count in FALLING:
+        most = (PAIR if count == FALLING[0] else LARGEST) * request.effort.cuts
+        if count > len(places) or variables(instance.problem, count, False) > most or context.deadline.stopped():
+            break
+        together = instance.view(cut_model, count, False)
+        model = _BudgetedModel(together, request, context.deadline, forced)
+        relaxed, work = model.relaxed(places[:count])
+        extra = max(extra, relaxed)
+        if count == FALLING[-1] and work <= EASY * request.effort.work:
+            extra = max(extra, model.proven(places[:count], relax=False))
+    return extra
+
+
+def _falling(problem: Problem, forced: np.ndarray, k: int) -> list[int]:
+    """Return operation k, the operation after it where most must be live, the one after that, and so on."""
+    places = [k]
+    while len(places) < FALLING[-1] and (later := [i for i in problem.backward if i > places[-1]]):
+        places.append(max(later, key=lambda i: _level(problem, forced, i)))
+    return places
 
 
 class _BudgetedModel:
