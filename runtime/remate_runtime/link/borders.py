@@ -80,6 +80,8 @@ def _parts(linked: Linked) -> list[tuple[list[Event], tuple[int, ...]]]:
 
 def _reads(graph: Graph, events: Iterable[Event], groups: Groups) -> Iterator[tuple[int, int]]:
     """Yield (number of the execution, group) of everything that reads a parameter, or a view of one."""
+    if not groups:
+        return
     executions = (event for event in events if isinstance(event, Execution))
     for at, event in enumerate(executions):
         for value in graph.operations[event.op].reads:

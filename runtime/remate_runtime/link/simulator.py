@@ -125,7 +125,7 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     }
     beside = resident_by_call(linked).beside(linked.graph, retained) if linked.graph.calls > 1 else 0
     time, clock_of_pages = sum(op.ns for _, op in computations), None
-    if paging := {at: event for at, event in enumerate(linked.events) if isinstance(event, Paging)}:
+    if linked.pages and (paging := {at: event for at, event in enumerate(linked.events) if isinstance(event, Paging)}):
         spent = [0] * count
         for at, op in computations:
             spent[at] = op.ns

@@ -37,6 +37,8 @@ FUNCTIONS: dict[str, str] = {
     "convolution": "tttIIIbIi",
 }
 
+_KINDS: dict[type, str] = {Ref: "t", bool: "b", int: "i", float: "f"}
+
 
 def binding(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Callable[..., Any] | None:
     """Return what runs an operator for arguments as in `Op`; None if nothing is faster than the call by schema.
@@ -54,9 +56,10 @@ def binding(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> 
 
 def kind(argument: object) -> str:
     """Return the kind of an argument, as in `FUNCTIONS`; "?" for any other."""
-    if isinstance(argument, Ref):
-        return "t"
+    of = _KINDS.get(type(argument))
+    if of is not None:
+        return of
     if isinstance(argument, tuple):
         kinds = {kind(each) for each in argument}
         return kinds.pop().upper() if kinds in ({"t"}, {"i"}) else "?"
-    return {bool: "b", int: "i", float: "f"}.get(type(argument), "?")
+    return "?"

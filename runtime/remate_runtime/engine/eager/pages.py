@@ -37,7 +37,8 @@ _KEEP = "\n  delete the page statements (`remate edit S.json --keep ID`), or pla
 def check_pages(step: LinkedStep, device: torch.device) -> None:
     """Raise EngineError with the reason if the values of a step cannot be paged."""
     graph = step.linked.graph
-    paging = [event for event in step.linked.events if isinstance(event, PageOut | PageBack)]
+    events = step.linked.events if step.linked.pages else ()
+    paging = [event for event in events if isinstance(event, PageOut | PageBack)]
     if not paging:
         return
     memories = {event.to for event in paging}

@@ -31,6 +31,7 @@ class StepProgram(NamedTuple):
         backward: Those before each delivery.
         spare: An unused slot.
         empty: Is copied for every forward: the slots, with constants and literals.
+        users: The number of literals in each slot.
     """
 
     linked: Linked
@@ -40,6 +41,7 @@ class StepProgram(NamedTuple):
     backward: tuple[tuple[Instruction, ...], ...]
     spare: int
     empty: Slots
+    users: Mapping[int, int]
 
 
 class Programs:
@@ -79,7 +81,8 @@ def program_of(
     forward = compiler.instructions(linked.forward, 0)
     backward = tuple(compiler.instructions(events, start) for start, events in _segments(linked))
     spare = compiler.spare()
-    return StepProgram(linked, step.operators, compiler, forward, backward, spare, compiler.slots())
+    users = Counter(slot for slots in compiler.literals.values() for slot in (slots or {}).values())
+    return StepProgram(linked, step.operators, compiler, forward, backward, spare, compiler.slots(), users)
 
 
 def _segments(linked: Linked) -> list[tuple[int, Sequence[Event]]]:
@@ -110,15 +113,15 @@ def _at(program: StepProgram, step: LinkedStep) -> StepProgram | None:
         if old is not new and not _changes(old, new, index, slots, changed):
             return None
     literals = program.compiler.literals
-    users = Counter(slot for slots in literals.values() for slot in (slots or {}).values())
     empty, device = program.empty.copy(), program.compiler.device
     values: dict[int, object] = {}
+    users = Counter[int]()
     for (index, position), argument in changed.items():
         slot = (literals[index] or {})[position]
-        users[slot] -= 1
+        users[slot] += 1
         if values.setdefault(slot, argument) != argument:
             return None
-    if any(users[slot] for slot in values):
+    if any(users[slot] != program.users[slot] for slot in values):
         return None
     for slot, argument in values.items():
         empty[slot] = literal(argument, device)
