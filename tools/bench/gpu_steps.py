@@ -23,6 +23,7 @@ import msgspec
 import torch
 from torch import nn
 
+from remate.api.options import PlanOptions
 from remate.api.plan import prepare
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
@@ -43,11 +44,32 @@ HEAD = ["", "peak", "time", "overhead", "bound"]
 
 
 class GpuStep(msgspec.Struct, frozen=True):
-    """A step. build: returns the model and its inputs."""
+    """A step. shards: ranks that FSDP2 divides each parameter of the modules `sharded` over; 0 for one GPU."""
 
     name: str
     describe: str
     build: Callable[[], Built]
+    sharded: str = ""
+    shards: int = 0
+
+
+def _decoder(kind: str, tokens: int, **size: int) -> Built:
+    import transformers
+
+    config: Any = getattr(transformers, f"{kind}Config")(**size, use_cache=False, max_position_embeddings=8192)
+    model: Any = getattr(transformers, f"{kind}ForCausalLM")(config)
+    ids = torch.zeros(1, tokens, dtype=torch.long)
+    return model.bfloat16(), (), {"input_ids": ids, "labels": ids}
+
+
+def _llama(layers: int, width: int, inner: int, heads: int, tokens: int = 8192) -> Callable[[], Built]:
+    size = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": inner, "vocab_size": 128256}
+    return lambda: _decoder("Llama", tokens, **size, num_attention_heads=heads, num_key_value_heads=8)
+
+
+def _mixtral() -> Built:
+    size = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
+    return _decoder("Mixtral", 4096, **size, num_attention_heads=32, num_key_value_heads=8)
 
 
 class _Vit(nn.Module):
@@ -81,12 +103,19 @@ def _unet() -> Built:
     return DiffusionUnet().bfloat16(), (images, torch.zeros(8), words, torch.zeros_like(images)), {}
 
 
+_LAYERS = "model.layers.*"
 STEPS: dict[str, GpuStep] = {
     step.name: msgspec.structs.replace(step, build=on_meta(step.build))
     for step in (
         GpuStep("vit-l", "ViT-L/16, 64 images, bf16", _vit),
         GpuStep("resnet50", "ResNet-50, 256 images, channels last, float16 autocast", _resnet50),
         GpuStep("diffusion-unet", "U-Net as of Stable Diffusion 1, 8 latents of 64×64, bf16", _unet),
+        GpuStep("llama3-8b", "Llama 3 8B, 8192 tokens, bf16, 8 ranks", _llama(32, 4096, 14336, 32), _LAYERS, 8),
+        GpuStep("mixtral-8x7b", "Mixtral 8x7B, 4096 tokens, bf16, 32 ranks", _mixtral, _LAYERS, 32),
+        GpuStep("llama3-70b", "Llama 3 70B, 8192 tokens, bf16, 64 ranks", _llama(80, 8192, 28672, 64), _LAYERS, 64),
+        GpuStep(
+            "llama3-405b", "Llama 3 405B, 8192 tokens, bf16, 512 ranks", _llama(126, 16384, 53248, 128), _LAYERS, 512
+        ),
     )
 }
 
@@ -101,13 +130,14 @@ class Prepared(msgspec.Struct, frozen=True):
 def prepared(step: GpuStep) -> Prepared:
     """Capture a step for an H100, with the time on an H200."""
     model, args, kwargs = step.build()
-    graph_of = prepare(model, args, kwargs, "h100", gpu=named_gpu("cuda:h100"))
+    options = PlanOptions(fsdp=step.sharded, shards=step.shards) if step.shards else PlanOptions()
+    graph_of = prepare(model, args, kwargs, "h100", options=options, gpu=named_gpu("cuda:h100"))
     graph, instance = graph_of.captured.graph, StepInstance(graph_of.captured.graph, graph_of.parts)
     elsewhere = sum(op.ns for op in costed(graph, "h200").operations)
     base, count = instance.baseline, sum(not op.view for op in graph.operations)
     beside = sum(graph.nbytes(at) for at, value in enumerate(graph.values) if value.kind in ("parameter", "buffer"))
     about = (
-        f"{step.name}: {step.describe}; {count:,} operations; {beside / 2**30:.1f} GiB beside; without recomputation "
+        f"{step.name}: {step.describe}; {count:,} operations; {beside / (step.shards or 1) / 2**30:.1f} GiB beside; without recomputation "
         f"{base.peak / 2**30:.1f} GiB, {base.time / 1e6:.1f} ms on an H100, {elsewhere / 1e6:.1f} ms on an H200"
     )
     return Prepared(about, instance)
