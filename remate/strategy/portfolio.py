@@ -156,6 +156,7 @@ AUTO = Policy(
         Step("states", tiny),
         Step("hierarchical", blocks_repeat),
         Step("rockmate", blocks_repeat),
+        Step("checkpoint-blocks", nothing_fits),
         Step("polish"),
         Step("greedy", small),
         Step("recreate", small, 0.25),
