@@ -111,7 +111,7 @@ STEPS: dict[str, GpuStep] = {
         GpuStep("resnet50", "ResNet-50, 256 images, channels last, float16 autocast", _resnet50),
         GpuStep("diffusion-unet", "U-Net as of Stable Diffusion 1, 8 latents of 64×64, bf16", _unet),
         GpuStep("llama3-8b", "Llama 3 8B, 8192 tokens, bf16, 8 ranks", _llama(32, 4096, 14336, 32), _LAYERS, 8),
-        GpuStep("mixtral-8x7b", "Mixtral 8x7B, 4096 tokens, bf16, 32 ranks", _mixtral, _LAYERS, 32),
+        GpuStep("mixtral-8x7b", "Mixtral 8x7B, 4096 tokens, bf16, 8 ranks", _mixtral, _LAYERS, 8),
         GpuStep("llama3-70b", "Llama 3 70B, 8192 tokens, bf16, 64 ranks", _llama(80, 8192, 28672, 64), _LAYERS, 64),
         GpuStep(
             "llama3-405b", "Llama 3 405B, 8192 tokens, bf16, 512 ranks", _llama(126, 16384, 53248, 128), _LAYERS, 512
