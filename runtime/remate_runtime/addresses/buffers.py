@@ -24,9 +24,9 @@ def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
     """Return the buffers of a linked step in a memory, by positions of its events.
 
     These are its storages as the linker derived them, what FSDP2 uses, and the workspace of every operation while it
-    runs. Their load is the peak that `simulate` reports; with FSDP2, without the moments between two operations at which
-    it copies parameters or gradients. Sizes are multiples of the device's allocation unit, and so are the addresses that
-    packing assigns.
+    runs. Their load is the peak that `simulate` reports. With FSDP2, it lacks the moments between two operations at
+    which parameters or gradients are copied. Sizes are multiples of the device's allocation unit, and so are the
+    addresses that packing assigns.
     """
     graph = linked.graph
     allocations = [a for a in allocations_of(linked) if a.memory == memory and a.nbytes and a.birth < a.death]
