@@ -182,7 +182,7 @@ def rows(instance: StepInstance, budgets: Sequence[str] = BUDGETS) -> Iterator[l
     for text, limit in limits:
         label = text if text.startswith("remate") else f"remate, {text}"
         try:
-            ours = solve(instance, Request(limit))
+            ours = solve(instance, Request(limit), time_limit=60)
         except InfeasibleError:
             yield [label, "-", "-", "does not fit", ""]
             continue
