@@ -161,9 +161,9 @@ class InfeasibleError(RemateError):
             estimated: Its costs are estimates.
             split: Its floor if operations are split, if that is lower.
         """
-        told = self.strategy, self._delivered, self._baseline
+        details = self.strategy, self._delivered, self._baseline
         rest: dict[str, Any] = {"struck": self.struck, "holder": self.holder, "estimated": estimated, "split": split}
-        return InfeasibleError(self.budget, self.smallest, self.floor, *told, sizes, **rest)
+        return InfeasibleError(self.budget, self.smallest, self.floor, *details, sizes, **rest)
 
 
 class DoesNotFitError(InfeasibleError):
@@ -179,11 +179,11 @@ class DoesNotFitError(InfeasibleError):
     def __init__(self, memory: int, held: Mapping[str, int], floor: int, sizes: str) -> None:
         stays = sum(held.values())
         super().__init__(max(memory - stays, 0), floor, floor, sizes=sizes)
-        told = ", ".join(f"{what} {size(nbytes)}" for what, nbytes in held.items() if nbytes)
+        kinds = ", ".join(f"{what} {size(nbytes)}" for what, nbytes in held.items() if nbytes)
         full = "is full before the step begins" if stays >= memory else f"has {size(memory - stays)} left for the step"
         self.args = (
             f"training does not fit {size(memory)} device memory even at {sizes}: the device {full}\n  on it stay: "
-            f"{told}; the step takes at least {size(floor)} there\n  hint: a device of at least {stays + floor} bytes "
+            f"{kinds}; the step takes at least {size(floor)} there\n  hint: a device of at least {stays + floor} bytes "
             f"({size(stays + floor)}), a smaller model, or an optimizer with less state",
         )
 

@@ -67,12 +67,12 @@ def _unused_results(opened: Analysis) -> Iterator[ScheduleError]:
 
 def _twice(opened: Analysis) -> Iterator[ScheduleError]:
     seen: set[tuple[int, int]] = set()
-    told: set[str] = set()
+    reported: set[str] = set()
     names = _names(opened)
     for recompute, where in zip(opened.expanded.recomputes, opened.expanded.stated, strict=True):
         key = recompute.op, recompute.before
-        if key in seen and where not in told:
-            told.add(where)
+        if key in seen and where not in reported:
+            reported.add(where)
             point = opened.graph.operations[recompute.before].id
             yield ScheduleError(
                 "L008", f"{names[where]} is recomputed a second time before {point}", where, "delete one of the two"

@@ -15,7 +15,7 @@ from ..partition.hierarchy import BlockSpan
 from .base import BASELINE, Candidate
 from .bound.floor import floor_and_holder, least_need, proven_floor
 from .problem import Problem
-from .sharded import foreseen, guaranteed
+from .sharded import guaranteed, with_workspaces
 
 FORBIDDEN = 1 << 62  # bytes
 View = TypeVar("View")
@@ -43,7 +43,8 @@ class StepInstance:
         orderable: bool = False,
         end: int | None = None,
     ) -> None:
-        self.judge, self.graph = graph, foreseen(graph)
+        leaves = tuple(leaf for block in blocks for leaf in block.leaves())
+        self.judge, self.graph = graph, with_workspaces(graph, leaves)
         self.blocks, self.once, self.orderable, self.end = tuple(blocks), frozenset(once), orderable, end
         self.kept: dict[tuple[Any, ...], Any] = {}
 

@@ -110,6 +110,11 @@ def worth_chaining(instance: StepInstance, request: Request, context: Context) -
     return large and no_model_fits(instance, request, context) and not blocks_repeat(instance, request, context)
 
 
+def worth_checkpointing(instance: StepInstance, request: Request, context: Context) -> bool:
+    """Return whether whole blocks may be better than the plans of repeated blocks: on large steps, far from the bound."""
+    return len(instance.problem.forward) > LARGE and _open(instance, context, request.effort.close)
+
+
 def worth_states(instance: StepInstance, request: Request, context: Context) -> bool:
     """Return whether a search over states may improve on the best schedule.
 
@@ -156,6 +161,7 @@ AUTO = Policy(
         Step("states", tiny),
         Step("hierarchical", blocks_repeat),
         Step("rockmate", blocks_repeat),
+        Step("checkpoint-blocks", worth_checkpointing),
         Step("polish"),
         Step("greedy", small),
         Step("recreate", small, 0.25),

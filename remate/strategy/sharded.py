@@ -9,12 +9,17 @@ from msgspec.structs import replace
 from remate_runtime.flat_step import Graph
 from remate_runtime.link import RecomputeRun, Run, groups_of, link, simulate
 
+from ..partition.canonical import form
+from ..partition.hierarchy import BlockSpan
 
-def foreseen(graph: Graph) -> Graph:
+
+def with_workspaces(graph: Graph, leaves: Sequence[BlockSpan] = ()) -> Graph:
     """Return the step with the workspace that FSDP2 takes without recomputation; a step without shards unchanged.
 
     A forward operation may run again in backward, where FSDP2 holds more, so it gets the larger of the two: that of
-    the first operation of backward that reads parameters of the same group.
+    the first operation of backward that reads parameters of the same group. Leaves of equal form get equal workspaces,
+    the largest of each operation: strategies solve them once. Only the search is affected, for schedules are judged on
+    the step itself.
     """
     if graph.sharded is None:
         return graph
@@ -34,7 +39,21 @@ def foreseen(graph: Graph) -> Graph:
     for index in range(graph.backward_start):
         last = next(iter(groups[index]), last)
         extra[index] = max(extra[index], in_backward.get(last, 0))
-    return _with(bare, extra)
+    return _with(bare, _equal_in_leaves(graph, leaves, extra))
+
+
+def _equal_in_leaves(graph: Graph, leaves: Sequence[BlockSpan], extra: list[int]) -> list[int]:
+    """Return workspaces that are equal for operations at the same place of leaves of equal form."""
+    alike: dict[bytes, list[tuple[int, ...]]] = {}
+    for leaf in leaves:
+        shape = form(graph, leaf)
+        alike.setdefault(shape.key, []).append(shape.operations)
+    for members in alike.values():
+        for same in zip(*members, strict=True):
+            largest = max(extra[op] for op in same)
+            for op in same:
+                extra[op] = largest
+    return extra
 
 
 def guaranteed(graph: Graph) -> Graph:

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from torch import nn
 
-from remate_runtime.addresses import Buffer, Packing, buffers_of, load, pack
+from remate_runtime.addresses import Buffer, Packing, buffers_of, load, pack, reserve
 from remate_runtime.addresses.buffers import overlaps
 from remate_runtime.addresses.canonical import CanonicalSearch
 from remate_runtime.addresses.greedy import by_lifetime, by_size, in_time_order
@@ -177,3 +177,12 @@ def test_delivered_gradients_make_room_for_others(kind: str) -> None:
     linked = link(step.graph, step.recomputes)
     assert pack(buffers_of(linked)).load == simulate(linked).peak
     assert (simulate(linked).peak < simulate(linked, "retained").peak) == (kind != "retained")
+
+
+@pytest.mark.parametrize("kind", GRADIENTS)
+def test_what_fsdp2_uses_has_addresses(kind: str) -> None:
+    step = expand(load_schedule(f"{CORPUS}/sharded.json"))
+    linked = link(replace(step.graph, delivered=kind), step.recomputes)
+    whole = link(replace(step.graph, delivered=kind, sharded=None), step.recomputes)
+    assert simulate(linked).peak >= pack(buffers_of(linked)).load > simulate(whole).peak
+    assert reserve(buffers_of(linked)).allocated > reserve(buffers_of(whole)).allocated

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -11,10 +12,15 @@ from msgspec.structs import replace
 from torch import nn
 
 import remate
+from remate.api.options import PlanOptions
+from remate.api.plan import prepare
 from remate.api.rebind import rebind
 from remate.api.replan import prepare_again, replan
 from remate.errors import CaptureError
-from remate.strategy.sharded import foreseen, guaranteed
+from remate.partition.canonical import form
+from remate.strategy import Context, Deadline, Request, StepInstance, candidates, solve
+from remate.strategy.registry import strategy
+from remate.strategy.sharded import guaranteed, with_workspaces
 from remate_runtime.errors import ScheduleError
 from remate_runtime.flat_step import FlatRecompute, Graph, expand
 from remate_runtime.format import Schedule, Sharded
@@ -33,9 +39,9 @@ class Block(nn.Module):
 
 
 class Tower(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, blocks: Iterable[nn.Module] = ()) -> None:
         super().__init__()
-        self.layers, self.head = nn.ModuleList([Block() for _ in range(4)]), nn.Linear(64, 1)
+        self.layers, self.head = nn.ModuleList(tuple(blocks) or [Block() for _ in range(4)]), nn.Linear(64, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
@@ -80,8 +86,22 @@ def test_every_plan_uses_what_is_guaranteed(step: Graph, seed: int) -> None:
     assert all(low <= high for low, high in zip(least.during, ours.during, strict=True))
 
 
-def test_the_foreseen_step_has_the_peak_of_the_baseline(step: Graph) -> None:
-    assert simulate(link(foreseen(step))).peak == simulate(link(step)).peak
+def test_the_step_with_workspaces_has_the_peak_of_the_baseline(step: Graph) -> None:
+    assert simulate(link(with_workspaces(step))).peak == simulate(link(step)).peak
+
+
+def test_repeated_blocks_are_one_form_and_planned_no_slower_than_checkpointed_ones() -> None:
+    options = PlanOptions(fsdp="layers.*", shards=4)
+    blocks = (nn.Sequential(nn.LayerNorm(64), Block(), nn.LayerNorm(64), Block()) for _ in range(8))
+    step = prepare(Tower(blocks), (X,), {}, "cpu", options=options)
+    instance = StepInstance(step.captured.graph, step.parts)
+    forms = {form(instance.graph, leaf).key for leaf in instance.leaves[1:-1]}
+    assert len(forms) == 1
+    with Deadline() as deadline:
+        context = Context(deadline, instance.baseline.time)
+        plans = candidates(strategy("checkpoint-blocks"), instance, Request(instance.floor), context)
+        checkpointed = min(plans, key=lambda candidate: candidate.peak)
+    assert solve(instance, Request(checkpointed.peak)).time <= checkpointed.time
 
 
 def test_low_budgets_are_planned_and_every_figure_holds() -> None:

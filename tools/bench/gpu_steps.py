@@ -1,6 +1,6 @@
 """Plans steps of models for an H100 that is absent, beside full and selective checkpointing.
 
-    python -m tools.bench.gpu_steps                         # all models, a minute of CPU time
+    python -m tools.bench.gpu_steps                         # all models, ten minutes of CPU time
     python -m tools.bench.gpu_steps vit-l resnet50
     python -m tools.bench.gpu_steps -o tools/bench/results/gpu_steps.txt
 
@@ -23,19 +23,22 @@ import msgspec
 import torch
 from torch import nn
 
+from remate.api.options import PlanOptions
 from remate.api.plan import prepare
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.profile.costing import costed
 from remate.profile.devices import named_gpu
+from remate.schedule_tools.addresses import reserved
 from remate.strategy import Candidate, Context, Deadline, Request, StepInstance, candidates, solve
 from remate.strategy.registry import strategy
 from remate_runtime.flat_step import Graph
+from remate_runtime.link import link
 from tests.models.case import Built
 
 from .diffusion_unet import DiffusionUnet
 from .models import on_meta, resnet
-from .published import Cast
+from .published import Cast, llama_8b
 from .text import environment, selection, table
 
 BUDGETS = ("70%", "50%", "30%")
@@ -43,11 +46,35 @@ HEAD = ["", "peak", "time", "overhead", "bound"]
 
 
 class GpuStep(msgspec.Struct, frozen=True):
-    """A step. build: returns the model and its inputs."""
+    """A step. build: returns the model and its inputs. shards: ranks that FSDP2 divides each parameter of the modules
+    `sharded` over; 0 for one GPU. measured: GiB that others measured as reserved, with selective checkpointing."""
 
     name: str
     describe: str
     build: Callable[[], Built]
+    sharded: str = ""
+    shards: int = 0
+    measured: float = 0.0
+    source: str = ""
+
+
+def _decoder(kind: str, tokens: int, **size: int) -> Built:
+    import transformers
+
+    config: Any = getattr(transformers, f"{kind}Config")(**size, use_cache=False, max_position_embeddings=8192)
+    model: Any = getattr(transformers, f"{kind}ForCausalLM")(config)
+    ids = torch.zeros(1, tokens, dtype=torch.long)
+    return model.bfloat16(), (), {"input_ids": ids, "labels": ids}
+
+
+def _llama(layers: int, width: int, inner: int, heads: int, tokens: int = 8192) -> Callable[[], Built]:
+    size = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": inner, "vocab_size": 128256}
+    return lambda: _decoder("Llama", tokens, **size, num_attention_heads=heads, num_key_value_heads=8)
+
+
+def _mixtral() -> Built:
+    size = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
+    return _decoder("Mixtral", 4096, **size, num_attention_heads=32, num_key_value_heads=8)
 
 
 class _Vit(nn.Module):
@@ -81,12 +108,22 @@ def _unet() -> Built:
     return DiffusionUnet().bfloat16(), (images, torch.zeros(8), words, torch.zeros_like(images)), {}
 
 
+_LAYERS = "model.layers.*"
+_TORCHTITAN = "torchtitan b5bcd76c, benchmarks/llama3_h100_202412_torchtitan.md, table 1"
 STEPS: dict[str, GpuStep] = {
     step.name: msgspec.structs.replace(step, build=on_meta(step.build))
     for step in (
         GpuStep("vit-l", "ViT-L/16, 64 images, bf16", _vit),
         GpuStep("resnet50", "ResNet-50, 256 images, channels last, float16 autocast", _resnet50),
         GpuStep("diffusion-unet", "U-Net as of Stable Diffusion 1, 8 latents of 64×64, bf16", _unet),
+        GpuStep(
+            "llama3-8b", "Llama 3 8B, 2×8192 tokens, bf16, 8 ranks", lambda: llama_8b(32), _LAYERS, 8, 82.4, _TORCHTITAN
+        ),
+        GpuStep("mixtral-8x7b", "Mixtral 8x7B, 4096 tokens, bf16, 8 ranks", _mixtral, _LAYERS, 8),
+        GpuStep("llama3-70b", "Llama 3 70B, 8192 tokens, bf16, 64 ranks", _llama(80, 8192, 28672, 64), _LAYERS, 64),
+        GpuStep(
+            "llama3-405b", "Llama 3 405B, 8192 tokens, bf16, 512 ranks", _llama(126, 16384, 53248, 128), _LAYERS, 512
+        ),
     )
 }
 
@@ -101,13 +138,14 @@ class Prepared(msgspec.Struct, frozen=True):
 def prepared(step: GpuStep) -> Prepared:
     """Capture a step for an H100, with the time on an H200."""
     model, args, kwargs = step.build()
-    graph_of = prepare(model, args, kwargs, "h100", gpu=named_gpu("cuda:h100"))
+    options = PlanOptions(fsdp=step.sharded, shards=step.shards) if step.shards else PlanOptions()
+    graph_of = prepare(model, args, kwargs, "h100", options=options, gpu=named_gpu("cuda:h100"))
     graph, instance = graph_of.captured.graph, StepInstance(graph_of.captured.graph, graph_of.parts)
     elsewhere = sum(op.ns for op in costed(graph, "h200").operations)
     base, count = instance.baseline, sum(not op.view for op in graph.operations)
     beside = sum(graph.nbytes(at) for at, value in enumerate(graph.values) if value.kind in ("parameter", "buffer"))
     about = (
-        f"{step.name}: {step.describe}; {count:,} operations; {beside / 2**30:.1f} GiB beside; without recomputation "
+        f"{step.name}: {step.describe}; {count:,} operations; {beside / (step.shards or 1) / 2**30:.1f} GiB beside; without recomputation "
         f"{base.peak / 2**30:.1f} GiB, {base.time / 1e6:.1f} ms on an H100, {elsewhere / 1e6:.1f} ms on an H200"
     )
     return Prepared(about, instance)
@@ -151,6 +189,23 @@ def rows(instance: StepInstance, budgets: Sequence[str] = BUDGETS) -> Iterator[l
         yield [label, *_cells(ours, base), f"{ours.lower_bound / base.time - 1:+.1%}"]
 
 
+def measured(step: GpuStep, instance: StepInstance) -> str:
+    """Return the memory that others measured beside the prediction, as a line; "" if there is none."""
+    if not step.measured:
+        return ""
+    plan, graph = checkpointed(instance)["selective"], instance.judge
+    used = reserved(link(graph, plan.recomputes))
+    assert used is not None
+    numbers = sum(value.type.numel for value in graph.values if value.kind == "parameter")
+    state = 3 * 4 * numbers / step.shards
+    predicted = (used.plain.reserved + state) / 2**30
+    return (
+        f"Reserved with selective checkpointing: measured {step.measured} GiB; predicted {predicted:.1f} GiB "
+        f"({predicted / step.measured - 1:+.0%}), of which {state / 2**30:.1f} GiB parameters and Adam's state in f32; "
+        f"{step.source}\n"
+    )
+
+
 def _cells(plan: Any, base: Candidate) -> list[str]:
     share = f"{plan.peak / 2**30:.1f} GiB ({plan.peak / base.peak:.0%})"
     return [share, f"{plan.time / 1e6:.1f} ms", f"{plan.time / base.time - 1:+.1%}"]
@@ -165,7 +220,8 @@ def main() -> None:
     ]
     for name in chosen:
         step = prepared(STEPS[name])
-        text.append(f"{step.about}\n{table([HEAD, *rows(step.instance)])}\n")
+        lines = table([HEAD, *rows(step.instance)])
+        text.append(f"{step.about}\n{lines}\n{measured(STEPS[name], step.instance)}")
         print(text[-1], flush=True)
         if output:
             output.write_text("\n".join(text), encoding="utf-8")

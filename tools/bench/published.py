@@ -115,7 +115,7 @@ def _decoder(layers: int, width: int, heads: int, words: int, batch: int, old: b
     return model.bfloat16(), (torch.zeros(batch, 2048, dtype=torch.long),), {}
 
 
-def _llama(layers: int) -> Built:
+def llama_8b(layers: int) -> Built:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     size: dict[str, Any] = {"vocab_size": 128256, "hidden_size": 4096, "intermediate_size": 14336}
@@ -210,7 +210,7 @@ PUBLISHED: dict[str, Published] = {
             "llama-8b-h100",
             "Llama 3.1 8B, 2×8192 tokens, bf16, FSDP; H100 with 2.4 TB/s and 500 W",
             "h100",
-            _llama,
+            llama_8b,
             32,
             2 * 8192,
             5762,

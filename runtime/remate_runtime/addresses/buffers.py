@@ -9,7 +9,7 @@ import msgspec
 
 from ..flat_step.graph import DEVICE
 from ..link.events import Computation, Linked
-from ..link.simulator import memory_of_workspace
+from ..link.simulator import allocations_of, memory_of_workspace
 
 
 class Buffer(msgspec.Struct, frozen=True, gc=False):
@@ -23,12 +23,14 @@ class Buffer(msgspec.Struct, frozen=True, gc=False):
 def buffers_of(linked: Linked, memory: str = DEVICE) -> tuple[Buffer, ...]:
     """Return the buffers of a linked step in a memory, by positions of its events.
 
-    These are its storages as the linker derived them, and the workspace of every operation while it runs. Their load is
-    the peak that `simulate` reports. Sizes are multiples of the device's allocation unit, and so are the addresses that
-    packing assigns.
+    These are its storages as the linker derived them, what FSDP2 uses, and the workspace of every operation while it
+    runs. Their load is the peak that `simulate` reports. With FSDP2, it lacks the moments between two operations at
+    which parameters or gradients are copied. Sizes are multiples of the device's allocation unit, and so are the
+    addresses that packing assigns.
     """
     graph = linked.graph
-    storages = [Buffer(a.birth, a.death, a.nbytes) for a in linked.allocations if a.memory == memory and a.nbytes]
+    allocations = [a for a in allocations_of(linked) if a.memory == memory and a.nbytes and a.birth < a.death]
+    storages = [Buffer(a.birth, a.death, a.nbytes) for a in allocations]
     running = [(at, graph.operations[e.op]) for at, e in enumerate(linked.events) if isinstance(e, Computation)]
     return (
         *storages,

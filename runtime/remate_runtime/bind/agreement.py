@@ -103,8 +103,8 @@ def agree(
         store = group_store(f"remate/collectives/{name}")
         turn = store.add(f"turn/{own}", 1)
         listed = [collective.text for collective in collectives if collective.group == name]
-        told = _exchanged(store, f"{turn}", ranks, own, msgspec.json.encode(listed), timeout)
-        missing = [rank for rank in ranks if rank not in told]
+        texts = _exchanged(store, f"{turn}", ranks, own, msgspec.json.encode(listed), timeout)
+        missing = [rank for rank in ranks if rank not in texts]
         if missing:
             absent = _ranks_text(missing)
             raise BindError(
@@ -112,7 +112,7 @@ def agree(
                 "  apply the same schedules in the same order on all ranks of the mesh, and check the output of "
                 f"{absent}"
             )
-        of_ranks = {rank: msgspec.json.decode(text, type=list[str]) for rank, text in told.items()}
+        of_ranks = {rank: msgspec.json.decode(text, type=list[str]) for rank, text in texts.items()}
         if any(other != listed for other in of_ranks.values()):
             own_files = msgspec.json.encode([text.decode() for text in files()])
             held = _exchanged(store, f"{turn}/files", ranks, own, own_files, timeout)

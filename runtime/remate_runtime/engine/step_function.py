@@ -227,10 +227,9 @@ def _check_mode(frame: _Frame) -> None:
         )
     if torch.is_autocast_enabled(frame.step.device.type):
         raise ExecutionError(
-            "backward is called under autocast, which casts in eager's backward, too: its gradients are rounded "
-            "otherwise there, and a schedule has those of a backward outside\n  call it after the `with "
-            "torch.autocast(...)` block, as torch advises: with torch.autocast(...): loss = model(x); then "
-            "loss.backward()"
+            "backward is called under autocast. There, eager computes its gradients in lower precision, and a "
+            "schedule does not\n  call it after the `with torch.autocast(...)` block, as torch advises: with "
+            "torch.autocast(...): loss = model(x); then loss.backward()"
         )
 
 

@@ -7,7 +7,7 @@ model, it is that of all their calls together.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -89,6 +89,17 @@ class Timeline(msgspec.Struct, frozen=True):
         return self.device.after
 
 
+def allocations_of(linked: Linked, gradients: Gradients | None = None) -> Iterator[Allocation]:
+    """Yield the allocations of a step and of FSDP2, with the death that delivered gradients have. gradients: as for
+    `simulate`."""
+    retained = (gradients or linked.graph.delivered) == "retained"
+    for allocation in (*linked.allocations, *(linked.gathers.allocations if linked.gathers else ())):
+        if allocation.delivered is not None:
+            death = len(linked.events) if retained else allocation.delivered + 1
+            allocation = replace(allocation, death=death)
+        yield allocation
+
+
 def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     """Return the cost of a linked schedule: bytes of each memory, time in ns.
 
@@ -106,9 +117,7 @@ def simulate(linked: Linked, gradients: Gradients | None = None) -> Timeline:
     count = len(linked.events)
     by_memory: dict[str, list[Allocation]] = {DEVICE: []}
     gathers = linked.gathers
-    for allocation in (*linked.allocations, *(gathers.allocations if gathers else ())):
-        if allocation.delivered is not None:
-            allocation = replace(allocation, death=count if retained else allocation.delivered + 1)
+    for allocation in allocations_of(linked, gradients):
         by_memory.setdefault(allocation.memory, []).append(allocation)
     workspace: dict[str, list[tuple[int, int]]] = {}
     for at, op in computations:

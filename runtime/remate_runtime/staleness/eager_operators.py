@@ -57,7 +57,7 @@ def beyond_eager(graph: Graph, eager: EagerOperators) -> list[str]:
         kind = _kind(graph, op)
         if kind is not None:
             operators.setdefault(kind, []).append(op)
-    return [_told(ops, eager.counted[kind]) for kind, ops in operators.items() if len(ops) > eager.counted[kind]]
+    return [_described(ops, eager.counted[kind]) for kind, ops in operators.items() if len(ops) > eager.counted[kind]]
 
 
 def beyond_schedule(graph: Graph, eager: EagerOperators) -> list[str]:
@@ -77,7 +77,7 @@ def _text(result: tuple[Any, ...]) -> str:
     return f"{SHORT_DTYPES.get(dtype, str(dtype))}[{','.join(map(str, shape))}]"
 
 
-def _told(ops: list[Op], counted: int) -> str:
+def _described(ops: list[Op], counted: int) -> str:
     place = f" ({ops[0].source})" if ops[0].source else ""
     if not counted:
         return f"{ops[0].op}, as in {ops[0].id!r}{place}"

@@ -81,7 +81,7 @@ class Guard:
             if not (faults := [*differences.faults, *self._faults()]):
                 faults = [*replaced, *self._lookup.changes()]
             if faults:
-                raise StaleModelError(_told([*self._rebound(), *faults], differences))
+                raise StaleModelError(_described([*self._rebound(), *faults], differences))
             self._warn_of_observers()
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
             self._lookup = self._looked_up(code)
@@ -251,7 +251,7 @@ def not_called(hooks: Collection[str]) -> str:
     )
 
 
-def _told(faults: list[str], differences: Differences) -> str:
+def _described(faults: list[str], differences: Differences) -> str:
     text = "the model changed after the schedule was applied:\n  - " + "\n  - ".join(faults)
     if differences.hint == CHECKPOINTS:
         return f"{text}\n  {CHECKPOINTS}"
