@@ -111,7 +111,7 @@ def worth_chaining(instance: StepInstance, request: Request, context: Context) -
 
 
 def worth_checkpointing(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Return whether whole blocks may be better than the plans of repeated blocks: on large steps, far from the bound."""
+    """Return whether whole blocks may be better than the plans of repeated blocks: on large steps with a large gap."""
     return len(instance.problem.forward) > LARGE and _open(instance, context, request.effort.close)
 
 
