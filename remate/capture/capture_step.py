@@ -47,7 +47,7 @@ from .repeats.tracing import traced
 from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
-from .static_parts import static_parts
+from .static_parts import lost_output, static_parts
 from .step import TracedModule, TracedOutput
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
@@ -272,17 +272,15 @@ def _warn(step: TracedModule, branches: Branches) -> None:
 
 def _warn_of_output(step: TracedModule, name: str, kind: str) -> None:
     """Warn of an output that becomes None. A cache is of no use in training, so nobody misses it."""
-    cache = kind.endswith("Cache")
-    hint = "call the model with use_cache=False" if cache else f"return its tensors, and create the {kind} outside"
-    message = f"output {name!r} is of type {kind}, which a file cannot hold"
+    refused = lost_output(step.model, name, kind)
     try:
         warnings.warn(
-            f"{message}: it becomes None in the scheduled model\n  hint: {hint}",
-            UserWarning if cache else LostOutputWarning,
+            f"{refused.message}: it becomes None in the scheduled model\n  hint: {refused.hint}",
+            UserWarning if kind.endswith("Cache") else LostOutputWarning,
             stacklevel=5,
         )
     except LostOutputWarning:
-        raise CaptureError(message, hint=hint, parts=static_parts(step.model, "")) from None
+        raise refused from None
 
 
 def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captured:

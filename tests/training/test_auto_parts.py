@@ -137,8 +137,18 @@ def test_an_output_that_a_file_cannot_hold_is_not_lost(capsys: pytest.CaptureFix
         assert torch.equal(ours, eagers)
     assert paths(model) == ["body", "head"]
     assert "is of type Categorical, which a file cannot hold" in capsys.readouterr().err
-    with pytest.warns(remate.LostOutputWarning, match="it becomes None in the scheduled model"):
-        remate.plan(seeded(Acting()).train(), (torch.randn(64, 16),), cost="cpu", progress=None)
+
+
+def test_an_output_beside_others_becomes_none_with_a_warning() -> None:
+    class Both(Acting):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.mean() * self.head(x).mean(), super().forward(x)
+
+    with pytest.warns(remate.LostOutputWarning, match="becomes None in the scheduled model"):
+        remate.plan(seeded(Both()).train(), (torch.randn(64, 16),), cost="cpu", progress=None)
+    model = remate.auto(seeded(Both()).train(), **QUICK)
+    assert isinstance(model(torch.randn(64, 16))[1], torch.distributions.Categorical)
+    assert set(paths(model)) == {"body", "head"}
 
 
 def test_code_around_the_parts_still_runs() -> None:
