@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         DimsError,
         InfeasibleError,
         InstanceError,
+        LostOutputWarning,
         NotApplicableError,
         ProfileError,
         RemateError,
@@ -45,6 +46,7 @@ __all__ = [
     "DimsError",
     "InfeasibleError",
     "InstanceError",
+    "LostOutputWarning",
     "NotApplicableError",
     "ProfileError",
     "RemateError",
@@ -65,6 +67,7 @@ _HOME = {
     "DimsError": ".errors",
     "InfeasibleError": ".errors",
     "InstanceError": ".errors",
+    "LostOutputWarning": ".errors",
     "NotApplicableError": ".errors",
     "ProfileError": ".errors",
     "RemateError": ".errors",
@@ -78,7 +81,7 @@ _HOME = {
     "solve": ".standalone_graphs",
 }
 _NEEDS: dict[str, tuple[str, ...]] = {"auto": ("torch",), "record": ("torch",), "solve": ("plan",)}
-_NEEDS |= {name: () for name in _HOME if name.endswith("Error")}
+_NEEDS |= {name: () for name in _HOME if name.endswith(("Error", "Warning"))}
 
 
 def __getattr__(name: str) -> Any:

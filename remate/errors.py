@@ -61,6 +61,13 @@ class ProfileError(RemateError):
     """A cost model that does not exist here, or a profile file that cannot be used. The text says what to do."""
 
 
+class LostOutputWarning(UserWarning):
+    """An output of a model that a schedule returns as None, because a file cannot hold objects of its type.
+
+    As an error (`warnings.simplefilter("error", LostOutputWarning)`), the model is refused with a `CaptureError`.
+    """
+
+
 class ProfileCacheWarning(UserWarning):
     """The user's cache of measured costs cannot be read or written. Costs are measured again; nothing else is lost."""
 

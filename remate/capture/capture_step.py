@@ -23,7 +23,7 @@ from remate_runtime.link import link, simulate
 from remate_runtime.staleness import either, make_caches
 from remate_runtime.support.gc_pause import gc_paused
 
-from ..errors import CaptureError
+from ..errors import CaptureError, LostOutputWarning
 from . import surroundings, torch_api
 from .branches import Branches
 from .caches import caches_made
@@ -47,7 +47,7 @@ from .repeats.tracing import traced
 from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
-from .static_parts import static_parts
+from .static_parts import lost_output, static_parts
 from .step import TracedModule, TracedOutput
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
@@ -267,12 +267,20 @@ def _warn(step: TracedModule, branches: Branches) -> None:
             stacklevel=4,
         )
     for name, kind in step.opaque.items():
+        _warn_of_output(step, name, kind)
+
+
+def _warn_of_output(step: TracedModule, name: str, kind: str) -> None:
+    """Warn of an output that becomes None. A cache is of no use in training, so nobody misses it."""
+    refused = lost_output(step.model, name, kind)
+    try:
         warnings.warn(
-            f"output {name!r} is of type {kind}, which cannot be written down: it becomes None in the scheduled model; "
-            "if it is a cache, call the model with use_cache=False",
-            UserWarning,
-            stacklevel=4,
+            f"{refused.message}: it becomes None in the scheduled model\n  hint: {refused.hint}",
+            UserWarning if kind.endswith("Cache") else LostOutputWarning,
+            stacklevel=5,
         )
+    except LostOutputWarning:
+        raise refused from None
 
 
 def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captured:

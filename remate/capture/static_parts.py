@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from ..errors import CaptureError
+
 
 def static_parts(model: nn.Module, failed: str) -> list[str]:
     """Return the paths of the largest parts of a model without the module that failed and without others of its class.
@@ -30,3 +32,11 @@ def _parts(path: str, module: nn.Module, fails: set[nn.Module]) -> list[str]:
         ]
     trains = any(parameter.requires_grad for parameter in module.parameters())
     return [path] if trains and any(True for _ in module.children()) else []
+
+
+def lost_output(model: nn.Module, name: str, kind: str) -> CaptureError:
+    """Return the refusal of an output that a file cannot hold. kind: its type."""
+    cache = kind.endswith("Cache")
+    hint = "call the model with use_cache=False" if cache else f"return its tensors, and create the {kind} outside"
+    message = f"output {name!r} is of type {kind}, which a file cannot hold"
+    return CaptureError(message, hint=hint, parts=static_parts(model, ""))

@@ -22,6 +22,7 @@ from .returned_buffers import storage_of
 from .saved_hooks import saved_hooks_seen
 from .signature import argument_names
 from .sizes import SizeLog
+from .static_parts import lost_output
 from .stored import Arguments, lost, stored_trees
 from .watch import AttributeWatch
 
@@ -229,6 +230,8 @@ class TracedModule(torch.nn.Module):
         if kept:
             self.tree = {"returns": self.tree, "attributes": kept}
         if not named_tensors:
+            for name, kind in self.opaque.items():
+                raise lost_output(self.model, name, kind)
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
         chosen = differentiated(named_tensors, returned, result, self._differentiate)
         of = {storage_of(buffer): name for name, buffer in self.model.named_buffers()}

@@ -11,7 +11,7 @@ from remate_runtime.flat_step import expand
 from remate_runtime.format import Schedule, TensorType
 
 from ..capture.recorded import RecordedCall
-from ..errors import CaptureError
+from ..errors import CaptureError, LostOutputWarning
 from .settings import AutoSettings
 from .surroundings import undisturbed
 
@@ -42,6 +42,7 @@ def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Sc
 
     with undisturbed(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        warnings.simplefilter("error", LostOutputWarning)  # the script may use what the schedule would lose
         try:
             planned = _planned(call, settings, settings.plan)
         except CaptureError as error:
@@ -96,7 +97,7 @@ def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureE
             where = f" ({refused.source})" if refused.source else ""
             shown = ", ".join(path for schedule in kept for path in schedule.model.at)
             advice = f"; to plan it as a whole: {refused.hint}" if refused.hint else ""
-            settings.say(f"{refused.message}{where}: {shown} are planned, and the rest runs as it is{advice}")
+            settings.say(f"{refused.message}{where}: planned: {shown}; the rest runs as it is{advice}")
             return kept
     raise refused
 

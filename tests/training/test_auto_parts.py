@@ -111,6 +111,46 @@ def test_layers_that_are_left_out_at_random_are_planned() -> None:
     assert paths(model) == ["head", "layers.[0-2]"]
 
 
+class Acting(nn.Module):
+    """Returns an object that no file can hold, whose tensors get gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = block(), block()
+
+    def forward(self, x: torch.Tensor) -> torch.distributions.Categorical:
+        return torch.distributions.Categorical(logits=self.head(self.body(x)))
+
+
+def test_an_output_that_a_file_cannot_hold_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
+    def trained(model: Any) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(4):
+            torch.manual_seed(step)
+            (-model(torch.randn(64, 16)).log_prob(torch.arange(64) % 16).mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    model = remate.auto(seeded(Acting()).train(), **PRINTED)
+    for ours, eagers in zip(trained(model), trained(seeded(Acting()).train()), strict=True):
+        assert torch.equal(ours, eagers)
+    assert paths(model) == ["body", "head"]
+    assert "is of type Categorical, which a file cannot hold" in capsys.readouterr().err
+
+
+def test_an_output_beside_others_becomes_none_with_a_warning() -> None:
+    class Both(Acting):
+        def forward(self, x: torch.Tensor) -> Any:
+            return x.mean() * self.head(x).mean(), super().forward(x)
+
+    with pytest.warns(remate.LostOutputWarning, match="becomes None in the scheduled model"):
+        remate.plan(seeded(Both()).train(), (torch.randn(64, 16),), cost="cpu", progress=None)
+    model = remate.auto(seeded(Both()).train(), **QUICK)
+    assert isinstance(model(torch.randn(64, 16))[1], torch.distributions.Categorical)
+    assert set(paths(model)) == {"body", "head"}
+
+
 def test_code_around_the_parts_still_runs() -> None:
     model = remate.auto(seeded(Checked()).train(), **QUICK)
     train(model)

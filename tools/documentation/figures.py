@@ -168,6 +168,19 @@ def gpu_steps() -> Table:
     return table
 
 
+def gpu_memory() -> Table:
+    """Reserved memory of published steps, measured and predicted."""
+    lines = lines_of("gpu_steps.txt")
+    table = [["step", "measured", "predicted", "error", "of which parameters and Adam's state", "source"]]
+    for line in lines:
+        if about := re.match(r"[\w-]+: (.*); [\d,]+ operations; ", line):
+            step = about[1]
+        pattern = r"Reserved with selective .*: measured (.*); predicted (.*) \((.*)\), of which (.* GiB) .*; (.*)"
+        if reserved := re.match(pattern, line):
+            table.append([step, *reserved.groups()])
+    return table
+
+
 def poet() -> Table:
     """POET's instances by strategy `poet`."""
     rows = [cells(line) for line in lines_of("poet.txt") if re.match(r"instance |[a-z0-9_]+\.(a72|m4) ", line)]
@@ -297,6 +310,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "peers": peers,
     "suite": suite,
     "gpu-steps": gpu_steps,
+    "gpu-memory": gpu_memory,
     "poet": poet,
     "paging": paging,
     "instances": instances,
