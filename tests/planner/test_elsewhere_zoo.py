@@ -1,5 +1,7 @@
 """The models of the tests as steps of a GPU that the machine does not have: planned and run dry."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -15,19 +17,36 @@ pytestmark = pytest.mark.skipif(
 )
 DEFAULT = ("tiny_gpt", "depthwise")
 RECURRENT = ("lstm", "gru")
+SIZES = {  # every operator of the model, in as few copies as repeat
+    **{key: {"layers": 2} for key in ("gpt2", "tiny_gpt", "llama", "moe", "bert", "vit", "mlp_mixer")},
+    **{key: {"layers": 1} for key in ("t5", "two_tower")},
+    **{key: {"blocks": 1} for key in ("resnet", "regnet")},
+    "depthwise": {"blocks": 2},
+    "fourier": {},
+    "gated_convolution": {"layers": 2},
+    "unet": {"depth": 2},
+    "state_space": {"length": 6},
+}
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ZOO if name not in (*DEFAULT, *RECURRENT)]
+
+
+@cache
+def planned(name):
+    """Its recorded call, and a schedule for a GPU."""
+    model, args, kwargs = ZOO[name].build("cpu", **SIZES[name])
+    schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
+    return RecordedCall.of(model, args, kwargs), schedule
 
 
 @pytest.mark.parametrize("name", [*DEFAULT, *SLOW])
 def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
-    model, args, kwargs = ZOO[name].build("cpu")
-    schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
-    with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
+    recorded, schedule = planned(name)
+    with on_device_of(schedule, recorded) as call:
         runs = [dry_run(call, schedule, engine=engine) for engine in ("eager", "arena")]
         replayed = dry_run(call, schedule, cuda_graphs=True)
     for ran in runs:
         assert ran.peak == ran.predicted
-        assert ran.gradients == sum(p.requires_grad for p in model.parameters())
+        assert ran.gradients == sum(p.requires_grad for p in recorded.model.parameters())
     assert replayed.graphs > 0
     assert replayed.peak <= replayed.predicted
     assert replayed.gradients == runs[0].gradients
@@ -36,13 +55,12 @@ def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in ZOO if name not in RECURRENT])
 def test_code_of_compiled_steps_runs_and_holds_no_more_than_predicted(name, caplog):
-    model, args, kwargs = ZOO[name].build("cpu")
-    schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
-    with on_device_of(schedule, RecordedCall.of(model, args, kwargs)) as call:
+    recorded, schedule = planned(name)
+    with on_device_of(schedule, recorded) as call:
         ran = dry_run(call, schedule, engine="compiled")
     assert "does not compile" not in caplog.text
     assert 0.99 * ran.predicted < ran.peak <= ran.predicted
-    assert ran.gradients == sum(p.requires_grad for p in model.parameters())
+    assert ran.gradients == sum(p.requires_grad for p in recorded.model.parameters())
 
 
 @pytest.mark.parametrize("name", RECURRENT)

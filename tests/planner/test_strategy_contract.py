@@ -32,6 +32,7 @@ from .strategy_graphs import forward_only, frozen_base, random_graph, transforme
 GRAPHS = (("random", False), ("frozen", True), ("layers", True), ("forward", False))
 SHARES = (0.9, 0.7)
 SLOW = {"checkmate", "moccasin", "portfolio"}  # many budgets of one step take it long; its own tests are quick
+SMALLER = {"random": "few", "layers": "layer"}  # steps of moccasin and of the portfolio, which asks it, too
 POLICIES = ("auto", "portfolio")
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*POLICIES, *strategy_names())]
 
@@ -50,7 +51,9 @@ def instance(name: str, hierarchy: bool) -> StepInstance:
     graph = {
         "random": lambda: random_graph(101, 24),
         "frozen": lambda: frozen_base(4),
+        "few": lambda: random_graph(101, 14),
         "layers": lambda: transformer(2),
+        "layer": lambda: transformer(1),
         "forward": lambda: forward_only(12),
     }[name]()
     return StepInstance(graph, blocks(graph, 4) if hierarchy else ())
@@ -70,6 +73,8 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
 def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -> None:
     if name == "moccasin":
         pytest.importorskip("ortools")
+    if name in ("moccasin", "portfolio"):
+        graph = SMALLER.get(graph, graph)
     about = instance(graph, hierarchy)
     lacks = None if name in POLICIES else lacking(about, strategy(name).needs)
     result: Solution | InfeasibleError | NotApplicableError | None = None
