@@ -87,9 +87,8 @@ def test_planning_with_splits(remate: Remate, golden: Golden) -> None:
     assert '"into"' in Path("bound.json").read_text()
 
 
-def test_splits_need_a_budget(remate: Remate) -> None:
-    refused = remate(
-        "plan", "models.py:language", "--cost", "cpu", "--budget", "min", "--split", "head", "-o", "s.json"
-    )
-    assert refused.status == 1
-    assert "hint: remove split, or give budget" in refused.err
+def test_splits_for_the_smallest_peak(remate: Remate) -> None:
+    done = remate("plan", "models.py:language", "--cost", "cpu", "--budget", "min", "--split", "head", "-o", "s.json")
+    assert done.status == 0
+    assert "wrote s.json" in done.out
+    assert '"split"' in Path("s.json").read_text(encoding="utf-8")

@@ -117,6 +117,8 @@ def _written(argument: object, shapes: Mapping[int, tuple[int, ...]]) -> str:
         ValueError: Code cannot express it.
     """
     if isinstance(argument, torch.Tensor):
+        if argument.is_nested:
+            raise ValueError
         return _tensor(argument, shapes.get(id(argument), tuple(argument.shape)))
     inner = children(argument)
     if inner is None:

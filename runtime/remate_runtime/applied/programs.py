@@ -54,7 +54,7 @@ def _refuse_function_modes() -> None:
 
 
 def refuse_other_attention(applied: object, schedules: Iterable[Schedule]) -> None:
-    """Raise ExecutionError if torch's attention function was replaced since `apply`, and a step has attention.
+    """Raise BindError if torch's attention function was replaced since `apply`, and a step has attention.
 
     `context_parallel` replaces it by ring attention, and a schedule runs the operators below the function.
 
@@ -66,7 +66,7 @@ def refuse_other_attention(applied: object, schedules: Iterable[Schedule]) -> No
         return
     operations = (op.op for schedule in schedules for block in schedule.blocks.values() for op in block.forward)
     if any("attention" in name or name == "aten._safe_softmax" for name in operations):
-        raise ExecutionError(
+        raise BindError(
             "torch.nn.functional.scaled_dot_product_attention was replaced after apply, as context_parallel() does; a "
             "schedule runs the operators that it called when it was planned\n  call the scheduled model outside of "
             "that, or plan parts without attention, such as at='layers.*.feed_forward'"
