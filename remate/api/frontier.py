@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from msgspec.structs import replace
 
-from remate_runtime.format import Schedule
+from remate_runtime.format import Schedule, Settings
 
 from ..budget import RequestedBudget, parse_budget
 from ..capture.recorded import called
@@ -92,7 +92,8 @@ def frontier(
         >>> [schedule.budget_bytes <= schedule.baseline_peak_bytes for schedule in schedules]
         [True, True]
     """
-    from .split_goals import SplitSweep
+
+    from .split_goals import sweep_of
 
     requested = [parse_budget(budget) for budget in budgets]
     chosen = options_of("frontier", FrontierKeywords, options, device=device)
@@ -103,10 +104,7 @@ def frontier(
     sizes = OpenSizes(chosen.dims, largest=all(budget.share is None for budget in requested))
     with telling(chosen.progress) as say:
         step = prepare(call, cost=cost, options=chosen, open_sizes=sizes, gpu=gpu, progress=say)
-        search: dict[str, Any] = {"policy": policy(chosen.strategy), "effort": effort_named(chosen.effort)}
-        sweep: Sweep | SplitSweep = Sweep(step, time_limit=chosen.time_limit, gap=chosen.gap, progress=say, **search)
-        if settings.split:
-            sweep = SplitSweep(step, settings, cost, budgets, say)
+        sweep = sweep_of(step, settings, cost, budgets, say)
         texts = {
             budget.resolve(sweep.baseline_peak): str(text) for budget, text in zip(requested, budgets, strict=True)
         }
@@ -167,6 +165,21 @@ class Sweep:
         self.smallest = self.baseline_peak
         self.found: dict[int, Solution] = {}
 
+    @classmethod
+    def with_settings(
+        cls, step: Hierarchy, settings: Settings, progress: Progress | None, instance: StepInstance | None = None
+    ) -> Sweep:
+        """Return a sweep with the strategy, effort, limit in seconds and gap of settings."""
+        return cls(
+            step,
+            instance=instance,
+            policy=policy(settings.strategy),
+            effort=effort_named(settings.effort),
+            time_limit=settings.time_limit,
+            gap=settings.gap,
+            progress=progress,
+        )
+
     @property
     def interrupted(self) -> bool:
         return self._pool.interrupted
@@ -213,6 +226,14 @@ class Sweep:
         self.smallest = min(self.smallest, solution.peak)
         self.found[budget] = solution
         return solution
+
+    def solved_or_baseline(self, budget: int) -> tuple[int, Solution]:
+        """Return the best solution of a budget. If the requested strategies have none, return the baseline's peak and
+        solution."""
+        if self.solve(budget) is None:
+            budget = self.baseline_peak
+            self.solve(budget)
+        return budget, self.solutions()[budget]
 
     def solutions(self) -> dict[int, Solution]:
         """Solutions by ascending budget, each with the best plan and bound of all solves.

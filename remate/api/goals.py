@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -14,7 +13,7 @@ from remate_runtime.support.quantities import overhead, size
 
 from ..budget import BudgetError, parse_budget
 from ..partition.hierarchy import Hierarchy
-from ..strategy import QUICK, Candidate, effort_named, policy
+from ..strategy import QUICK, Candidate
 from .frontier import Sweep
 from .progress import Progress
 from .writing import schedule_of
@@ -152,11 +151,7 @@ def plan_for_goal(
         from .split_goals import plan_split_for_goal
 
         return plan_split_for_goal(step, settings, cost, goal, name=name, note=note, progress=progress)
-    search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
-    sweep = Sweep(step, time_limit=settings.time_limit, gap=settings.gap, progress=progress, **search)
-    limit = chosen_budget(goal, sweep, tell)
-    if sweep.solve(limit) is None:  # the requested strategies have no plan but the baseline
-        limit = sweep.baseline_peak
-        sweep.solve(limit)
+    sweep = Sweep.with_settings(step, settings, progress)
+    limit, solution = sweep.solved_or_baseline(chosen_budget(goal, sweep, tell))
     settings = replace(settings, budget=str(limit))
-    return schedule_of(step, sweep.solutions()[limit], limit, cost, settings=settings, name=name, note=note)
+    return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note)

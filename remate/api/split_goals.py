@@ -17,7 +17,7 @@ from remate_runtime.support.quantities import overhead, size
 from ..budget import parse_budget
 from ..partition.hierarchy import Hierarchy
 from ..splits.tiled_step import TiledStep
-from ..strategy import QUICK, Solution, StepInstance, effort_named, policy
+from ..strategy import QUICK, Solution, StepInstance
 from .frontier import Sweep
 from .goals import Goal, chosen_budget
 from .progress import Progress
@@ -63,13 +63,9 @@ def plan_split_for_goal(
     whole = StepInstance(step.captured.graph, step.parts)
     say = progress or (lambda text: None)
     best = min(_reached(step, whole, settings, cost, goal, say), key=_figure)
-    limit = best.peak
-    if best.sweep.solve(limit) is None:  # the requested strategies have no plan but the baseline
-        limit = best.sweep.baseline_peak
-        best.sweep.solve(limit)
-    solution = beside_whole(best.sweep.solutions()[limit], whole)
-    settings = replace(settings, budget=str(limit))
-    return schedule_of(step, solution, limit, cost, settings=settings, name=name, note=note, tiled=best.tiled)
+    limit, solution = best.sweep.solved_or_baseline(best.peak)
+    about: dict[str, Any] = {"settings": replace(settings, budget=str(limit)), "name": name, "note": note}
+    return schedule_of(step, beside_whole(solution, whole), limit, cost, tiled=best.tiled, **about)
 
 
 def _figure(reached: _Reached) -> tuple[int, int]:
@@ -80,12 +76,10 @@ def _reached(
     step: Hierarchy, whole: StepInstance, settings: Settings, cost: str, goal: Goal, say: Progress
 ) -> Iterator[_Reached]:
     """Yield what the step reaches without splits, and with each number of tiles that meets the goal."""
-    search: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort_named(settings.effort)}
-    search |= {"time_limit": settings.time_limit, "gap": settings.gap, "progress": say}
 
     def attempt(tiled: TiledStep | None, words: str) -> _Reached | None:
         instance = whole if tiled is None else StepInstance(tiled.expanded.graph, tiled.blocks)
-        sweep = Sweep(step, instance=instance, **search)
+        sweep = Sweep.with_settings(step, settings, say, instance)
         limit = chosen_budget(goal, sweep, say, whole.baseline)
         times = [plan.time for plan in (*sweep.candidates, sweep.baseline) if plan.peak <= limit]
         if not times or (goal.slowdown is not None and min(times) > goal.allowed(whole.baseline.time)):
@@ -108,6 +102,15 @@ def _reached(
                 interrupted |= reached.sweep.interrupted
             if interrupted:
                 return
+
+
+def sweep_of(
+    step: Hierarchy, settings: Settings, cost: str, budgets: Sequence[str | int], progress: Progress | None
+) -> Sweep | SplitSweep:
+    """Return the searches for several budgets: with splits if the settings permit them."""
+    if settings.split:
+        return SplitSweep(step, settings, cost, budgets, progress)
+    return Sweep.with_settings(step, settings, progress)
 
 
 class SplitSweep:
@@ -173,11 +176,9 @@ class SplitSweep:
 
     def _numbers_of_tiles(self) -> Iterator[tuple[TiledStep | None, Sweep]]:
         """Yield the step without splits, and in tiles until more of them are faster at no budget."""
-        search: dict[str, Any] = {"policy": policy(self._settings.strategy), "gap": self._settings.gap}
-        search |= {"effort": effort_named(self._settings.effort), "time_limit": self._settings.time_limit}
 
         def attempt(instance: StepInstance, tiled: TiledStep | None, words: str) -> tuple[TiledStep | None, Sweep]:
-            sweep = Sweep(self.step, instance=instance, progress=self._say, **search)
+            sweep = Sweep.with_settings(self.step, self._settings, self._say, instance)
             for limit in self._limits:
                 if not sweep.interrupted:
                     sweep.solve(limit, words, effort=QUICK)

@@ -18,7 +18,6 @@ from . import exit_codes, output
 from .output import say
 from .plan import DEVICE, DIMS
 from .plan_options import add_costs, add_search, add_target, options_from
-from .strategy_option import strategy_text
 from .usage import UsageError
 
 SPLIT_BUDGETS = "permit splits, as in remate plan; each budget gets the fastest number of tiles"
@@ -75,24 +74,19 @@ def run(args: argparse.Namespace) -> int:
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     tell_doubts(args, gpu, target)
-    from ..api.frontier import Sweep
     from ..api.plan import prepare
     from ..api.settings import settings_of
-    from ..api.split_goals import SplitSweep
+    from ..api.split_goals import sweep_of
     from ..dims.open_sizes import OpenSizes
-    from ..strategy import effort_named, policy
     from .dims import dims_of
 
     options = options_from(args)
     settings = settings_of(options)
-    search: dict[str, Any] = {"policy": policy(strategy_text(args)), "effort": effort_named(args.effort)}
     with Reporter(args.quiet) as report:
         largest = not any(budget.strip().endswith("%") for budget in budgets)
         sizes = OpenSizes(dims_of(args.dims), largest)
         step = prepare(target.call, cost=args.cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)
-        sweep: Sweep | SplitSweep = Sweep(step, time_limit=args.time_limit, gap=args.gap, progress=report, **search)
-        if settings.split:
-            sweep = SplitSweep(step, settings, args.cost, budgets, report)
+        sweep = sweep_of(step, settings, args.cost, budgets, report)
         folder.mkdir(exist_ok=True)
         with Finishing() as finishing:
             named = args.name or folder.resolve().name
