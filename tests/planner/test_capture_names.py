@@ -56,7 +56,7 @@ def test_opaque_output_warns() -> None:
     class Cache:
         pass
 
-    with pytest.warns(UserWarning, match=r"cache.*Cache.*use_cache=False"):
+    with pytest.warns(UserWarning, match=r"(?s)cache.*Cache.*use_cache=False"):
         captured = capture(Returns(lambda self, a: {"loss": self.linear(a).sum(), "cache": Cache()}), (x(),))
     assert captured.model.outputs["dict"]["cache"] == {"literal": None}
 
