@@ -1,8 +1,8 @@
 """The verdict of several ranks. A rank that raises alone leaves the others waiting in their next collective.
 
 Ranks exchange their verdicts through the key-value store of the process group, and not through a collective: a rank
-that does not check this call (it is in evaluation mode, or skips a batch) would take part in the wrong one. A rank waits
-for the others only where all ranks usually make the same calls:
+that does not check this call (it is in evaluation mode, or skips a batch) would take part in the wrong one. A rank
+waits for the others only where all ranks usually make the same calls:
 
 - of models with DTensors, whose forwards communicate, with and without gradients;
 - under FSDP2, where each call gathers parameters anyway, with and without gradients;
