@@ -77,7 +77,8 @@ def capture(
         sizes: Receives the decisions that forward makes by sizes of tensors.
         live: Values of attributes, by path, while forward is traced. The digest leaves these attributes out.
         stepwise: Capture recurrent layers as time steps, for steps whose sizes vary.
-        digested: Record what forward reads in the digest of the result.
+        digested: Record what forward reads in the digest of the result, and whether all ranks have the same step.
+            Without it, the result is only for figures.
 
     Raises:
         CaptureError: The step cannot be traced or written to a file. The error names the module and the line.
@@ -98,6 +99,8 @@ def capture(
         refuse_open_sizes(sizes)
         captured = _capture_at_rest(call, differentiate, digested, {**options, "distributed": distributed})
         refuse_draws_on_gpu(captured.graph)
+        if not digested:
+            return captured
         return of_ranks(captured, distributed, lambda: _other_rank(call, differentiate, options, distributed))
 
 

@@ -12,6 +12,10 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from remate_runtime.bind import is_distributed
+from remate_runtime.torch_private.distributed import dtensor_of
+
+from ..errors import CaptureError
 from .recorded import RecordedCall
 
 # Raised where values of fake tensors are read.
@@ -60,10 +64,24 @@ class _Fakes:
         if tensor is None:
             return None
         if id(tensor) not in self._fakes:
-            with self._mode:
-                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self._device)
             needs = tensor.requires_grad
+            empty = self._distributed(tensor) if is_distributed(tensor) else self._empty(tensor)
             is_parameter = isinstance(tensor, torch.nn.Parameter)
             fake = torch.nn.Parameter(empty, needs) if is_parameter else empty.requires_grad_(needs)
             self._fakes[id(tensor)] = tensor, fake
         return self._fakes[id(tensor)][1]
+
+    def _empty(self, tensor: torch.Tensor) -> torch.Tensor:
+        with self._mode:
+            return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=self._device)
+
+    def _distributed(self, tensor: Any) -> torch.Tensor:
+        """Return a DTensor with a fake local tensor. Raises CaptureError if its mesh is for another device."""
+        spec, device = tensor._spec, torch.device(self._device).type
+        if spec.mesh.device_type != device:
+            raise CaptureError(
+                f"the model is distributed over a mesh of {spec.mesh.device_type}, and planned for {device}",
+                hint=f"call parallelize_module with init_device_mesh({device!r}, ...); with "
+                "init_process_group('fake', ...) that needs no device",
+            )
+        return dtensor_of(self._empty(tensor._local_tensor), spec.mesh, spec.placements, spec.tensor_meta)

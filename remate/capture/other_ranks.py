@@ -15,7 +15,8 @@ from unittest import mock
 from msgspec.structs import replace
 
 from remate_runtime.bind import mesh_names
-from remate_runtime.flat_step import Graph
+from remate_runtime.flat_step import Graph, Op
+from remate_runtime.operator_calls import overload
 from remate_runtime.torch_private import distributed as torch_distributed
 
 from ..errors import CaptureError
@@ -55,11 +56,20 @@ def refuse_open_sizes(sizes: SizeLog | None) -> None:
 
 def refuse_draws_on_gpu(graph: Graph) -> None:
     """Raise CaptureError for random operations on CUDA: DTensor advances the generator for other ranks too."""
-    drawn = [op.id for op in graph.operations if op.random] if graph.device == "cuda" else []
+    drawn = [op.id for op in graph.operations if op.random and _draws(op)] if graph.device == "cuda" else []
     if drawn:
         hint = "switch dropout off, or plan parts that draw nothing"
         message = f"{drawn[0]} draws random numbers in a model with DTensors, for which torch has separate generators"
         raise CaptureError(message, hint=hint)
+
+
+def _draws(op: Op) -> bool:
+    """Whether a random operator draws. Fused attention without dropout does not."""
+    names = [argument.name for argument in overload(op.op)._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    at = names.index("dropout_p")
+    return bool(op.args[at] if at < len(op.args) else dict(op.kwargs).get("dropout_p", 0.0))
 
 
 def _differ(graph: Graph, name: str, count: int, own: int, as_another: Callable[[], Graph]) -> bool:
