@@ -21,6 +21,7 @@ from remate_runtime.version import __version__
 
 if TYPE_CHECKING:
     from .api.fit import fit
+    from .api.fit_layouts import fit_layouts
     from .api.frontier import frontier
     from .api.pipeline import plan_pipeline
     from .api.plan import plan
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "auto",
     "fit",
+    "fit_layouts",
     "frontier",
     "plan",
     "plan_pipeline",
@@ -74,6 +76,7 @@ _HOME = {
     "UnknownNameError": ".errors",
     "auto": ".training.auto",
     "fit": ".api.fit",
+    "fit_layouts": ".api.fit_layouts",
     "frontier": ".api.frontier",
     "plan": ".api.plan",
     "plan_pipeline": ".api.pipeline",

@@ -134,13 +134,13 @@ def plan_pipeline(
     settings = settings_of(chosen, text)
     with telling(chosen.progress) as say:
         calls = [given if isinstance(given, RecordedCall) else called(given[0], *given[1:]) for given in stages]
-        steps = _prepared(calls, chosen, cost, gpu, say)
-        lost = None if loss is None else _loss_use(steps[-1], loss, chosen, cost, gpu)
+        steps = captured_stages(calls, chosen, cost, gpu, say)
+        lost = None if loss is None else loss_use(steps[-1], loss, chosen, cost, gpu)
         sharded = [
             with_sharding(step.captured.model, call.model, sharding).sharded
             for step, call in zip(steps, calls, strict=True)
         ]
-        planner = _Planner(order, steps, lost, sharded, chosen, say)
+        planner = PipelineSearch(order, steps, lost, sharded, chosen, say)
         found = planner.solve(limit.resolve(max(planner.baseline_peaks)))
         label = chosen.name or "stage"
         schedules = tuple(
@@ -158,20 +158,33 @@ def plan_pipeline(
     return replace(found, schedules=schedules)
 
 
-def _prepared(
-    calls: Sequence[RecordedCall], options: PlanOptions, cost: str, gpu: Device | None, say: Progress | None
+def captured_stages(
+    calls: Sequence[RecordedCall],
+    options: PlanOptions,
+    cost: str,
+    gpu: Device | None,
+    say: Progress | None,
+    digested: bool = True,
 ) -> list[Hierarchy]:
-    """Capture the step of each stage with its costs."""
-    steps = []
+    """Capture the step of each stage with its costs. digested: as for `prepare`.
+
+    Stages after the first one that are the same model with the same arguments are captured once.
+    """
+    steps: list[Hierarchy] = []
+    known: dict[tuple[int, ...], Hierarchy] = {}
     for stage, call in enumerate(calls):
-        if stage:
-            call = RecordedCall.of(call.model, _received(call.args), call.kwargs, call.state)
-        check_meant(call)
-        warn_of_doubts(cost, gpu, call)
-        if say:
-            say(f"capturing stage {stage}")
-        wanted = options if stage == len(calls) - 1 else replace(options, differentiate=("*",))
-        steps.append(prepare(call, cost=cost, options=wanted, gpu=gpu, progress=say))
+        last = stage == len(calls) - 1
+        same = stage > 0, last, id(call.model), *map(id, call.args)
+        if same not in known:
+            if stage:
+                call = RecordedCall.of(call.model, _received(call.args), call.kwargs, call.state)
+            check_meant(call)
+            warn_of_doubts(cost, gpu, call)
+            if say:
+                say(f"capturing stage {stage}")
+            wanted = options if last else replace(options, differentiate=("*",))
+            known[same] = prepare(call, cost=cost, options=wanted, gpu=gpu, progress=say, digested=digested)
+        steps.append(known[same])
     return steps
 
 
@@ -194,7 +207,7 @@ class _LossModule(nn.Module):
         return self.function(output, target)
 
 
-def _loss_use(stage: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu: Device | None) -> StageUse:
+def loss_use(stage: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu: Device | None) -> StageUse:
     """Return what the loss takes after a last stage."""
     function, target = loss
     graph = stage.captured.graph
@@ -216,7 +229,7 @@ def _loss_use(stage: Hierarchy, loss: Loss, options: PlanOptions, cost: str, gpu
         return replace(use, loss=function(output, target).untyped_storage().nbytes())
 
 
-class _Planner:
+class PipelineSearch:
     """Plans of all stages, and the choice among them.
 
     Attributes:
@@ -235,9 +248,11 @@ class _Planner:
     ) -> None:
         self._order, self._loss, self._sharded, self._say = order, loss, sharded, say
         search: dict[str, Any] = {"policy": policy(options.strategy), "effort": effort_named(options.effort)}
-        self._sweeps = [
-            Sweep(step, gap=options.gap, time_limit=options.time_limit, progress=say, **search) for step in steps
-        ]
+        sweeps = {
+            id(step): Sweep(step, gap=options.gap, time_limit=options.time_limit, progress=say, **search)
+            for step in steps
+        }
+        self._sweeps = [sweeps[id(step)] for step in steps]  # equal stages share one
         self._gap, self._strategy = options.gap, options.strategy
         self._uses: dict[tuple[int, Recomputes], StageUse] = {}  # by stage and plan
         self._again: dict[tuple[int, Recomputes], Solution] = {}  # the plan with another forward, by stage and plan

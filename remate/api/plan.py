@@ -266,6 +266,7 @@ def prepare(
     open_sizes: OpenSizes = FIXED,
     gpu: Device | None = None,
     progress: Progress | None = None,
+    digested: bool = True,
 ) -> Hierarchy:
     """Capture a step with its costs and partition it into blocks. The result does not depend on the budget.
 
@@ -278,6 +279,7 @@ def prepare(
         open_sizes: Sizes that may differ between calls.
         gpu: A GPU to capture the step for, which this machine need not have.
         progress: Function that gets lines of progress.
+        digested: As for `capture`. Without it, no file can be written.
     """
     say = progress or (lambda text: None)
     with on_device(gpu, called(model, args, kwargs)) as call, call.in_effect():
@@ -285,7 +287,7 @@ def prepare(
         family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)
         if family is None:
             say("tracing forward and backward")
-            traced = captured(call.model, call.args, call.kwargs, differentiate, live, say=say)
+            traced = captured(call.model, call.args, call.kwargs, differentiate, live, digested=digested, say=say)
         else:
             traced = family.trace_samples[0].captured
     if differentiate is None and (text := choice_text(traced.model)):

@@ -57,13 +57,10 @@ def with_sharding(planned: Model, model: nn.Module, options: PlanOptions) -> Mod
     """Return the model section with the sharding that the options ask for.
 
     Raises:
-        CaptureError: No module is called so, or the model has tensors that are distributed otherwise.
+        CaptureError: No module is called so, or a parameter has no axes.
     """
     if options.fsdp is None or options.shards is None:
         return planned
-    if planned.ranks:
-        hint = "plan the blocks (at=), and call fully_shard on what apply returns for each"
-        raise CaptureError("fsdp= is for models with plain tensors, and this one has DTensors", hint=hint)
     modules = [*matched(model, _patterns(options.fsdp))]
     for name, parameter in model.named_parameters():
         if not parameter.dim():

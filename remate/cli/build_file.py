@@ -78,8 +78,24 @@ def load_stages(text: str, count: int | None) -> tuple[list[Target], tuple[Any, 
     return [_checked(stage, f"{where}, stage {at}") for at, stage in enumerate(built)], loss
 
 
+def load_builder(text: str) -> Callable[..., object]:
+    """Import a file and return its function, which the caller calls. text: `FILE.py:function`. Raises UsageError."""
+    function, path, name = _function(text)
+
+    def build(layout: object) -> object:
+        return _user_code(path, f"in {name}()", lambda: function(layout), passed=(ValueError,))
+
+    return build
+
+
 def _called(text: str, *given: object) -> tuple[Any, str]:
     """Return what the function of `text` returns, and the place of the function."""
+    call, path, name = _function(text)
+    return _user_code(path, f"in {name}()", lambda: call(*given)), f"{path}:{name}"
+
+
+def _function(text: str) -> tuple[Any, Path, str]:
+    """Return the function of `text`, its file and its name."""
     path, name = _split(text)
     if not path.is_file():
         raise UsageError(f"{plain(str(path))}: no such file\n  hint: --model and plan take FILE.py:build")
@@ -89,8 +105,7 @@ def _called(text: str, *given: object) -> tuple[Any, str]:
         known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         hint = f"\n  hint: it has {', '.join(sorted(known)[:8])}" if known else ""
         raise UsageError(f"{path} has no function {name!r}{hint}")
-    call: Any = function
-    return _user_code(path, f"in {name}()", lambda: call(*given)), f"{path}:{name}"
+    return function, path, name
 
 
 def _split(text: str) -> tuple[Path, str]:
@@ -112,10 +127,11 @@ def _import(path: Path) -> Any:
     return module
 
 
-def _user_code(path: Path, when: str, call: Callable[[], object]) -> Any:
+def _user_code(path: Path, when: str, call: Callable[[], object], passed: tuple[type[Exception], ...] = ()) -> Any:
+    """Call the user's code. Errors are named with their line, but those of the classes in `passed`."""
     try:
         return call()
-    except UsageError:
+    except (UsageError, *passed):
         raise
     except SyntaxError as error:
         raise UsageError(f"{_shown(error.filename or '', path)}:{error.lineno}: {error.msg}") from None

@@ -11,6 +11,7 @@ from remate_runtime.extras import require
 from ..present.text import PEAK_NOTE, overhead, percent, size, table
 from . import exit_codes
 from .device_memory import add_optimizer, bytes_of, check_optimizer
+from .fit_layouts import add_layouts, fit_layouts, wants_layouts
 from .output import PLOT, SCHEDULE, STDOUT, add_force, check_output, say, write_output, written
 from .plan import DEVICE, DIMS
 from .plan_options import add_costs, add_search, add_target, options_from
@@ -41,6 +42,7 @@ def configure(commands: Any) -> None:
     add_search(parser, "limit of all searches together in seconds; default: none")
     add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     add_force(parser)
+    add_layouts(parser)
     parser.set_defaults(run=run)
 
 
@@ -59,7 +61,14 @@ def run(args: argparse.Namespace) -> int:
     from .dims import dims_of
     from .progress import Reporter
 
+    layouts = wants_layouts(args)
     split_device(args)
+    device: dict[str, Any] = {key: getattr(args, key) for key in ("device_memory", "cuda_context", "cost")}
+    device["optimizer"] = args.optimizer if args.optimizer_bytes is None else args.optimizer_bytes
+    device["reserve"] = args.reserve or 0
+    device["device"] = args.gpu
+    if layouts:
+        return fit_layouts(args, device)
     target = loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     from msgspec.structs import replace
@@ -68,10 +77,6 @@ def run(args: argparse.Namespace) -> int:
     from ..api.options import SearchKeywords
 
     name = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
-    device: dict[str, Any] = {key: getattr(args, key) for key in ("device_memory", "cuda_context", "cost")}
-    device["optimizer"] = args.optimizer if args.optimizer_bytes is None else args.optimizer_bytes
-    device["reserve"] = args.reserve or 0
-    device["device"] = args.gpu
     with Reporter(args.quiet) as report:
         options = replace(options_from(args), dims=dims_of(args.dims), name=name, progress=report)
         result = fit(target.call, **device, **{key: getattr(options, key) for key in SearchKeywords.__annotations__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,7 +18,7 @@ from torch.multiprocessing.spawn import spawn
 import remate
 from remate.step_measurement.allocator import peak_bytes
 from remate.training.state import state_of
-from remate_runtime import apply
+from remate_runtime import apply, load
 from remate_runtime.operator_calls import overloads
 
 WIDTH, HEADS, VOCABULARY, LENGTH = 32, 4, 64, 16
@@ -251,11 +252,18 @@ def _two_dimensions(rank: int, folder: str) -> None:
 
     models = [WithLoss(parallelised(mesh["tp"], 1), False) for _ in range(2)]
     if mesh["dp"].get_local_rank() == 0:
-        schedule = remate.plan(models[1], (tokens, labels), budget="80%", cost="cpu", effort="quick", progress=None)
+        options: dict[str, Any] = {"effort": "quick", "progress": None, "fsdp": "model.layers.*", "shards": 2}
+        schedule = remate.plan(models[1], (tokens, labels), budget="80%", cost="cpu", **options)
         assert schedule.solve.time > schedule.solve.baseline_time
         schedule.save(str(whole))
     dist.barrier()
-    assert_equal_training(sharded(models[0]), sharded(apply(models[1], whole, namespaces=PERMITTED)), step_of_all)
+    scheduled = sharded(apply(models[1], whole, namespaces=PERMITTED))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "the file counts memory for")
+        assert_equal_training(sharded(models[0]), scheduled, step_of_all)
+    measured = min(peak_bytes(lambda: step_of_all(scheduled)) for _ in range(3))
+    predicted = load(whole).solve.peak
+    assert 0.9 * predicted < measured <= 1.1 * predicted, (measured, predicted)
 
 
 def _rank(rank: int, world: int, folder: str) -> None:

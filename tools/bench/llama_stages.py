@@ -72,39 +72,28 @@ class Block(nn.Module):
 
 
 class Stage(nn.Module):
-    """Some layers. The first stage has the embedding, the last one the head."""
+    """Some layers. The first stage has the embedding, the last one the head and the loss."""
 
-    def __init__(self, size: Size, layers: range) -> None:
+    def __init__(self, size: Size, layers: int, first: bool, last: bool) -> None:
         super().__init__()
-        self.first, self.last = layers.start == 0, layers.stop == size.layers
+        self.first, self.last = first, last
         half = size.width // size.heads // 2
         self.register_buffer("table", torch.zeros(8192, 2 * half), persistent=False)
         if self.first:
             self.tok_embeddings = nn.Embedding(VOCABULARY, size.width)
-        self.layers = nn.ModuleDict({str(at): Block(size) for at in layers})
+        self.layers = nn.ModuleDict({str(at): Block(size) for at in range(layers)})
         if self.last:
             self.norm, self.output = nn.RMSNorm(size.width), nn.Linear(size.width, VOCABULARY, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         x = self.tok_embeddings(x) if self.first else x
         for layer in self.layers.values():
             x = layer(x, self.table)
-        return self.output(self.norm(x)) if self.last else x
-
-
-class Whole(Stage):
-    """All layers, with the loss."""
-
-    def __init__(self, size: Size) -> None:
-        super().__init__(size, range(size.layers))
-
-    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return loss_of(super().forward(x), labels)
-
-
-def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    loss: Any = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
-    return loss.to_local() if hasattr(loss, "to_local") else loss
+        if not self.last:
+            return x
+        assert labels is not None
+        loss: Any = F.cross_entropy(self.output(self.norm(x)).flatten(0, 1).float(), labels.flatten())
+        return loss.to_local() if hasattr(loss, "to_local") else loss
 
 
 def parallelized(stage: Stage, mesh: Any) -> Stage:
@@ -123,9 +112,7 @@ def parallelized(stage: Stage, mesh: Any) -> Stage:
         plan["tok_embeddings"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
     if stage.last:
         plan["norm"] = SequenceParallel()
-        plan["output"] = ColwiseParallel(
-            input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False
-        )
+        plan["output"] = ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False)
     parallelize_module(stage, mesh, plan)
     inputs: Callable[..., Any] = PrepareModuleInput
     for layer in stage.layers.values():

@@ -5,14 +5,15 @@ Everything is imported when it is used: what nobody imported has distributed not
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["clear_dtensor_caches", "dtensor_of", "group_ranks", "group_store", "pipeline_actions"]
+__all__ = ["clear_dtensor_caches", "dtensor_of", "group_ranks", "group_store", "pipeline_actions", "pretended_ranks"]
 
 
 def dtensor_of(local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], meta: Any) -> Any:
@@ -57,6 +58,19 @@ def group_store(prefix: str) -> Any:
 
     private: Any = distributed_c10d
     return private.PrefixStore(prefix, private._get_default_store())
+
+
+@contextlib.contextmanager
+def pretended_ranks(count: int) -> Iterator[None]:
+    """Let this process be rank 0 of a process group without other ranks. Its collectives do nothing."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def pipeline_actions(schedule: str, ranks: int, microbatches: int, stages_per_rank: int) -> Sequence[Sequence[Any]]:
