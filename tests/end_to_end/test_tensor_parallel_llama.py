@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import spawn
 import remate
 from remate.step_measurement.allocator import peak_bytes
 from remate.training.state import state_of
-from remate_runtime import apply, load
+from remate_runtime import Schedule, apply, load
 from remate_runtime.operator_calls import overloads
 
 WIDTH, HEADS, VOCABULARY, LENGTH = 32, 4, 64, 16
@@ -254,6 +254,7 @@ def _two_dimensions(rank: int, folder: str) -> None:
     if mesh["dp"].get_local_rank() == 0:
         options: dict[str, Any] = {"effort": "quick", "progress": None, "fsdp": "model.layers.*", "shards": 2}
         schedule = remate.plan(models[1], (tokens, labels), budget="80%", cost="cpu", **options)
+        assert isinstance(schedule, Schedule)
         assert schedule.solve.time > schedule.solve.baseline_time
         schedule.save(str(whole))
     dist.barrier()
