@@ -113,8 +113,8 @@ def plan(
         effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
             arguments give the same schedule on every machine.
         differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
-            is one, else the only scalar of a tuple (`return logits, loss`), else every differentiable output. The other
-            outputs refuse a gradient.
+            is one, else the only scalar of a tuple if it follows from the other outputs (`return logits, loss`), else
+            every differentiable output. The other outputs refuse a gradient.
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
         dims: Sizes that may differ between calls, by the conventions of `dynamic_shapes` in `torch.export`: argument,

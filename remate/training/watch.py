@@ -16,6 +16,8 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime.staleness import tensors_of
 
+from ..capture.torch_api import nodes_below
+
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
 
@@ -135,7 +137,7 @@ class Watch:
 
         outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad and not tensor.is_leaf]
         scalars = [tensor for tensor in outputs if tensor.dim() == 0]
-        within = _nodes_below(scalars) if 0 < len(scalars) < len(outputs) else None
+        within = nodes_below(scalars) if 0 < len(scalars) < len(outputs) else None
         for tensor in outputs:
             node = tensor.grad_fn  # a hook of the tensor itself would be one that a schedule has to refuse
             assert node is not None
@@ -149,17 +151,6 @@ class Watch:
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._listener.stepped({id(p) for group in optimizer.param_groups for p in group["params"]})
-
-
-def _nodes_below(outputs: list[torch.Tensor]) -> set[Any]:
-    """Return the autograd nodes that outputs follow from, with their own."""
-    nodes, left = set[Any](), [tensor.grad_fn for tensor in outputs]
-    while left:
-        node = left.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            left += [below for below, _ in node.next_functions]
-    return nodes
 
 
 def _trains(module: nn.Module) -> bool:
