@@ -13,6 +13,7 @@ from . import torch_api
 from .advice import BRANCH, advice, logged
 from .eager_kernels import RefusedOperatorError
 from .places import failed_line
+from .refused_calls import ASSIGNS_DATA
 from .static_parts import static_parts
 from .watch import AttributeWatch
 
@@ -39,7 +40,10 @@ _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> CaptureError:
     """Return the CaptureError for `error`, with the parts that can be traced."""
     if isinstance(error, CaptureError) and not isinstance(error, RefusedOperatorError):
-        return error
+        if not error.message.startswith(ASSIGNS_DATA) or error.parts:
+            return error
+        parts = static_parts(model, error.module)  # a momentum encoder: the other one can be planned
+        return CaptureError(error.message, error.module, error.source, error.hint, parts)
     module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error, _module(model, module), module)
     parts = [] if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
