@@ -283,34 +283,48 @@ class Deep(nn.Module):
         return self.head(self.blocks(x)).square().mean()
 
 
+class Words(Deep):
+    """The same with a loss head, which can be split."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = self.blocks[:2], nn.Linear(128, 2048)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(self.blocks(x)), torch.zeros(len(x), dtype=torch.long))
+
+
 def _planned(rank: int, world: int) -> None:
     """The peak of a rank is the one of the plan. gloo may free buffers late, on a thread of its own, so that the least
     of several measured peaks counts.
     """
     x, buffer = data(300, 128), 4 * (2 * 128 * 400 + 528) + 64
-    for budget in ("100%", "88%"):
+    for kind, budget, split in ((Deep, "100%", None), (Deep, "88%", None), (Words, "50%", "head")):
         schedule = remate.plan(
-            seeded(Deep()),
+            seeded(kind()),
             (x,),
             budget=budget,
             cost="cpu",
             fsdp="blocks.*",
             shards=world,
             effort="quick",
+            split=split,
             progress=None,
         )
-        model, wanted = seeded(Deep()), fully_sharded(seeded(Deep()), True)
+        assert ("split" in schedule.requires) == bool(split)
+        model, wanted = seeded(kind()), fully_sharded(seeded(kind()), True)
         with warnings.catch_warnings(action="error"):
             model = fully_sharded(apply(model, schedule), True)
             model(x).backward()
         wanted(x).backward()
         for planned, parameter in zip(model.parameters(), wanted.parameters(), strict=True):
-            assert torch.equal(planned.grad.to_local(), parameter.grad.to_local())
+            ours, own = planned.grad.to_local(), parameter.grad.to_local()
+            assert torch.equal(ours, own) or (split and torch.allclose(ours, own, rtol=1e-4, atol=1e-6))
         peaks = []
         for _ in range(8):  # all ranks measure equally often
             model.zero_grad()
             peaks.append(peak_bytes(lambda model=model: model(x).backward()))
-        assert 0 <= min(peaks) - schedule.peak_bytes <= buffer, (budget, peaks, schedule.peak_bytes)
+        assert -64 <= min(peaks) - schedule.peak_bytes <= buffer, (budget, peaks, schedule.peak_bytes)
         assert schedule.peak_bytes < schedule.baseline_peak_bytes or budget == "100%"
 
 
