@@ -274,24 +274,14 @@ def _freed(rank: int) -> None:
 class Deep(nn.Module):
     """Blocks of 0.4 MiB, so that gradients are delivered, and reduced, during backward."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = 3) -> None:
         super().__init__()
         layers = [nn.Sequential(nn.Linear(128, 400), nn.GELU(), nn.Linear(400, 128)) for _ in range(4)]
-        self.blocks, self.head = nn.Sequential(*layers), nn.Linear(128, 3)
+        self.blocks, self.head = nn.Sequential(*layers), nn.Linear(128, words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.blocks(x)).square().mean()
-
-
-class Words(Deep):
-    """The same with a loss head, which can be split."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks, self.head = self.blocks[:2], nn.Linear(128, 2048)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.cross_entropy(self.head(self.blocks(x)), torch.zeros(len(x), dtype=torch.long))
+        y = self.head(self.blocks(x))
+        return y.square().mean() if y.shape[1] == 3 else nn.functional.cross_entropy(y, y.new_zeros(len(y)).long())
 
 
 def _planned(rank: int, world: int) -> None:
@@ -299,9 +289,9 @@ def _planned(rank: int, world: int) -> None:
     of several measured peaks counts.
     """
     x, buffer = data(300, 128), 4 * (2 * 128 * 400 + 528) + 64
-    for kind, budget, split in ((Deep, "100%", None), (Deep, "88%", None), (Words, "50%", "head")):
+    for words, budget, split in ((3, "100%", None), (3, "88%", None), (4096, "50%", "head")):
         schedule = remate.plan(
-            seeded(kind()),
+            seeded(Deep(words)),
             (x,),
             budget=budget,
             cost="cpu",
@@ -312,7 +302,7 @@ def _planned(rank: int, world: int) -> None:
             progress=None,
         )
         assert ("split" in schedule.requires) == bool(split)
-        model, wanted = seeded(kind()), fully_sharded(seeded(kind()), True)
+        model, wanted = seeded(Deep(words)), fully_sharded(seeded(Deep(words)), True)
         with warnings.catch_warnings(action="error"):
             model = fully_sharded(apply(model, schedule), True)
             model(x).backward()
