@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph, Value
-from remate_runtime.format.tensor_type import TensorType
+from remate_runtime.format import TensorType
 from remate_runtime.link import RecomputeRun, Run, groups_of, link, simulate
 
 from ..partition.canonical import form
