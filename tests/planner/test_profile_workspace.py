@@ -21,7 +21,9 @@ CPU = torch.device("cpu")
 QUICK = ("resnet", "tiny_gpt", "mlp_mixer")
 # Fewer equal layers, for the same distinct operations.
 LAYERS = {
-    **dict.fromkeys(("gpt2", "tiny_gpt", "llama", "moe", "bert", "vit", "mlp_mixer", "fourier", "gated_convolution"), 2),
+    **dict.fromkeys(
+        ("gpt2", "tiny_gpt", "llama", "moe", "bert", "vit", "mlp_mixer", "fourier", "gated_convolution"), 2
+    ),
     **dict.fromkeys(("two_tower", "state_space"), 1),
 }
 
