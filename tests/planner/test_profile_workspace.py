@@ -29,7 +29,7 @@ LAYERS = {
 
 
 def captured(name: str) -> Graph:
-    size = {"layers": LAYERS[name]} if name in LAYERS else {}
+    size: dict[str, Any] = {"layers": LAYERS[name]} if name in LAYERS else {}
     return capture(*ZOO[name].build(**size)).graph
 
 
