@@ -137,7 +137,6 @@ def test_a_plan_again_keeps_the_sharding(keep: Any, kept: tuple[str, ...]) -> No
         ({"at": "layers.*"}, "fsdp= does not support at="),
         ({"dims": "auto"}, "fsdp= does not support dims="),
         ({"disk_budget": "1GiB"}, "fsdp= does not support disk_budget="),
-        ({"split": "head"}, "fsdp= does not support split="),
         ({"keep_gathered": "head"}, "'head' is not sharded, and cannot stay gathered"),
         ({"fsdp": None, "shards": None, "keep_gathered": True}, "keep_gathered= belongs to fsdp="),
         ({"fsdp": "layer.*"}, "no module of the model is called 'layer"),
