@@ -123,7 +123,7 @@ def _capture_at_rest(
 ) -> Captured:
     """Capture the step of a model that has been called once."""
     model = call[0]
-    Signature(*call)  # refuse unsupported calls before anything runs
+    Signature(*call, identity=False)  # refuse unsupported calls before anything runs
     outside = Outside(model)
     before = values_read(model) if digested else {}
     with caches_made(model, kept=digested) as caches:

@@ -36,7 +36,9 @@ class Signature:
         model: torch.nn.Module,
         args: tuple[object, ...],
         kwargs: dict[str, Any],
+        identity: bool = True,
     ) -> None:
+        """identity: Ask whether forward compares inputs by identity, which runs it twice without data."""
         if any(isinstance(module, torch.jit.ScriptModule) for module in model.modules()):
             raise CaptureError("the model is TorchScript", hint="capture the Python module that it was made from")
         self._module = model
@@ -52,7 +54,7 @@ class Signature:
         self.inputs: list[str] = []
         repeated = len({id(tensor) for tensor in self.tensors}) < len(self.tensors)
         self._first: dict[int, str] | None = (
-            {} if repeated and not ignores_identity(model, args, kwargs) else None
+            {} if identity and repeated and not ignores_identity(model, args, kwargs) else None
         )  # names by tensor, where forward asks which inputs are one
         self.same = self._same_positions()
         self._unique = trees.UniqueNames(self.names)

@@ -91,9 +91,10 @@ def judged(instance: StepInstance, plan: Callable[[], Solution], budget: int) ->
     return solution
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("speed", [10**8, 10**10, 10**12])
-def test_mixed_is_never_slower_than_recomputing_or_paging_alone(seed: int, speed: int) -> None:
+@pytest.mark.parametrize(
+    ("speed", "seed"), [(10**8, 1), (10**10, 1), (10**12, 1), pytest.param(10**10, 0, marks=pytest.mark.slow)]
+)
+def test_mixed_is_never_slower_than_recomputing_or_paging_alone(speed: int, seed: int) -> None:
     """Lanes from useless to free of cost, and no schedule beats the bound."""
     instance = StepInstance(replace(graph_of(seed), lanes={"disk": Lane(out=speed, back=speed)}))
 

@@ -18,14 +18,16 @@ from remate.errors import InfeasibleError, UnknownNameError
 from remate.splits.tiled_step import tiled_step
 from remate.splits.windows import head_windows, large_windows
 from remate.step_measurement.allocator import peak_bytes
-from remate.strategy import CandidatePool, solve
+from remate.strategy import CandidatePool, StepInstance, solve
 from remate_runtime import apply
 from remate_runtime.flat_step import TILE, expand
 from remate_runtime.format import Recompute, Schedule, Split, decode, encode
 from remate_runtime.link import link, simulate
 from tests.models import decoders
 
-pytestmark = pytest.mark.eager
+from .captured_once import captured_once  # noqa: F401
+
+pytestmark = [pytest.mark.eager, pytest.mark.usefixtures("captured_once")]
 WIDTH, WORDS, ROWS = 64, 1024, 256
 WEIGHTS = {"weight": torch.linspace(0.5, 1.5, WORDS)}
 
@@ -98,6 +100,12 @@ def planned(name: str, budget: str | int, **options: Any) -> Schedule:
 
 
 @cache
+def floor(name: str) -> int:
+    step = prepare(*built(name), cost="cpu")
+    return StepInstance(step.captured.graph, step.parts).floor
+
+
+@cache
 def refused(name: str, split: str | None) -> InfeasibleError:
     """The refusal of a budget that nothing meets."""
     with pytest.raises(InfeasibleError) as error:
@@ -146,7 +154,7 @@ def assert_eagers_but_for_listed(
 @pytest.mark.parametrize("name", ["plain", "gpt2", "llama"])
 def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:
     model, args, kwargs = built(name)
-    budget = refused(name, None).floor * 9 // 10
+    budget = floor(name) * 9 // 10
     schedule = planned(name, budget)
     assert decode(encode(schedule)) == schedule
     assert schedule.requires == ("split",)
@@ -261,7 +269,7 @@ def test_other_large_operations_are_split(build: Any, least: int) -> None:
 
 
 def test_equal_layers_have_equal_windows() -> None:
-    step = prepare(Model(), words(), cost="cpu")
+    step = prepare(*built("plain"), cost="cpu")
     windows = [w for w in large_windows(step, 2 * ROWS * WIDTH * 4) if len(w.operations) > 1]
     graph = step.captured.graph
     kinds = {tuple(graph.operations[i].op for i in window.operations) for window in windows}
@@ -341,7 +349,7 @@ def test_sizes_stay_open() -> None:
 
 def test_tiles_are_leaves() -> None:
     """The forward and the backward of a tile are one leaf, so that strategies plan tiles like blocks."""
-    step = prepare(Model(), words(), cost="cpu")
+    step = prepare(*built("plain"), cost="cpu")
     (window,) = head_windows(step)
     tiled = tiled_step(baseline("plain"), {window: 4}, "cpu", step.price)
     (block,) = tiled.blocks
@@ -358,7 +366,7 @@ def test_tiles_are_leaves() -> None:
 
 
 def test_tiles_cost_more_than_their_share() -> None:
-    step = prepare(Model(), words(), cost="cpu")
+    step = prepare(*built("plain"), cost="cpu")
     (window,) = head_windows(step)
     times = []
     for into in (2, 8, 32):

@@ -32,7 +32,11 @@ from .strategy_graphs import forward_only, frozen_base, random_graph, transforme
 GRAPHS = (("random", False), ("frozen", True), ("layers", True), ("forward", False))
 SHARES = (0.9, 0.7)
 SLOW = {"checkmate", "moccasin", "portfolio"}  # many budgets of one step take it long; its own tests are quick
-SMALLER = {"random": "few", "layers": "layer"}  # steps of moccasin and of the portfolio, which asks it, too
+SMALLER = {
+    "random": "few",
+    "layers": "layer",
+}  # steps of strategies that take long, and of the portfolio, which asks them
+ON_SMALLER = ("exact", "hiremate", "moccasin", "portfolio")
 POLICIES = ("auto", "portfolio")
 NAMES = [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in (*POLICIES, *strategy_names())]
 
@@ -73,7 +77,7 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
 def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -> None:
     if name == "moccasin":
         pytest.importorskip("ortools")
-    if name in ("moccasin", "portfolio"):
+    if name in ON_SMALLER:
         graph = SMALLER.get(graph, graph)
     about = instance(graph, hierarchy)
     lacks = None if name in POLICIES else lacking(about, strategy(name).needs)

@@ -84,12 +84,13 @@ def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("searched", [True, False])
 def test_auto_finds_every_optimum(searched: bool) -> None:
-    """searched: all states of a step may be looked at; else its integer programs and local searches are on its own."""
+    """searched: all states of a step may be looked at; else its integer programs and local searches are on its own.
+    Each gets half of the steps."""
     kept = {
         name: tuple(s for s in getattr(AUTO, name) if searched or s.name not in ("exact", "states")) for name in ORDERS
     }
     auto = msgspec.structs.replace(AUTO, **kept)
-    for seed in range(SEEDS):
+    for seed in range(0 if searched else 1, SEEDS, 2):
         graph, budget, best = step(seed)
         try:
             solution = solve(StepInstance(graph, blocks(graph, 2)), Request(budget, effort=QUICK), auto).time

@@ -14,7 +14,7 @@ from tests.planner.test_cuts import proven
 from .dags import fastest, random_dag
 
 SHARES = (0.9, 0.75, 0.65, 0.55)
-PART = 40  # seeds that a part of the slow test takes
+PART = 20  # seeds that a part of the slow test takes
 
 
 def compare(seeds: range) -> list[tuple[int, int, int]]:

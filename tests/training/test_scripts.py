@@ -1,5 +1,6 @@
 """The scripts of `examples/scripts`, as people write them: by `remate train` unchanged, and by `remate.auto` in one
-line, they print and save what they do by Python, bit for bit."""
+line, they print and save what they do by Python, bit for bit. That line plans in the fast ones, and reads what `remate
+train` planned in the others."""
 
 from __future__ import annotations
 
@@ -78,8 +79,9 @@ def test_unchanged_and_in_one_line(
     script, changed = SCRIPTS / f"{name}.py", tmp_path / f"{name}.py"
     wanted = by_python(script, tmp_path / "eager.pt", monkeypatch, capsys)
 
-    cost = COST.get(name, "cpu")
-    status = main(["train", "--cost", cost, "--effort", "quick", str(script), "--save", str(tmp_path / "train.pt")])
+    cost, file = COST.get(name, "cpu"), None if name in FAST else str(tmp_path / "schedule.json")
+    options = ["--cost", cost, "--effort", "quick", *([] if file is None else ["--file", file])]
+    status = main(["train", *options, str(script), "--save", str(tmp_path / "train.pt")])
     said = capsys.readouterr()
     assert (status, said.out) == (0, wanted)
     assert re.search(r"remate: \w+, [1-9]\d* steps with a schedule", said.err)
@@ -90,8 +92,9 @@ def test_unchanged_and_in_one_line(
     assert len(LINE.findall(text)) == 1
     line = (
         LINE.sub(r"\1", text)
-        .replace("remate.auto(", "functools.partial(remate.auto, cost=COST, effort='quick')(")
+        .replace("remate.auto(", "functools.partial(remate.auto, cost=COST, effort='quick', file=FILE)(")
         .replace("COST", repr(cost))
+        .replace("FILE", repr(file))
     )
     changed.write_text(f"import functools, remate\n{line}", encoding="utf-8")
     assert by_python(changed, tmp_path / "auto.pt", monkeypatch, capsys) == wanted

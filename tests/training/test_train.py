@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -115,6 +118,16 @@ def by_python(path: str, *arguments: str) -> str:
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=True).stdout
 
 
+def plainly(path: str, *arguments: str) -> str:
+    """What a script prints by Python, in this process."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
+        patch.setattr(sys, "argv", [path, *arguments])
+        patch.syspath_prepend(str(Path(path).parent))
+        runpy.run_path(path, run_name="__main__")
+    return out.getvalue()
+
+
 def train(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     status = main(["train", *QUICK, *words])
     said = capsys.readouterr()
@@ -140,7 +153,7 @@ def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys
 
 def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = written(tmp_path, GAN), tmp_path / "plan.json"
-    wanted = by_python(script)
+    wanted = plainly(script)
     status, out, err = train(capsys, "--file", str(file), "--dims", "none", script)
     assert (status, out) == (0, wanted)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["plan.Critic.json", "plan.json"]
@@ -152,21 +165,23 @@ def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, GAN)
+    wanted, penalized = plainly(script), plainly(script, "penalty")
     status, out, err = train(capsys, script, "penalty")
-    assert (status, out) == (0, by_python(script, "penalty"))
+    assert (status, out) == (0, penalized)
     assert "remate: Critic was not planned: a call of it is differentiated again (create_graph=True)" in err
     assert "remate: Net, 3 steps" in err
     status, out, err = train(capsys, "--skip", "Net", "--skip", "Critic", script)
-    assert (status, out) == (0, by_python(script))
+    assert (status, out) == (0, wanted)
     assert err.count("was not planned: it is skipped") == 2
     impossible = written(tmp_path, PLAIN)
+    wanted = plainly(impossible)
     with pytest.warns(UserWarning, match="trains with its own forward"):
         status, out, err = train(capsys, "--budget", "1%", "--on-infeasible", "error", impossible)
-    assert (status, out) == (0, by_python(impossible))
+    assert (status, out) == (0, wanted)
     assert re.search(r"remate: Net was not planned: the step .*cannot be planned within", err)
     with pytest.warns(UserWarning, match="OVER BUDGET"):
         status, out, err = train(capsys, "--budget", "1%", impossible)
-    assert (status, out) == (0, by_python(impossible))
+    assert (status, out) == (0, wanted)
     assert re.search(r"remate: Net, \d+ steps with a schedule that was planned", err), err
     nothing = written(tmp_path, NET + "print(Net()(torch.ones(2, 16)).shape)\n")
     assert "remate: no module was planned" in train(capsys, nothing)[2]
@@ -174,8 +189,9 @@ def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: 
 
 def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, FOLDS)
+    wanted = plainly(script)
     status, out, err = train(capsys, "--dims", "none", script)
-    assert (status, out) == (0, by_python(script))
+    assert (status, out) == (0, wanted)
     assert err.count("remate: Net: peak") == 3
     assert re.search(r"remate: Net, \d+ steps with a schedule that was read", err), err
 
@@ -227,6 +243,7 @@ def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = written(tmp_path, GAN), tmp_path / "plan.json"
+    wanted = plainly(script)
     plan = ["plan", script, "--from-script", *QUICK, "-o", str(file)]
     assert main([*plan, "--", "--lr", "1"]) == 0
     said = capsys.readouterr()
@@ -237,7 +254,7 @@ def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: py
     assert re.search(r"makes no second training call of a Other\nhint: it trains Critic, Net", capsys.readouterr().err)
     assert main(["plan", str(tmp_path / "none.py"), "--from-script", "-o", str(file)]) == 2
     status, out, _ = train(capsys, "--file", str(file), "--dims", "none", script)
-    assert (status, out) == (0, by_python(script))
+    assert (status, out) == (0, wanted)
 
 
 @pytest.mark.parametrize(("words", "planned"), [((), 2), (("loss",), 1)])
@@ -246,8 +263,9 @@ def test_outputs_beside_a_scalar_get_a_gradient_if_the_script_uses_one(
 ) -> None:
     """The script may compute with `logits` of `return logits, loss`, too; the first steps show it."""
     script, file = written(tmp_path, PENALTY), tmp_path / "plan.json"
+    wanted = plainly(script, "--", *words)
     status, out, _ = train(capsys, "--file", str(file), script, "--", *words)
-    assert (status, out) == (0, by_python(script, "--", *words))
+    assert (status, out) == (0, wanted)
     assert sum(leaf.grad for leaf in output_leaves(load(file).model.outputs)) == planned
 
 
@@ -270,7 +288,8 @@ def test_a_defect_of_planning_does_not_stop_the_script(
 
     monkeypatch.setattr("remate.training.state.planned_again", fails)
     script = written(tmp_path, PLAIN)
+    wanted = plainly(script)
     with pytest.warns(SteppedAsideWarning, match="planning failed"):
         status, out, err = train(capsys, script)
-    assert (status, out) == (0, by_python(script))
+    assert (status, out) == (0, wanted)
     assert "Net was not planned: planning failed, which is a defect of remate: IndexError: out of range" in err

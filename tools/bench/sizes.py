@@ -70,19 +70,19 @@ class Outcome(msgspec.Struct, frozen=True):
     longer: float
 
 
-def sizes_of(case: Case, dims: Mapping[str, Dimension]) -> list[tuple[int, ...]]:
+def sizes_of(case: Case, dims: Mapping[str, Dimension], count: int = _SIZES) -> list[tuple[int, ...]]:
     """The planned ones, those of the case, all corners of the range, and others by chance (the same each time)."""
     ranges = [range(dims[name].min, dims[name].max + 1, dims[name].multiple) for name in case.names]
     corners = itertools.product(*((each[0], each[-1]) for each in ranges))
     sizes = dict.fromkeys((case.planned, *case.at, *corners))
     chance = random.Random(0)
-    while len(sizes) < min(_SIZES, math.prod(map(len, ranges))):
+    while len(sizes) < min(count, math.prod(map(len, ranges))):
         sizes.setdefault(tuple(map(chance.choice, ranges)))
     return list(sizes)
 
 
-def outcome(case: Case, budget: str, **options: Any) -> Outcome:
-    """Plan a model once, and train it at many sizes. `options` are those of `plan`."""
+def outcome(case: Case, budget: str, *, count: int = _SIZES, **options: Any) -> Outcome:
+    """Plan a model once, and train it at `count` sizes or more. `options` are those of `plan`."""
     torch.manual_seed(0)
     model = case.make().train()
     args, kwargs = case.call(*case.planned)
@@ -94,7 +94,7 @@ def outcome(case: Case, budget: str, **options: Any) -> Outcome:
     applied = remate_runtime.apply(model, schedule)
     every = (
         _at(dict(zip(case.names, sizes, strict=True)), case.call(*sizes), schedule, model, applied, allowed)
-        for sizes in sizes_of(case, schedule.model.dims)
+        for sizes in sizes_of(case, schedule.model.dims, count)
     )
     bounds = tuple(text for text in said if "workspace is an estimate" in text)
     longer = len(remate_runtime.format.checked_text(schedule)) / len(remate_runtime.format.checked_text(plain))
