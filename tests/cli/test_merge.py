@@ -199,7 +199,12 @@ def test_edited_on_two_branches_merged_rebound_and_replanned(remate: Remate) -> 
     """A schedule in a repository, from plan to replan."""
     repository, path = Repository(Path.cwd()), "net.schedule.json"
     Path("net.py").write_text(MODEL)
-    assert remate("plan", "net.py:build", "--budget", "70%", "-o", path, "--cost", "cpu", "--quiet").status == 0
+    assert (
+        remate(
+            "plan", "net.py:build", "--budget", "70%", "-o", path, "--effort", "quick", "--cost", "cpu", "--quiet"
+        ).status
+        == 0
+    )
     repository.commit("planned")
     first = remate_runtime.load(path)
 
