@@ -56,9 +56,7 @@ def planned_text(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     folder = tmp_path_factory.mktemp("net")
     (folder / "net.py").write_text(MODEL)
     target, path = f"{folder / 'net.py'}:build", folder / "s.json"
-    assert (
-        main(["plan", target, "--budget", "70%", "--effort", "quick", "-o", str(path), "--cost", "cpu", "--quiet"]) == 0
-    )
+    assert main(["plan", target, "--budget", "70%", "-o", str(path), "--cost", "cpu", "--quiet"]) == 0
     return path.read_bytes()
 
 

@@ -132,7 +132,8 @@ def test_the_command_writes_a_file_for_each_stage(tmp_path: Path, capsys: pytest
 
     def run(*more: str) -> tuple[int, str, str]:
         status = main(["plan", f"{example}:stages", "--pipeline", "1f1b", *more, *options])
-        return status, *capsys.readouterr()
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
 
     status, out, error = run("--microbatches", "4")
     assert status == 0, error
