@@ -12,9 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import start_processes
 
-# A fork has torch imported, which is most of what a new process costs. CUDA, once used, does not allow it.
-METHOD = "spawn" if torch.cuda.is_available() else "fork"
-
 
 def run_ranks(run: Callable[..., Any], args: tuple[Any, ...], nprocs: int, *, join: bool = True) -> Any:
     """Call `run(rank, *args)` in each of the processes. Raises an error if one of them fails.
@@ -25,7 +22,22 @@ def run_ranks(run: Callable[..., Any], args: tuple[Any, ...], nprocs: int, *, jo
         nprocs: Number of processes.
         join: Wait for them. Otherwise, return their context.
     """
-    return start_processes(_rank, (run, args), nprocs, join, start_method=METHOD)
+    return start_processes(_rank, (run, args), nprocs, join, start_method=_method())
+
+
+def _method() -> str:
+    """A fork has torch imported, which is most of what a new process costs. It does not work once CUDA or autograd has
+    started threads, which a fork that tries it shows."""
+    if torch.cuda.is_available():
+        return "spawn"
+    child = os.fork()
+    if not child:
+        try:
+            torch.ones((), requires_grad=True).backward()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return "spawn" if os.waitpid(child, 0)[1] else "fork"
 
 
 def _rank(rank: int, run: Callable[..., Any], args: tuple[Any, ...]) -> None:

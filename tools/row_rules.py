@@ -97,6 +97,8 @@ VIEWS = {
     "_unsafe_view": "reshape",
     "t": "transpose",
     "transpose.int": "transpose",
+    "permute": "permute",
+    "squeeze.dim": "squeeze",
     "unsqueeze": "unsqueeze",
     "expand": "expand",
     "detach": "same",

@@ -272,7 +272,7 @@ def _families(step: Hierarchy, permitted: str, floor: int) -> Iterator[Iterator[
 
 def _most(windows: Sequence[Window]) -> int:
     """Return the largest number of tiles for loss heads."""
-    return max((window.rows // FEWEST_ROWS for window in windows), default=0)
+    return max((min(window.rows, window.lines // FEWEST_ROWS) for window in windows), default=0)
 
 
 def _numbers(windows: Sequence[Window], into: int) -> Mapping[Window, int]:

@@ -33,6 +33,7 @@ class Window(msgspec.Struct, frozen=True):
         leaf: Id of the block that they belong to.
         operations: Their indices in the step, ascending.
         rows: Number of rows.
+        lines: Number of rows of its largest products: more if a row of the window is a whole sequence.
         seed: The operation that the window was grown from.
         need: The most bytes that one of the operations needs, with its arguments.
     """
@@ -40,6 +41,7 @@ class Window(msgspec.Struct, frozen=True):
     leaf: str
     operations: tuple[int, ...]
     rows: int
+    lines: int
     seed: int
     need: int
 
@@ -117,7 +119,15 @@ def need_of(graph: Graph, i: int) -> int:
 
 
 def _window(leaf: str, graph: Graph, operations: tuple[int, ...], rows: int, seed: int) -> Window:
-    return Window(leaf, operations, rows, seed, max(need_of(graph, i) for i in operations))
+    results = [graph.values[v].type.shape[0] for i in operations if (v := _product(graph, i)) is not None]
+    need = max(need_of(graph, i) for i in operations)
+    return Window(leaf, operations, rows, max(results, default=rows), seed, need)
+
+
+def _product(graph: Graph, i: int) -> int | None:
+    """Return the result of a product of forward."""
+    op = graph.operations[i]
+    return op.writes[0] if i < graph.backward_start and ROWS.operators[op.op].rule == "product" else None
 
 
 def _grown_from_all(leaf: LeafGraph, graph: Graph, threshold: int) -> Iterator[tuple[tuple[int, ...], int, int]]:
@@ -151,7 +161,7 @@ def _seeds(graph: Graph, span: range) -> list[int]:
             continue
         if rule.rule == "loss":
             kinds[0].append(i)
-        elif op.op == "aten._log_softmax":
+        elif op.op in ("aten._log_softmax", "aten.logsumexp"):
             kinds[1].append(i)
         elif rule.reduces is not None:
             kinds[2].append(i)
@@ -161,21 +171,32 @@ def _seeds(graph: Graph, span: range) -> list[int]:
 def _grown(leaf: LeafGraph, seed: int, taken: Collection[int]) -> tuple[int, ...]:
     """Return the operations of a window around a seed, by their indices in the leaf.
 
+    A window with fewer, larger rows is taken if the other one leaves out an operation that needs much.
+
     Raises:
         ScheduleError: The seed cannot be split.
     """
     graph = leaf.graph
     pool = [i for i in _pool(graph, seed) if leaf.operations[i] not in taken]
-    if len(pool) <= _MOST and _refusal(graph, pool) is None:
-        return tuple(pool)
+    rows = _row_count(graph, pool) if len(pool) <= _MOST else 0
     members = _start(graph, pool, seed)
+    if rows >= _row_count(graph, members):
+        return tuple(pool)
+    members = _joined(graph, members, pool, seed)
+    much = _SHARE * need_of(graph, seed)
+    return tuple(pool) if rows and any(need_of(graph, i) > much for i in set(pool).difference(members)) else members
+
+
+def _joined(graph: Graph, members: tuple[int, ...], pool: Sequence[int], seed: int) -> tuple[int, ...]:
+    """Return a window with all operations of a pool that can join it without a loss of rows."""
+    rows = _row_count(graph, members)
     for way in (_alone, _with_between):  # an operation may join only together with those between it and the window
         before = None
         while before != members and len(members) < _MOST:
             before = members
             for i in sorted(set(pool).difference(members), key=lambda i: (abs(i - seed), i)):
                 larger = way(graph, members, pool, i)
-                if i not in members and len(larger) <= _MOST and _refusal(graph, larger) is None:
+                if i not in members and len(larger) <= _MOST and _row_count(graph, larger) >= rows:
                     members = larger
     return tuple(sorted(members))
 
@@ -193,20 +214,27 @@ def _with_between(graph: Graph, members: Sequence[int], pool: Sequence[int], i: 
 def _start(graph: Graph, pool: Sequence[int], seed: int) -> tuple[int, ...]:
     """Return the seed with as few operations before it as it takes to have rows."""
     members, before = (seed,), [i for i in pool if i < seed]
-    while (refusal := _refusal(graph, members)) is not None:
-        if not before:
-            raise refusal
-        members = (before.pop(), *members)
-    return members
+    while True:
+        try:
+            _rows(graph, members)
+        except ScheduleError:
+            if not before:
+                raise
+            members = (before.pop(), *members)
+        else:
+            return members
 
 
-def _refusal(graph: Graph, members: Sequence[int]) -> ScheduleError | None:
-    """Return why the linker cannot split these operations; None if it can."""
+def _row_count(graph: Graph, members: Sequence[int]) -> int:
+    """Return the number of rows of operations; 0 if the linker cannot split them."""
     try:
-        split_step(graph, FlatSplit(tuple(sorted(members)), 2))
-    except ScheduleError as refusal:
-        return refusal
-    return None
+        return _rows(graph, members)
+    except ScheduleError:
+        return 0
+
+
+def _rows(graph: Graph, members: Sequence[int]) -> int:
+    return split_step(graph, FlatSplit(tuple(sorted(members)), 2)).rows
 
 
 def _pool(graph: Graph, seed: int) -> list[int]:

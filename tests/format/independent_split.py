@@ -8,7 +8,7 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from .independent_rows import ROWS, RowAxes, listed
+from .independent_rows import ROWS, listed, rows_of
 
 if TYPE_CHECKING:
     from .independent_step import Json, Op, Step, Tensor
@@ -23,7 +23,7 @@ class Window:
         self.step, self.named, self.into, self.home = step, named, into, home
         self.costs, self.workspaces = costs
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
-        rows = RowAxes(step, named)
+        rows = rows_of(step, named)
         self.view, self.made, self.axes, self.sums, self.lasts = rows.view, rows.made, rows.axes, rows.sums, rows.last
         self.by_rows, self.rows, self.tiled = rows.by_rows, rows.rows, rows.tiled
         self.tiles: dict[tuple[str, int], str] = {}
@@ -130,11 +130,14 @@ class Window:
         op = self.step.ops[i]
         return ROWS["operators"][op.line["op"]]["rule"] == "loss" and op.args[3] != 0
 
-    def ends(self, tile: int) -> tuple[int, int]:
-        return tile * self.rows // self.into, (tile + 1) * self.rows // self.into
+    def ends(self, tile: int, of: tuple[int, ...]) -> tuple[int, int]:
+        """Of a tile along flattened row axes of these sizes."""
+        grain = prod(of) // self.rows
+        return tile * self.rows // self.into * grain, (tile + 1) * self.rows // self.into * grain
 
     def tile_type(self, value: str, tile: int) -> Tensor:
-        about, (a, b), (start, stop) = self.step.types[value], self.axes[value], self.ends(tile)
+        about, (a, b) = self.step.types[value], self.axes[value]
+        start, stop = self.ends(tile, about.shape[a:b])
         shape = (*about.shape[:a], *(1,) * (b - a - 1), stop - start, *about.shape[b:])
         strides = None
         if about.strides is not None:
@@ -189,8 +192,9 @@ class Window:
         self.total[value] = addend
 
     def fill(self, i: int, value: str, tile: int, end: str) -> None:
-        about, (a, b), (start, stop) = self.step.types[value], self.axes[value], self.ends(tile)
-        flat = (*about.shape[:a], self.rows, *about.shape[b:])
+        about, (a, b) = self.step.types[value], self.axes[value]
+        start, stop = self.ends(tile, about.shape[a:b])
+        flat = (*about.shape[:a], prod(about.shape[a:b]), *about.shape[b:])
         if value not in self.whole:
             self.whole[value] = self.typed(i, f"all.whole{end}", about._replace(shape=flat))
             self.emit(i, f"all.whole{end}", "aten.empty.memory_format", [], self.whole[value])
@@ -207,10 +211,11 @@ class Window:
     def part(self, i: int, value: str, tile: int, number: int) -> str:
         if self.tiled(value):
             return self.view_of(value, tile)
-        about, (a, b), (start, stop) = self.step.types[value], self.axes[value], self.ends(tile)
+        about, (a, b) = self.step.types[value], self.axes[value]
+        start, stop = self.ends(tile, about.shape[a:b])
         suffix, source = f"{tile}.rows{number}", value
         if b - a > 1:
-            about = about._replace(shape=(*about.shape[:a], self.rows, *about.shape[b:]))
+            about = regrouped(about, a, b, (prod(about.shape[a:b]),))
             source = self.typed(i, f"{suffix}.flat", about)
             self.emit(i, f"{suffix}.flat", "aten.view", [value], source)
         shape = (*about.shape[:a], stop - start, *about.shape[a + 1 :])
@@ -218,7 +223,8 @@ class Window:
         self.emit(i, suffix, "aten.slice.Tensor", [source], piece)
         if b - a > 1:
             source = piece
-            piece = self.typed(i, f"{suffix}.shape", self.tile_type(value, tile))
+            sizes = (*(1,) * (b - a - 1), stop - start)
+            piece = self.typed(i, f"{suffix}.shape", regrouped(self.step.types[piece], a, a + 1, sizes))
             self.emit(i, f"{suffix}.shape", "aten.view", [source], piece)
         return piece
 
@@ -232,6 +238,9 @@ class Window:
                 first, other = [int(d) % len(strides) for d in op.args[1:3]] or [0, 1]
                 strides[first], strides[other] = strides[other], strides[first]
                 about = about._replace(strides=shown(about.shape, tuple(strides)))
+            elif kind == "permute":
+                strides = tuple(strides_of(base)[int(d) % len(base.shape)] for d in op.args[1])
+                about = about._replace(strides=shown(about.shape, strides))
             elif kind == "expand":
                 shift = len(about.shape) - len(base.shape)
                 sizes, own = (1,) * shift + base.shape, (0,) * shift + strides_of(base)
@@ -243,6 +252,8 @@ class Window:
                 at, step = [*op.args[1:2], 0][0], [*op.args[4:5], 1][0]
                 strides = tuple(s * step if d == at % len(about.shape) else s for d, s in enumerate(strides_of(base)))
                 about = about._replace(strides=shown(about.shape, strides))
+            elif kind in ("reshape", "squeeze"):
+                about = about._replace(strides=shown(about.shape, seen_as(base, about.shape)))
             i = self.maker[value]
             self.tiles[value, tile] = view = self.typed(i, str(tile), about)
             self.emit(i, str(tile), op.line["op"], [under], view)
@@ -258,21 +269,24 @@ class Window:
         self.emit(i, "all.index", "aten.masked_fill.Scalar", [target, mask], self.typed(i, "all.index", about))
 
     def tile_of_loss(self, i: int, tile: int) -> None:
-        op, (start, stop) = self.step.ops[i], self.ends(tile)
-        scores = self.part(i, str(op.args[0]), tile, 1)
-        about = self.step.types[f"{op.id}@all.index"]
-        rest = about.shape[1:]
-        part = self.typed(i, f"{tile}.rows2", about._replace(shape=(stop - start, *rest)))
+        op = self.step.ops[i]
+        scores, axis = self.part(i, str(op.args[0]), tile, 1), self.axes[str(op.args[0])][0]
+        whole = self.step.types[f"{op.id}@all.index"]
+        own = max(0, axis - 1)
+        start, stop = self.ends(tile, whole.shape[own : own + 1])
+        shape = (*whole.shape[:own], stop - start, *whole.shape[own + 1 :])
+        about = whole._replace(shape=shape, strides=shown(shape, strides_of(whole)))
+        part = self.typed(i, f"{tile}.rows2", about)
         self.emit(i, f"{tile}.rows2", "aten.slice.Tensor", [f"{op.id}@all.index"], part)
-        column = self.typed(i, f"{tile}.column", about._replace(shape=(stop - start, 1, *rest)))
+        column = self.typed(i, f"{tile}.column", with_column(about))
         self.emit(i, f"{tile}.column", "aten.unsqueeze", [part], column)
         about = self.step.types[scores]._replace(strides=None)
-        taken = self.typed(i, str(tile), about._replace(shape=(stop - start, 1, *rest)))
+        taken = self.typed(i, str(tile), about._replace(shape=(shape[0], 1, *shape[1:])))
         self.emit(i, str(tile), "aten.gather", [scores, column], taken)
         if op.id not in self.whole:
-            self.whole[op.id] = self.typed(i, "all.whole", about._replace(shape=(self.rows, 1, *rest)))
+            self.whole[op.id] = self.typed(i, "all.whole", about._replace(shape=with_column(whole).shape))
             self.emit(i, "all.whole", "aten.empty.memory_format", [], self.whole[op.id])
-        filled = self.typed(i, f"{tile}.whole", about._replace(shape=(self.rows, 1, *rest)))
+        filled = self.typed(i, f"{tile}.whole", about._replace(shape=with_column(whole).shape))
         self.emit(i, f"{tile}.whole", "aten.slice_scatter", [self.whole[op.id], taken], filled)
         self.whole[op.id] = filled
 
@@ -336,6 +350,30 @@ def named(values: list[Any]) -> list[Any]:
     from .independent_step import Name
 
     return [Name(value) if isinstance(value, str) else value for value in values]
+
+
+def regrouped(about: Tensor, a: int, b: int, sizes: tuple[int, ...]) -> Tensor:
+    """Other axes in place of a to b."""
+    shape = (*about.shape[:a], *sizes, *about.shape[b:])
+    return about._replace(shape=shape, strides=shown(shape, seen_as(about, shape)))
+
+
+def seen_as(about: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of a view: where the second element along each axis is."""
+    steps = []
+    for d in range(len(shape)):
+        at, offset = prod(shape[d + 1 :]), 0
+        for size, stride in zip(about.shape[::-1], strides_of(about)[::-1], strict=True):
+            offset, at = offset + at % size * stride, at // size
+        steps.append(offset)
+    return tuple(steps)
+
+
+def with_column(about: Tensor) -> Tensor:
+    strides = strides_of(about)
+    new = (strides[0], about.shape[1] * strides[1] if len(strides) > 1 else 1, *strides[1:])
+    shape = (about.shape[0], 1, *about.shape[1:])
+    return about._replace(shape=shape, strides=shown(shape, new))
 
 
 def strides_of(about: Tensor) -> tuple[int, ...]:

@@ -164,3 +164,26 @@ def test_planned_from_measured_costs(name):
     for _ in range(2):
         peak = peak_bytes(lambda: training_step(planned, args, kwargs), "cuda")
     assert peak <= 1.02 * schedule.peak_bytes + (1 << 20)
+
+
+class Headed(nn.Module):
+    """A loss head that can run in tiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(64, 64), nn.Linear(64, 4096)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.head(torch.tanh(self.layer(x))), target)
+
+
+def test_a_loss_head_in_tiles():
+    torch.manual_seed(0)
+    model, x, target = Headed().cuda(), data(4096, 64).cuda(), torch.arange(4096).cuda()
+    schedule = remate.plan(model, (x, target), budget="40%", split="head", progress=None)
+    assert "split" in schedule.requires
+    planned = apply(copy.deepcopy(model), schedule)
+    difference = compare_models(model, planned, (x, target))
+    assert difference.relative <= 1e-4, difference
+    peak = peak_bytes(lambda: training_step(planned, (x, target)), "cuda")
+    assert peak <= 0.45 * schedule.baseline_peak_bytes + (1 << 20)

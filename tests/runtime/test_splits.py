@@ -151,6 +151,10 @@ def soft(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return torch.zeros(scores.shape, dtype=scores.dtype).scatter(1, target.clamp(min=0)[:, None], 0.75)
 
 
+def sentences(scores: torch.Tensor) -> torch.Tensor:
+    return scores.view(3, -1, WORDS)
+
+
 def masked(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     losses, mask = F.cross_entropy(scores, target, reduction="none"), (target % 3 > 0).float()
     return (losses * mask).sum() / mask.sum()
@@ -174,6 +178,18 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
     "with accuracy": lambda x, y: F.cross_entropy(x, y) + 0.0 * (x.argmax(1) == y).float().mean(),
     "binary, by row": lambda x, y: F.binary_cross_entropy_with_logits(x, soft(x, y), reduction="none").mean(1).mean(),
     "squares, by row": lambda x, y: F.mse_loss(x, soft(x, y), reduction="none").mean(1).mean(),
+    "of shifted words": lambda x, y: F.cross_entropy(
+        sentences(x)[:, :-1].reshape(-1, WORDS), y.view(3, -1)[:, 1:].reshape(-1)
+    ),
+    "transposed": lambda x, y: F.cross_entropy(sentences(x).transpose(1, 2), y.view(3, -1)),
+    "of shifted words, transposed": lambda x, y: F.cross_entropy(
+        sentences(x)[:, :-1].permute(0, 2, 1), y.view(3, -1)[:, 1:], label_smoothing=0.1
+    ),
+    "of one sentence, transposed": lambda x, y: F.cross_entropy(x[None].transpose(1, 2), y[None]),
+    "with entropy": lambda x, y: (
+        F.cross_entropy(x, y) + 0.01 * (F.softmax(x, 1) * F.log_softmax(sentences(x), 2).view(x.shape)).sum(1).mean()
+    ),
+    "with log-sum-exp": lambda x, y: (torch.logsumexp(x, 1) - x.gather(1, y.clamp(min=0)[:, None])[:, 0]).mean(),
     "Huber's, by row": lambda x, y: F.huber_loss(x, soft(x, y), reduction="none").mean(1).mean(),
 }
 
@@ -293,6 +309,8 @@ def case(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], Schedule]:
         model, args = Images(), (torch.randn(5, 3, 16, 16),)
     elif name == "head":
         model, args = Head(LOSSES["smoothed"], True, True), words()
+    elif name == "sentences":
+        model, args = Head(LOSSES["of shifted words, transposed"], False, True), words()
     else:
         model, args = MLP(), (torch.randn(3, 64, WIDTH),)
     if name not in CASES:
@@ -307,7 +325,7 @@ PLANS: dict[str, Schedule] = {}
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_windows_are_refused_or_compute_what_eager_computes(data: st.DataObject) -> None:
-    model, args, plain = case(data.draw(st.sampled_from(["head", "MLP", "images"])))
+    model, args, plain = case(data.draw(st.sampled_from(["head", "MLP", "images", "sentences"])))
     graph = expand(plain).graph
     able = [op.id for op in graph.operations if not op.view]
     start = data.draw(st.integers(0, len(able) - 1))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from unittest import mock
+
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from remate_runtime import StaleModelError, apply
+from remate_runtime import StaleModelError, StaleModelWarning, SteppedAsideWarning, apply
+from remate_runtime.self_check import ranks
 from tests.ranks import run_ranks
 from tests.runtime.small import data, seeded
 from tests.runtime.stepping import schedule_of
@@ -45,8 +50,26 @@ def _rank(rank: int, world: int, folder: str) -> None:
             model(x)
         GAIN[0] = 1.0
         model(x).sum().backward()
+        _one_in_evaluation(rank, x)
     finally:
         dist.destroy_process_group()
+
+
+def _one_in_evaluation(rank: int, x: torch.Tensor) -> None:
+    """The rank that checks its call waits for the other one only once, and gradients are those without schedules."""
+    live = seeded(Net())
+    with mock.patch.object(ranks, "TIMEOUT", 0.2):
+        scheduled = apply(copy.deepcopy(live), schedule_of(live, (x,)), verify=1)
+    gradients = []
+    for module, warned in ((live, None), (scheduled, SteppedAsideWarning if rank else StaleModelWarning)):
+        wrapper = DistributedDataParallel(module)
+        wrapper.train(rank == 0)
+        with pytest.warns(warned) if warned else contextlib.nullcontext() as seen:
+            for _ in range(3):
+                wrapper(x).square().sum().backward()
+        assert seen is None or rank or ["rank 0 has waited 0.2 s" in str(one.message) for one in seen] == [True]
+        gradients.append([parameter.grad for parameter in module.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
 
 
 @pytest.mark.slow

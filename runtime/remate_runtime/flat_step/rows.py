@@ -1,7 +1,9 @@
 """Which axes of the values of a split are its rows.
 
 The rules of operators and views are applied until nothing new follows. A window has a number of rows. The rows of a
-value are adjacent axes whose sizes multiply to that number. `Axes` is the first of them and the index after the last.
+value are adjacent axes whose sizes multiply to that number, or to a multiple of it where a row spans several elements:
+if a window is split along the batch, a row of `[batch * length, words]` is all of a sequence. `Axes` is the first of
+these axes and the index after the last.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ class Rows:
         count: Number of rows.
     """
 
-    def __init__(self, graph: Graph, operations: Sequence[int]) -> None:
+    def __init__(self, graph: Graph, operations: Sequence[int], seed: int) -> None:
         self.graph = graph
         self.axes: dict[int, Axes] = {}
         self.sums: set[int] = set()
         self.last: set[int] = set()
         self.read: dict[int, dict[int, Axes]] = {}
         self._made = frozenset(v for i in operations for v in graph.operations[i].writes if v is not None)
-        self._seed(graph.operations[operations[0]])
+        self._seed(graph.operations[seed])
         left = list(operations)
         while left:
             rest = [i for i in left if not self._apply(i)]
@@ -53,15 +55,17 @@ class Rows:
     def _seed(self, op: Op) -> None:
         """Take the first axes of the first result as rows, up to the first axis with several elements."""
         value = next(v for v in op.writes if v is not None)
-        shape = self.graph.values[value].type.shape
-        end = next((at + 1 for at, size in enumerate(shape) if size > 1), 0)
-        self.count = prod(shape[:end])
+        self.count, end = _leading(self.shape(value))
         if end == 0:
             raise _refused(op, "its result has no rows", "name an operation with rows first")
         self.axes[value] = (0, end)
 
     def shape(self, value: int) -> tuple[int, ...]:
         return self.graph.values[value].type.shape
+
+    def grain(self, value: int, axes: Axes) -> int:
+        """Return how many elements along its axes a row of a value spans."""
+        return prod(self.shape(value)[slice(*axes)]) // self.count
 
     def of(self, value: int) -> Axes | None:
         """Return the axes of a value, followed through views."""
@@ -97,13 +101,21 @@ class Rows:
             at = int(op.args[1]) % len(before) if len(op.args) > 1 else 0
             return None if axes[0] <= at < axes[1] else axes
         if kind == "reshape":
-            return _reshaped(before, after, axes)
+            return _reshaped(before, after, axes, self.count)
         if kind == "transpose":
             first, second = (0, 1) if len(op.args) == 1 else (int(at) % len(before) for at in op.args[1:3])
             if axes[1] - axes[0] != 1:
                 return None
             at = {first: second, second: first}.get(axes[0], axes[0])
             return at, at + 1
+        if kind == "permute":
+            at = [int(at) % len(before) for at in op.args[1]].index(axes[0])
+            return _single(at) if axes[1] - axes[0] == 1 else None
+        if kind == "squeeze":
+            at = int(op.args[1]) % len(before)
+            if before[at] != 1:
+                return None if axes[0] <= at < axes[1] else axes
+            return axes[0] - (at < axes[0]), axes[1] - (at < axes[1])
         if kind == "unsqueeze":
             at = int(op.args[1]) % (len(before) + 1)
             return None if axes[0] < at < axes[1] else (axes if at >= axes[1] else (axes[0] + 1, axes[1] + 1))
@@ -136,7 +148,13 @@ class Rows:
         results = [v for v in view.writes if v is not None]
         kind = ROWS.views.get(view.op) if len(results) == 1 else None
         if kind == "reshape":
-            return _reshaped(self.shape(results[0]), self.shape(view.reads[0]), axes)
+            return _reshaped(self.shape(results[0]), self.shape(view.reads[0]), axes, self.count)
+        if kind == "squeeze":
+            at = int(view.args[1]) % len(self.shape(view.reads[0]))
+            removed = self.shape(view.reads[0])[at] == 1
+            return axes[0] + (removed and at <= axes[0]), axes[1] + (removed and at < axes[1])
+        if kind == "permute":
+            return _single(int(view.args[1][axes[0]]) % len(view.args[1])) if axes[1] - axes[0] == 1 else None
         return self.viewed(view, axes) if kind in ("same", "slice", "transpose") else None
 
     def _name(self, value: int) -> str:
@@ -185,7 +203,8 @@ class Rows:
         return i >= self.graph.backward_start
 
     def _fits(self, op: Op, value: int, axes: Axes) -> None:
-        if prod(self.shape(value)[slice(*axes)]) != self.count or min(axes) < 0:
+        sizes = prod(self.shape(value)[slice(*axes)])
+        if sizes == 0 or sizes % self.count or min(axes) < 0:
             raise _refused(op, f"the rows of {self._name(value)} are not adjacent", "leave it out")
 
     # Rules. Each returns the values that are read row by row, and the axes of each result (None: a sum).
@@ -225,6 +244,8 @@ class Rows:
         leading = rule.leading if rule.trailing is None else rank - len(op.args[rule.trailing])
         if leading is not None and axes[1] > leading:
             raise _refused(op, "its rows are not the first axis", "leave it out")
+        if len({self.shape(v)[slice(*axes)] for v in values}) > 1:
+            raise _refused(op, "its arguments have different numbers of rows", "leave it out")
         return dict.fromkeys(values, axes), [axes if out == "rows" else None for out in rule.out]
 
     def product(self, op: Op, rule: RowRule) -> _Found | None:
@@ -274,22 +295,30 @@ class Rows:
     def loss(self, op: Op, rule: RowRule) -> _Found | None:
         """A loss without reduction has rows. The second result, the sum of weights, then has no meaning."""
         scores, target = op.args[0].value, op.args[1].value
-        if self._scores(op, scores) is None:
+        found = self._scores(op, scores)
+        if found is None:
             return None
-        return {scores: (0, 1), target: (0, 1)}, [None, None] if op.args[3] else [(0, 1), LAST]
+        axes, own = found
+        return {scores: axes, target: own}, [None, None] if op.args[3] else [own, LAST]
 
     def loss_backward(self, op: Op, rule: RowRule) -> _Found | None:
         scores, target = op.args[1].value, op.args[2].value
-        if self._scores(op, scores) is None:
+        found = self._scores(op, scores)
+        if found is None:
             return None
-        read = {scores: (0, 1), target: (0, 1)}
-        return (read if op.args[4] else {op.args[0].value: (0, 1), **read}), [(0, 1)]
+        axes, own = found
+        read = {scores: axes, target: own}
+        return (read if op.args[4] else {op.args[0].value: own, **read}), [axes]
 
-    def _scores(self, op: Op, value: int) -> Axes | None:
+    def _scores(self, op: Op, value: int) -> tuple[Axes, Axes] | None:
+        """Return the axes of the scores and of the target, which has no axis of classes (1)."""
         axes = self.of(value)
-        if axes not in (None, (0, 1)) or len(self.shape(value)) < 2:
-            raise _refused(op, "its rows are not the axis before that of classes", "leave it out")
-        return axes
+        if axes is None:
+            return None
+        first, stop = axes
+        if stop - first != 1 or first == 1 or len(self.shape(value)) < 2:
+            raise _refused(op, "its rows are not one axis beside that of classes", "leave it out")
+        return axes, (axes if first == 0 else (first - 1, stop - 1))
 
 
 _Found = tuple[dict[int, Axes], list[Axes | Literal["last"] | None]]
@@ -315,14 +344,49 @@ def _refused(op: Op, why: str, hint: str) -> ScheduleError:
     return ScheduleError(NOT_SPLIT, f"{op.id[:120]!r} ({op.op}) cannot be split along rows: {why}", hint=hint)
 
 
-def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axes: Axes) -> Axes | None:
+def _single(axis: int) -> Axes:
+    return axis, axis + 1
+
+
+def _leading(shape: Sequence[int]) -> tuple[int, int]:
+    """Return the product of the first axes, up to the first one with several elements, and how many axes these are."""
+    end = next((at + 1 for at, size in enumerate(shape) if size > 1), 0)
+    return prod(shape[:end]), end
+
+
+def _reshaped(before: tuple[int, ...], after: tuple[int, ...], axes: Axes, count: int) -> Axes | None:
     """Return the axes of rows after a change of shape; None if they do not stay adjacent."""
-    ahead, rows = prod(before[: axes[0]]), prod(before[axes[0] : axes[1]])
+    ahead = prod(before[: axes[0]])
     start = next((at for at in range(len(after)) if prod(after[:at]) == ahead and after[at] > 1), None)
     if start is None:
         return None
-    end = next((at for at in range(start + 1, len(after) + 1) if prod(after[start:at]) == rows), None)
+    end = next((at for at in range(start + 1, len(after) + 1) if prod(after[start:at]) % count == 0), None)
     return None if end is None else (start, end)
+
+
+def rows_of(graph: Graph, operations: Sequence[int]) -> Rows:
+    """Return the rows of operations.
+
+    They are the leading axes of the first operation's result. If the rules refuse these, they are those of the next
+    forward operation with a fraction of the rows. An example are logits without their last word: only whole sequences
+    are rows of all operations.
+
+    Raises:
+        ScheduleError: R091, some operation cannot be split. It says why with the rows of the first operation.
+    """
+    forward = [i for i in operations[1:] if i < graph.backward_start]
+    refusal, fewest = None, 0
+    for i in (operations[0], *forward):
+        count = next((_leading(graph.values[v].type.shape)[0] for v in graph.operations[i].writes if v is not None), 1)
+        if fewest and (not 1 < count < fewest or fewest % count):
+            continue
+        fewest = count
+        try:
+            return Rows(graph, operations, i)
+        except ScheduleError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 def bounds(rows: int, into: int) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ import msgspec
 from ..errors import ScheduleError
 from ..operators.rows import ROWS
 from .graph import Graph
-from .rows import NOT_SPLIT, Rows, bounds
+from .rows import NOT_SPLIT, Rows, bounds, rows_of
 from .split_order import around_window
 from .tile_loss import TiledLoss
 from .tile_writer import Costs, TileWriter
@@ -42,11 +42,13 @@ class SplitStep(msgspec.Struct, frozen=True):
         graph: The step.
         origins: For each operation, the index of its original in the step before the split.
         summed: Names of values that are sums over tiles.
+        rows: Number of rows.
     """
 
     graph: Graph
     origins: tuple[int, ...]
     summed: frozenset[str]
+    rows: int
 
 
 def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: (None, None)) -> SplitStep:
@@ -74,11 +76,11 @@ def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: (None
 
 def row_count(graph: Graph, operations: Sequence[int]) -> int:
     """Return the number of rows of operations that `split_step` accepts."""
-    return Rows(graph, operations).count
+    return rows_of(graph, operations).count
 
 
 def _split_step(graph: Graph, split: FlatSplit, costs: Costs) -> SplitStep:
-    rows = Rows(graph, split.operations)
+    rows = rows_of(graph, split.operations)
     if not 2 <= split.into <= rows.count:
         message = f"{split.into} tiles of {rows.count} rows"
         raise ScheduleError("R092", message, hint=f"a number from 2 to {rows.count}" if rows.count > 1 else "delete it")
@@ -104,7 +106,7 @@ class _Splitting:
                     out.append(graph.operations[i], i)
         losses = {v for i in self.members if self._is_loss(i) for v in graph.operations[i].writes}
         summed = frozenset(out.values[v].name for v in self.rows.sums - losses)
-        return SplitStep(out.result(starts[1]), tuple(out.origins), summed)
+        return SplitStep(out.result(starts[1]), tuple(out.origins), summed, self.rows.count)
 
     def _needed_whole(self) -> set[int]:
         """Return the values that some operation or the caller reads as a whole."""
@@ -138,13 +140,15 @@ class _Splitting:
     def _window(self, members: Sequence[int], backward: bool) -> None:
         """Write a window: all tiles, then the results that need all of them."""
         results = {i: [(k, v) for k, v in enumerate(self.graph.operations[i].writes) if v is not None] for i in members}
-        losses = {i: TiledLoss(self.out, i, self.rows.count) for i in members if self._is_loss(i)}
-        count, tiles = len(self.tiles.bounds), self.tiles
+        tiles = self.tiles
+        losses = {i: TiledLoss(self.out, i) for i in members if self._is_loss(i)}
+        count = len(tiles.bounds)
         for tile in reversed(range(count)) if backward else range(count):
             for i in members:
                 if i in losses:
                     scores = self.graph.operations[i].args[0].value
-                    losses[i].tile(tile, tiles.read(i, scores, (0, 1), tile, 1), tiles.bounds[tile])
+                    axes = self.rows.read[i][scores]
+                    losses[i].tile(tile, tiles.read(i, scores, axes, tile, 1), axes[0], tiles.span(scores, axes, tile))
                     continue
                 tiles.run(i, tile)
                 for k, v in results[i]:

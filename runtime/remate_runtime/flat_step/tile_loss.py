@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ..errors import ScheduleError
 from .graph import Op, Ref
 from .rows import NOT_SPLIT
+from .tile_types import in_order, sliced, with_column
 from .tile_writer import ALL, TILE, TileWriter
 
 WEIGHTED = f"{TILE}{ALL}.weighted"  # ends the id of the product of log probabilities and weights of classes
@@ -18,16 +19,16 @@ _IGNORED = -1
 
 
 class TiledLoss:
-    """The loss of operation `i` of the graph over `rows` rows."""
+    """The loss of operation `i` of the graph."""
 
-    def __init__(self, out: TileWriter, i: int, rows: int) -> None:
-        self.out, self.i, self.rows = out, i, rows
+    def __init__(self, out: TileWriter, i: int) -> None:
+        self.out, self.i = out, i
         self.op: Op = out.graph.operations[i]
         self.name = f"{self.op.id}{TILE}{ALL}"
         target, ignored = self.op.args[1].value, self.op.args[4]
         kind = out.type(target)
-        if kind.strides is not None and len(kind.shape) > 1:
-            message = f"{self.op.id[:120]!r} cannot be split along rows: its target is not contiguous"
+        if len(kind.shape) > 1 and not in_order(kind):
+            message = f"{self.op.id[:120]!r} cannot be split along rows: the axes of its target are in another order"
             raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
         kind = replace(kind, strides=None)
         self.mask = out.new(f"{self.name}.ignored", replace(kind, dtype="bool"))
@@ -36,22 +37,19 @@ class TiledLoss:
         out.emit(i, f"{self.name}.index", "aten.masked_fill.Scalar", (Ref(target), Ref(self.mask), 0), (self.index,))
         self.whole = -1
 
-    def tile(self, tile: int, scores: int, bounds: tuple[int, int]) -> None:
-        """Gather the log probabilities of a tile."""
-        out, i, name, count = self.out, self.i, f"{self.op.id}{TILE}{tile}", bounds[1] - bounds[0]
-        kind = out.type(self.index)
-        rest = kind.shape[1:]
-        part = out.view(
-            i, f"{name}.rows2", "aten.slice.Tensor", self.index, (0, *bounds), replace(kind, shape=(count, *rest))
-        )
-        kind = replace(kind, shape=(count, 1, *rest))
-        column = out.view(i, f"{name}.column", "aten.unsqueeze", part, (1,), kind)
-        kind = replace(out.type(scores), strides=None)
-        taken = out.new(name, replace(kind, shape=(count, 1, *rest)))
+    def tile(self, tile: int, scores: int, axis: int, bounds: tuple[int, int]) -> None:
+        """Gather the log probabilities of a tile. axis: of the scores, with rows. bounds: the tile along it."""
+        out, i, name, own = self.out, self.i, f"{self.op.id}{TILE}{tile}", max(0, axis - 1)
+        kind = sliced(out.type(self.index), own, bounds[1] - bounds[0])
+        part = out.view(i, f"{name}.rows2", "aten.slice.Tensor", self.index, (own, *bounds), kind)
+        column = out.view(i, f"{name}.column", "aten.unsqueeze", part, (1,), with_column(kind))
+        kind, shape = replace(out.type(scores), strides=None), out.type(column).shape
+        taken = out.new(name, replace(kind, shape=shape))
         out.emit(i, name, "aten.gather", (Ref(scores), 1, Ref(column)), (taken,))
         if self.whole < 0:
-            self.whole = out.empty(i, f"{self.name}.whole", replace(kind, shape=(self.rows, 1, *rest)))
-        self.whole = out.filled(i, f"{name}.whole", self.whole, taken, 0, bounds)
+            shape = with_column(out.type(self.index)).shape
+            self.whole = out.empty(i, f"{self.name}.whole", replace(kind, shape=shape))
+        self.whole = out.filled(i, f"{name}.whole", self.whole, taken, axis, bounds)
 
     def end(self) -> None:
         """Compute the loss of all rows: class 0 if the target counts, else -1, which is ignored."""
@@ -74,7 +72,7 @@ class TiledLoss:
         kind = replace(out.type(self.index), dtype=out.type(weight.value).dtype)
         weights = out.new(f"{self.name}.weights", kind)
         out.emit(i, f"{self.name}.weights", "aten.take", (weight, Ref(self.index)), (weights,))
-        kind = replace(kind, shape=(kind.shape[0], 1, *kind.shape[1:]))
+        kind = with_column(kind)
         column = out.view(i, f"{self.name}.column", "aten.unsqueeze", weights, (1,), kind)
         weighted = out.new(f"{self.op.id}{WEIGHTED}", kind)
         out.emit(i, f"{self.op.id}{WEIGHTED}", "aten.mul.Tensor", (Ref(self.whole), Ref(column)), (weighted,))

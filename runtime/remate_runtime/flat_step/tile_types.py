@@ -31,6 +31,13 @@ def sliced(kind: TensorType, axis: int, count: int) -> TensorType:
     return _with_strides(replace(kind, shape=shape), _strides(kind))
 
 
+def with_column(kind: TensorType) -> TensorType:
+    """Return the type with one element on a new axis 1."""
+    (first, *others), strides = kind.shape, _strides(kind)
+    ahead = others[0] * strides[1] if others else 1
+    return _with_strides(replace(kind, shape=(first, 1, *others)), (strides[0], ahead, *strides[1:]))
+
+
 def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
     """Return the type of a view of a tile. kind: a type with the shape of the view."""
     match ROWS.views[op.op]:
@@ -39,6 +46,8 @@ def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
             first, second = (0, 1) if len(op.args) == 1 else (int(at) % len(strides) for at in op.args[1:3])
             strides[first], strides[second] = strides[second], strides[first]
             return _with_strides(kind, strides)
+        case "permute":
+            return _with_strides(kind, [_strides(base)[int(at) % len(base.shape)] for at in op.args[1]])
         case "expand":
             shift = len(kind.shape) - len(base.shape)
             own = (0,) * shift + _strides(base)
@@ -52,13 +61,35 @@ def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
             strides = list(_strides(base))
             strides[at] *= step
             return _with_strides(kind, strides)
-    if base.strides is not None:
-        raise ScheduleError(
-            "R091",
-            f"{op.id[:120]!r} is a view of a tensor that is not contiguous",
-            hint="leave operations out of the split",
-        )
-    return replace(kind, strides=None)
+    if (view := reshaped(base, kind.shape)) is None:
+        message = f"{op.id[:120]!r} is a view of a tensor that is not contiguous"
+        raise ScheduleError("R091", message, hint="leave operations out of the split")
+    return view
+
+
+def reshaped(kind: TensorType, shape: tuple[int, ...]) -> TensorType | None:
+    """Return the type of a view with another shape; None if PyTorch has to copy for it."""
+    old, strides, new, at = kind.shape, _strides(kind), [1] * len(shape), len(shape)
+    end = len(old)
+    while end > 0:  # axes [start, end) of the base are evenly spaced
+        start = end - 1
+        while start > 0 and (old[start - 1] == 1 or strides[start - 1] == strides[end - 1] * prod(old[start:end])):
+            start -= 1
+        elements, within = prod(old[start:end]), 1
+        while at > 0 and (within < elements or shape[at - 1] == 1):
+            at -= 1
+            new[at] = within * strides[end - 1]
+            within *= shape[at]
+        if within != elements:
+            return None
+        end = start
+    return None if at else _with_strides(replace(kind, shape=shape), new)
+
+
+def in_order(kind: TensorType) -> bool:
+    """Return whether elementwise operators give a contiguous result of such a tensor."""
+    strides = _strides(kind)
+    return all(strides) and list(strides) == sorted(strides, reverse=True)
 
 
 def dense(kind: TensorType, shape: tuple[int, ...]) -> tuple[int, ...]:

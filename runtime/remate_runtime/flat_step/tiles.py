@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +12,7 @@ from ..format.tensor_type import TensorType
 from ..operators.rows import ROWS
 from .graph import Ref
 from .rows import NOT_SPLIT, Axes, Rows
-from .tile_types import as_view, dense, sliced
+from .tile_types import as_view, dense, reshaped, sliced
 from .tile_writer import ALL, TILE, TileWriter
 
 _LOW = ("bf16", "f16")  # sums over tiles are accumulated in f32
@@ -32,6 +33,11 @@ class Tiles:
         self._sums: dict[int, int] = {}  # by value: the sum over the tiles so far
         self._last: dict[int, int] = {}  # by value: the result of the tile before
         self._filled: dict[int, int] = {}  # by value: the whole as filled so far
+
+    def span(self, value: int, axes: Axes, tile: int) -> tuple[int, int]:
+        """Return where a tile of a value begins and ends along its flattened row axes."""
+        grain = self.rows.grain(value, axes)
+        return self.bounds[tile][0] * grain, self.bounds[tile][1] * grain
 
     def run(self, i: int, tile: int) -> None:
         """Write a tile of operation i."""
@@ -77,8 +83,7 @@ class Tiles:
         if rule.size is not None and op.writes[0] is not None:
             args[rule.size] = self._type(op.writes[0], tile).shape
         if rule.count is not None:
-            start, end = self.bounds[tile]
-            args[rule.count] = end - start
+            args[rule.count] = self._type(op.reads[0], tile).shape[0]
         return tuple(map(taken, args))
 
     # Reading
@@ -87,25 +92,30 @@ class Tiles:
         """Return the rows of a tile of a value that operation i reads. number: of the argument, from 1."""
         if self.rows.split(value):
             return self._of(value, tile)
-        out, (start, end) = self.out, self.bounds[tile]
+        out, (start, end) = self.out, self.span(value, axes, tile)
         name, flat, several = f"{out.graph.operations[i].id}{TILE}{tile}.rows{number}", value, axes[1] - axes[0] > 1
         if several:
-            flat = self._shaped(i, f"{name}.flat", value, self._flat(out.type(value), axes))
+            flat = self._regrouped(i, f"{name}.flat", value, axes, (self._length(value, axes),))
         part = out.view(
             i, name, "aten.slice.Tensor", flat, (axes[0], start, end), sliced(out.type(flat), axes[0], end - start)
         )
-        return self._shaped(i, f"{name}.shape", part, self._type(value, tile).shape) if several else part
+        if not several:
+            return part
+        sizes = (*(1,) * (axes[1] - axes[0] - 1), end - start)
+        return self._regrouped(i, f"{name}.shape", part, (axes[0], axes[0] + 1), sizes)
 
-    def _flat(self, kind: TensorType, axes: Axes) -> tuple[int, ...]:
-        """Return the shape with a single axis for the rows."""
-        return (*kind.shape[: axes[0]], self.rows.count, *kind.shape[axes[1] :])
+    def _length(self, value: int, axes: Axes) -> int:
+        """Return the length of a single axis in place of the row axes."""
+        return prod(self.out.type(value).shape[slice(*axes)])
 
-    def _shaped(self, i: int, name: str, value: int, shape: tuple[int, ...]) -> int:
-        kind = self.out.type(value)
-        if kind.strides is not None:
+    def _regrouped(self, i: int, name: str, value: int, axes: Axes, sizes: tuple[int, ...]) -> int:
+        """Append a view with other axes in place of the row axes."""
+        before = self.out.type(value)
+        kind = reshaped(before, (*before.shape[: axes[0]], *sizes, *before.shape[axes[1] :]))
+        if kind is None:
             message = f"{self.out.values[value].name[:120]!r} is not contiguous, and its rows span several axes"
             raise ScheduleError(NOT_SPLIT, message, hint=f"leave {self.out.graph.operations[i].id[:120]} out")
-        return self.out.view(i, name, "aten.view", value, (shape,), replace(kind, shape=shape))
+        return self.out.view(i, name, "aten.view", value, (kind.shape,), kind)
 
     def _of(self, value: int, tile: int) -> int:
         """Return a tile of a value that the split produces, or the same view of a tile of its base."""
@@ -122,8 +132,8 @@ class Tiles:
 
     def _type(self, value: int, tile: int) -> TensorType:
         """Return the type of a tile of a value."""
-        kind, (start, end) = self.out.graph.values[value].type, self.bounds[tile]
-        first, stop = self.rows.axes[value]
+        kind, (first, stop) = self.out.graph.values[value].type, self.rows.axes[value]
+        start, end = self.span(value, (first, stop), tile)
         shape = (*kind.shape[:first], *(1,) * (stop - first - 1), end - start, *kind.shape[stop:])
         return replace(kind, shape=shape, strides=None if kind.strides is None else dense(kind, shape))
 
@@ -166,13 +176,12 @@ class Tiles:
                     f"{op.id[:120]!r} returns {kind}, which is not contiguous, and other operations read all of it"
                 )
                 raise ScheduleError(NOT_SPLIT, message, hint="leave it out")
-            whole = replace(kind, shape=self._flat(kind, axes))
+            whole = replace(kind, shape=(*kind.shape[: axes[0]], self._length(value, axes), *kind.shape[axes[1] :]))
             self._filled[value] = out.empty(i, f"{op.id}{TILE}{ALL}.whole{suffix}", whole)
         name, part, whole = f"{op.id}{TILE}{tile}.whole{suffix}", self._made[value, tile], self._filled[value]
-        start, end = self.bounds[tile]
+        start, end = self.span(value, axes, tile)
         if axes[1] - axes[0] > 1:
-            shape = out.type(whole).shape
-            part = self._shaped(i, f"{name}.flat", part, (*shape[: axes[0]], end - start, *shape[axes[0] + 1 :]))
+            part = self._regrouped(i, f"{name}.flat", part, axes, (end - start,))
         self._filled[value] = out.filled(i, name, whole, part, axes[0], (start, end))
 
     def end_whole(self, i: int, k: int, value: int) -> None:

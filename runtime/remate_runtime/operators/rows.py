@@ -43,7 +43,7 @@ class RowTables(msgspec.Struct, frozen=True):
     format: str
     version: int
     operators: dict[str, RowRule]
-    views: dict[str, Literal["reshape", "transpose", "unsqueeze", "expand", "same", "slice"]]
+    views: dict[str, Literal["reshape", "transpose", "permute", "squeeze", "unsqueeze", "expand", "same", "slice"]]
     barriers: dict[str, str]
 
 

@@ -49,6 +49,7 @@ class SelfCheck:
 
     def __init__(self, checks: Checks, raises: bool = True) -> None:
         self._turns, self._raises = Turns(checks), raises
+        self._verdicts = ranks.Verdicts(self._warn)
         self._lock = threading.RLock()  # generators and the state of the model are shared between threads
         self._warned: set[str] = set()
 
@@ -83,7 +84,7 @@ class SelfCheck:
         together = ranks.calls_together(program.model, program.fsdp2) if fixed or program.communicates else ""
         groups = ranks.groups_of(program.model, together)
         with self._lock:
-            return _Check(program, groups, self._warn, raises=self._raises).run()
+            return _Check(program, groups, self._verdicts, self._warn, raises=self._raises).run()
 
     def now(self, program: Program) -> None:
         """Check a call including gradients, and restore everything.
@@ -94,7 +95,7 @@ class SelfCheck:
         together = ranks.calls_together(program.model, program.fsdp2) if program.communicates else ""
         groups = ranks.groups_of(program.model, together)
         with self._lock:
-            _Check(program, groups, self._warn, gradients=True).leaving_nothing()
+            _Check(program, groups, self._verdicts, self._warn, gradients=True).leaving_nothing()
 
     def _warn(self, text: str, once: str = "") -> None:
         """Warn, and only once for each non-empty key `once`."""
@@ -126,12 +127,13 @@ class _Check:
         self,
         program: Program,
         groups: tuple[object, ...],
+        verdicts: ranks.Verdicts,
         tell: Callable[..., None],
         gradients: bool = False,
         raises: bool = True,
     ) -> None:
         self.program, self._groups, self._warn, self._gradients = program, groups, tell, gradients
-        self._raises = raises
+        self._verdicts, self._raises = verdicts, raises
         self._checksums = Checksums()
         self._tolerance = Tolerance(program.exact)
         self._located: Located | None = None
@@ -301,7 +303,7 @@ class _Check:
     def _verdict(self, differing: Sequence[Difference]) -> int:
         """Return the worst verdict of all ranks."""
         own = _severity(differing)
-        return ranks.worst(own, self._groups, self.program.device) if self._groups else own
+        return self._verdicts.worst(own, self._groups) if self._groups else own
 
     def _judge(self, differing: Sequence[Difference]) -> None:
         own, verdict = _severity(differing), self._verdict(differing)

@@ -1,6 +1,8 @@
 """The verdict of several ranks. A rank that raises alone leaves the others waiting in their next collective.
 
-An additional collective is safe only where all ranks make the same calls in the same order. It is used
+Ranks exchange their verdicts through the key-value store of the process group, and not through a collective: a rank
+that does not check this call (it is in evaluation mode, or skips a batch) would take part in the wrong one. A rank
+waits for the others only where all ranks usually make the same calls:
 
 - of models with DTensors, whose forwards communicate, with and without gradients;
 - under FSDP2, where each call gathers parameters anyway, with and without gradients;
@@ -13,6 +15,7 @@ alone.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,7 +24,11 @@ from torch import nn
 from ..bind.fsdp2 import process_groups
 from ..bind.sharding import is_distributed
 from ..staleness.attributes import is_fully_shards
+from ..support.store_wait import missing_after
+from ..torch_private.distributed import group_store
 from ..torch_private.execution import active_ddp
+
+TIMEOUT = 60.0  # seconds that a rank waits for the verdicts of the others
 
 
 def calls_together(model: nn.Module, sharded: bool) -> str:
@@ -80,9 +87,32 @@ def fsdp2_states(model: nn.Module) -> list[Any]:
     return list(states.values())
 
 
-def worst(verdict: int, groups: tuple[object, ...], device: torch.device) -> int:
-    """Return the worst verdict of the ranks of all groups."""
-    flag = torch.tensor([verdict], dtype=torch.int64, device=device)
-    for group in groups:
-        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX, group=group)
-    return int(flag)
+class Verdicts:
+    """Exchanges verdicts with other ranks. After ranks were missing once, this rank does not wait again.
+
+    Args:
+        warn: Gets a text about ranks that were missing.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn, self._timeout = warn, TIMEOUT
+
+    def worst(self, verdict: int, groups: tuple[Any, ...]) -> int:
+        """Return the worst verdict of the ranks of all groups that have one in time."""
+        own = torch.distributed.get_rank()
+        for group in groups:
+            store = group_store(f"remate/verdicts/{group.group_name}")
+            turn = store.add(f"turn/{own}", 1)
+            store.set(f"{turn}/{own}", str(verdict))
+            keys = {f"{turn}/{rank}": rank for rank in torch.distributed.get_process_group_ranks(group)}
+            missing = missing_after(store, [*keys], self._timeout)
+            verdict = max(int(store.get(key)) for key in keys if key not in missing)
+            if missing and self._timeout:
+                absent = ", ".join(str(keys[key]) for key in missing)
+                self._warn(
+                    f"rank {own} has waited {self._timeout:g} s for the self-check of rank {absent}, which runs another"
+                    " call: each rank decides alone from now on\n  check that all ranks train in the same mode and on "
+                    "equally many batches"
+                )
+                self._timeout = 0.0
+        return verdict

@@ -12,13 +12,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from .contest import CONFIGURATIONS, Contest, Outcome
-from .packages import environment, install
+from .packages import ROOT, environment, install
 from .tables import LEGEND, table
 
-ROOT = Path(__file__).parents[3]
 MODELS = ("gpt2", "resnet50", "unet", "llama")
 _TESTS = 1 / 3  # of the time, at most
 _RESERVE = 5.0  # seconds to write and to end
@@ -77,6 +77,8 @@ def tests(session: Session, variables: Mapping[str, str]) -> bool:
         if "mark.cuda" in p.read_text("utf-8")
     ]
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "--slow", "-v", "--tb=short", "-p", "no:cacheprovider"]
+    parallel = find_spec("xdist") is not None and (os.cpu_count() or 1) >= 4
+    command += ["-n", str(min(8, (os.cpu_count() or 1) // 2))] if parallel else []
     session.say(f"tests marked cuda, in {', '.join(files)}")
     status, printed = called([*command, "--continue-on-collection-errors", *files], variables, session.left * _TESTS)
     lines = printed.rstrip().splitlines() or ["nothing was printed"]
@@ -122,7 +124,7 @@ def main() -> int:
         "--only",
         default=",".join(CONFIGURATIONS),
         help=f"of {', '.join(CONFIGURATIONS)}, remate=BUDGET, remate-compiled=BUDGET, remate-graphs=BUDGET, "
-        "remate-split=BUDGET",
+        "remate-split=BUDGET, remate-elsewhere=BUDGET",
     )
     parser.add_argument("--no-tests", action="store_true", help="only the benchmarks")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: tools/bench/results/DEVICE")

@@ -10,6 +10,7 @@ from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
+ROOT = Path(__file__).parents[3]
 # Modules by the names of their distributions; PyTorch itself only where there is none.
 NEEDED = (
     "torch",
@@ -36,9 +37,9 @@ def missing(target: Path) -> list[str]:
 
 
 def environment(target: Path) -> dict[str, str]:
-    """For processes that need what is installed in `target`."""
-    inherited = os.environ.get("PYTHONPATH", "")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(target), *([inherited] if inherited else [])])}
+    """For processes that need this project, which need not be installed, and what is installed in `target`."""
+    folders = [str(target), str(ROOT), str(ROOT / "runtime"), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, folders))}
 
 
 def install(target: Path, wheels: Path | None, limit: float) -> str:

@@ -9,7 +9,8 @@ from .contest import Outcome
 LEGEND = """peak: bytes that a step holds at its worst moment above what is held between steps (torch.cuda.max_memory_allocated,
 on the CPU the allocator's events). predicted: by the schedule. reserved: torch.cuda.max_memory_reserved, all in all. by the step: of that, what the step
 added to what was reserved between steps, from an empty cache. modelled: the same by the model that `remate show` prints.
-step: median of forward and backward. over eager: median of the time over eager's in the same round, with the middle half.
+step: median of forward and backward. planned: by the costs of the plan, which are measured, and those of the roofline model for
+remate-elsewhere, which was planned by a process that sees no GPU. over eager: median of the time over eager's in the same round, with the middle half.
 gradients: largest difference from eager's, relative to the largest element. ready: seconds until the first steps had run."""
 
 _LABELS = {
@@ -24,7 +25,19 @@ _LABELS = {
 def table(outcomes: Mapping[str, Outcome]) -> str:
     """Of one model."""
     eager = outcomes.get("eager")
-    head = ("", "peak", "predicted", "reserved", "by the step", "modelled", "step", "over eager", "gradients", "ready")
+    head = (
+        "",
+        "peak",
+        "predicted",
+        "reserved",
+        "by the step",
+        "modelled",
+        "step",
+        "planned",
+        "over eager",
+        "gradients",
+        "ready",
+    )
     rows = [head, *(_row(outcome, eager) for name, outcome in outcomes.items() if name != "profile")]
     full = [row for row in rows if len(row) == len(head)]
     widths = [max(len(row[i]) for row in full) for i in range(len(head))]
@@ -50,6 +63,7 @@ def _row(outcome: Outcome, eager: Outcome | None) -> Sequence[str]:
         _size(outcome.facts.get("step_reserved", 0)),
         _size(outcome.facts.get("modelled_reserved", 0)),
         step,
+        f"{outcome.facts['predicted_ms']:.2f} ms" if "predicted_ms" in outcome.facts else "",
         f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})" if ratio else "-",
         ""
         if not name.startswith("remate")

@@ -23,18 +23,26 @@ import remate_runtime
 from remate.schedule_tools.addresses import reserved
 from remate.schedule_tools.analysis import analyse
 from remate.step_measurement.allocator import peak_bytes
+from remate_runtime.format import Schedule
 from remate_runtime.staleness import clear_gradients, compare_models, training_step
 
 from ..ways import checkpointed_blocks
+from .elsewhere import name_of_this_gpu, planned_elsewhere
 from .subjects import FULL, QUICK
 
 _WARM_UP = 3
-_ENGINES = {"remate": "eager", "remate-compiled": "compiled", "remate-graphs": "compiled", "remate-split": "eager"}
+_ENGINES = {
+    "remate": "eager",
+    "remate-compiled": "compiled",
+    "remate-graphs": "compiled",
+    "remate-split": "eager",
+    "remate-elsewhere": "eager",
+}
 
 
 class Worker:
     def __init__(self, model: str, configuration: str, device: str, quick: bool, profile: str) -> None:
-        self.subject = (QUICK if quick else FULL)[model]
+        self.model, self.quick, self.subject = model, quick, (QUICK if quick else FULL)[model]
         self.configuration, self.device, self.profile = configuration, device, profile
         self.on_gpu = torch.device(device).type == "cuda"
         self.made: Any = None
@@ -63,7 +71,7 @@ class Worker:
             return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
         if kind in _ENGINES:
             self.graphs = kind == "remate-graphs" and self.on_gpu
-            self.made = self._planned(model, detail, _ENGINES[kind], facts, split=kind == "remate-split")
+            self.made = self._planned(model, self._schedule(model, kind, detail), _ENGINES[kind], facts)
         elif kind == "checkpoint":
             self.made = checkpointed_blocks(model, self.subject.blocks(model))
         elif kind == "compile":
@@ -75,15 +83,20 @@ class Worker:
         self._rest()
         return {**facts, "seconds": time.monotonic() - start}
 
-    def _planned(self, model: nn.Module, budget: str, engine: str, facts: dict[str, Any], split: bool) -> nn.Module:
-        limit = int(budget) if budget.isdecimal() else budget
-        schedule = remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split or None)
+    def _schedule(self, model: nn.Module, kind: str, budget: str) -> Schedule:
+        if kind == "remate-elsewhere":
+            file, gpu = Path(f"{self.profile}.elsewhere.json"), name_of_this_gpu() if self.on_gpu else ""
+            return planned_elsewhere(self.model, budget, file, gpu, self.quick)
+        limit, split = int(budget) if budget.isdecimal() else budget, True if kind == "remate-split" else None
+        return remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split)
+
+    def _planned(self, model: nn.Module, schedule: Schedule, engine: str, facts: dict[str, Any]) -> nn.Module:
         scheduled = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)
         modelled = reserved(analyse(schedule).linked) if engine == "eager" else None
         facts["modelled_reserved"] = modelled.plain.reserved if modelled else 0
         facts["predicted"] = remate_runtime.predicted_peak(scheduled)
         facts["baseline"] = schedule.solve.baseline_peak
-        facts["recomputes_time"] = schedule.solve.time / max(1, schedule.solve.baseline_time)
+        facts["predicted_ms"] = schedule.solve.time / 1e6
         difference = compare_models(model, scheduled, self.args, self.kwargs)
         facts["difference"], facts["bitwise"] = difference.relative, difference.bitwise
         return scheduled
