@@ -30,12 +30,20 @@ class CaptureError(RemateError):
         source: `file.py:line` of the user's code, "" if unknown.
         hint: What to do.
         parts: Paths of parts of the model that can be planned instead, as for `at=` of `remate.plan`.
+        settles: Whether the step may be captured once the model has been called.
     """
 
     def __init__(
-        self, message: str, module: str = "", source: str = "", hint: str = "", parts: Sequence[str] = ()
+        self,
+        message: str,
+        module: str = "",
+        source: str = "",
+        hint: str = "",
+        parts: Sequence[str] = (),
+        settles: bool = False,
     ) -> None:
         self.message, self.module, self.source, self.hint = message, module, source, hint
+        self.settles = settles
         self.parts = tuple(parts)
         hint += _around(parts) if hint else ""
         where = ", ".join(part for part in (f"module {module!r}" if module else "", source) if part)

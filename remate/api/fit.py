@@ -18,7 +18,7 @@ from ..schedule_tools.device_memory import OptimizerState, check_known
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .fit_search import Batch, DeviceLimits, Search
 from .meant import check_meant
-from .options import SearchKeywords, options_of, takes
+from .options import FrontierKeywords, options_of, takes
 from .progress import telling
 from .settings import assumed, settings_of
 
@@ -51,7 +51,7 @@ class Fit(msgspec.Struct, frozen=True):
         return max(self.batches, key=lambda batch: (batch.per_second, -batch.size))
 
 
-@takes(SearchKeywords, dims=AUTO)
+@takes(FrontierKeywords, dims=AUTO)
 def fit(
     model: Any,
     args: Sequence[Any] = (),
@@ -63,7 +63,7 @@ def fit(
     device: str | None = None,
     cuda_context: int | None = None,
     reserve: str | int = 0,
-    **options: Unpack[SearchKeywords],
+    **options: Unpack[FrontierKeywords],
 ) -> Fit:
     """Find the largest batch with which a model trains on a device, and plan it.
 
@@ -100,6 +100,7 @@ def fit(
         dims: As for `remate.plan`. The first size that it names is varied, up to the end of its range if it has one.
             The other sizes are those of the example.
         live: As for `remate.plan`.
+        split: As for `remate.plan`. The search tries few numbers of tiles, the schedule all of them.
         name: As for `remate.plan`.
         note: As for `remate.plan`.
         progress: As for `remate.plan`.
@@ -120,7 +121,7 @@ def fit(
     reserved = parse_budget(reserve).size if reserve else 0
     if reserved is None:
         raise BudgetError(f"the reserve is {reserve!r}\n  hint: write 2GiB")
-    chosen = options_of("fit", SearchKeywords, options, device=device)
+    chosen = options_of("fit", FrontierKeywords, options, device=device)
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
     check_meant(call)

@@ -2,10 +2,14 @@
 
 A plan is a list of recomputations of one step, so a plan for one size is also a plan for every other size. Each solve
 adds its plans to those that are tried first at the next size. Most sizes then need a simulation and no solve.
+
+Where splits are permitted, steps with a few numbers of tiles are searched as well. A size fits if it fits in one of
+these forms.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import FlatRecompute, expand
-from remate_runtime.format import Gradients, Model, Schedule, Settings, at_size, largest_sizes, spelled
+from remate_runtime.format import SPLIT_FEATURE, Gradients, Model, Schedule, Settings, at_size, largest_sizes, spelled
 
 from ..capture.recorded import RecordedCall
 from ..dims.open_sizes import OpenSizes
@@ -24,6 +28,8 @@ from ..partition.hierarchy import Hierarchy
 from ..profile.costing import MEASURED, costed
 from ..profile.devices import Device, is_estimated
 from ..schedule_tools.device_memory import OptimizerState, residents
+from ..splits.enough_rows import with_enough_rows
+from ..splits.tiled_step import TiledStep
 from ..strategy import (
     QUICK,
     Candidate,
@@ -37,6 +43,7 @@ from ..strategy import (
 )
 from .options import PlanOptions
 from .plan import Progress, prepare
+from .splitting import few_splits, plan_split
 from .unsolved import without_recomputes
 from .writing import schedule_of
 
@@ -149,6 +156,15 @@ class Search:
         self._steps: dict[int, tuple[StepInstance, int]] = {}
         self._plans: dict[tuple[FlatRecompute, ...], tuple[str, str]] = {}  # with strategy and solver
         self._probed = False  # whether a solve has searched for the smallest peak
+        self._others = [self._in_tiles(tiled) for tiled in few_splits(step, settings.split, self._open)]
+
+    def _in_tiles(self, tiled: TiledStep) -> Search:
+        """Return the same search of a split step."""
+        form = copy.copy(self)
+        split = replace(self._open, statements=tiled.splits, requires=(*self._open.requires, SPLIT_FEATURE))
+        form._open = with_enough_rows(split, ())
+        form._parts, form._steps, form._plans, form._others = tiled.blocks, {}, {}, []
+        return form
 
     def planned(self, name: str, note: str) -> Schedule:
         """Return the schedule for all sizes up to the largest that fits. Raises InfeasibleError."""
@@ -167,6 +183,9 @@ class Search:
 
     def _schedule(self, step: Hierarchy, settings: Settings, name: str, note: str) -> Schedule:
         """Plan the largest size, with the plans of the search as a start."""
+        if settings.split:
+            settings = replace(settings, time_limit=self._limit())
+            return plan_split(step, settings, self._cost, name=name, note=note, progress=self._say)
         instance, budget = StepInstance(step.captured.graph, step.parts), int(settings.budget)
         pool = CandidatePool()
         same = _ids(instance) == _ids(next(iter(self._steps.values()))[0])
@@ -216,6 +235,12 @@ class Search:
     def batch(self, size: int) -> Batch:
         """The figures of a size, with its own costs. They are measured at this size if costs are measured."""
         self._say(f"planning at {self.dim}={size}")
+        forms = [form._batch(size) for form in (self, *self._others) if form._least <= size]
+        base = forms[0].baseline_peak, forms[0].baseline_time
+        best = max(forms, key=lambda batch: batch.per_second)
+        return replace(best, baseline_peak=base[0], baseline_time=base[1])
+
+    def _batch(self, size: int) -> Batch:
         instance, left = self._at(size)
         if self._cost == MEASURED:
             options = self._options
@@ -265,19 +290,26 @@ class Search:
 
         After Ctrl-C, or at the time limit, the largest size that is known to fit.
         """
-        least = self._least
-        kept = self._last(least, below, self._keeps_all)
-        largest = self._last(kept or least, below, self._fits)
-        if largest is None:
-            raise self._refused(least)
+        found = [size for form in (self, *self._others) if (size := form._largest_of_form(below)) is not None]
+        self.ended |= any(form.ended for form in self._others)
+        if not found:
+            raise self._refused(self._least)
+        largest = max(found)
         if self.ended:
             self._say(f"the search ended early: the largest size known to fit is {self.dim}={largest}")
         return largest
 
+    def _largest_of_form(self, below: int) -> int | None:
+        if self._least > below:
+            return None
+        kept = self._last(self._least, below, self._keeps_all)
+        return self._last(kept or self._least, below, self._fits)
+
     def _refused(self, size: int) -> DoesNotFitError:
         sizes = self._ends(size)[0]
         held = self._device.held(at_size(self._open, sizes).model)
-        return DoesNotFitError(self._device.memory, held, self._at(size)[0].floor, spelled(sizes))
+        floor = min(form._at(size)[0].floor for form in (self, *self._others) if form._least <= size)
+        return DoesNotFitError(self._device.memory, held, floor, spelled(sizes))
 
     def _last(self, low: int, high: int, fits: Callable[[int], bool]) -> int | None:
         """The largest size from `low` to `high` that fits, to a 64th; None if `low` does not fit.

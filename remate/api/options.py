@@ -77,7 +77,7 @@ class SearchKeywords(TypedDict, total=False):
 
 
 class FrontierKeywords(SearchKeywords, total=False):
-    """Fields of `PlanOptions` that `frontier` has."""
+    """Fields of `PlanOptions` that `fit` and `frontier` have."""
 
     split: str | bool | None
 

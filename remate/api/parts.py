@@ -20,7 +20,7 @@ from remate_runtime.format import Digest, Schedule, Settings, fold_paths, unfold
 from remate_runtime.link import link, peak_together
 from remate_runtime.staleness import compare_digest, digest_of_parts
 
-from ..budget import parse_budget
+from ..budget import BudgetError, parse_budget
 from ..capture.capture_step import capture
 from ..capture.differentiated import OF_A_PART
 from ..capture.parts import PartCalls, part_calls
@@ -35,6 +35,7 @@ from .options import PlanOptions
 from .over_budget import warn_of_smallest
 from .plan import DEFAULTS, Progress, prepare
 from .shared_budget import SharedBudget, as_if_all
+from .splitting import plan_split
 from .writing import schedule_of
 
 
@@ -264,6 +265,8 @@ def _planned(
     note: str,
     progress: Progress | None,
 ) -> PartSchedules:
+    if settings.split:
+        return _split(parts, settings, cost, name=name, note=note, progress=progress)
     requested = parse_budget(settings.budget)
     effort = shared_effort(effort_named(settings.effort), len(parts))
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}
@@ -285,6 +288,20 @@ def _planned(
             schedule_of(part.step, solutions[at], limit, cost, settings=part_settings, name=part_name, note=note)
         )
     return PartSchedules(tuple(schedules))
+
+
+def _split(
+    parts: Sequence[PartKind], settings: Settings, cost: str, *, name: str, note: str, progress: Progress | None
+) -> PartSchedules:
+    """Plan the parts of one kind with splits."""
+    if len(parts) > 1:
+        kinds = ", ".join(part.paths[0] for part in parts)
+        raise BudgetError(
+            f"splits in parts of {len(parts)} kinds cannot share a budget (one of each: {kinds})\n"
+            "  hint: plan each kind with a budget of its own, or remove split"
+        )
+    (name,) = names_of(parts, name)
+    return PartSchedules((plan_split(parts[0].step, settings, cost, name=name, note=note, progress=progress),))
 
 
 def _solved(sweep: Sweep, limit: int) -> Solution:

@@ -34,7 +34,7 @@ from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .over_budget import plans_smallest, warn_of_smallest
 from .progress import Progress, aloud, telling
-from .settings import assumed, pages, refuse_for_parts, refuse_paging, refuse_splits, settings_of
+from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
 from .sharding import check_sharding, with_sharding
 from .writing import schedule_of
 
@@ -113,8 +113,8 @@ def plan(
         effort: How hard to search: `"quick"`, `"normal"` or `"thorough"`. It counts work, not seconds, so that the same
             arguments give the same schedule on every machine.
         differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
-            is one, else the only scalar of a tuple (`return logits, loss`), else every differentiable output. The other
-            outputs refuse a gradient.
+            is one, else the only scalar of a tuple if it follows from the other outputs (`return logits, loss`), else
+            every differentiable output. The other outputs refuse a gradient.
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
         dims: Sizes that may differ between calls, by the conventions of `dynamic_shapes` in `torch.export`: argument,
@@ -200,8 +200,6 @@ def _planned(
         raise BudgetError("at= and cost='compiled' need a budget\n  hint: add budget='60%' or '4GiB'")
     if at is not None or goal or cost == COMPILED:
         refuse_paging(settings, "at=, cost='compiled', budget='min' and slowdown= do not support paging")
-    if at is not None or cost == COMPILED:
-        refuse_splits(settings, "at= and cost='compiled'")
     if at is not None:
         from .parts import plan_at
 

@@ -25,9 +25,11 @@ from ..budget import parse_budget
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
 from ..profile.costing import COMPILED
+from ..splits.tiled_step import TiledStep
 from ..strategy import Request, StepInstance, effort_named, policy, solve
 from ..strategy.pool import CandidatePool
 from .plan import Progress
+from .splitting import beside_whole, fastest_split
 from .writing import schedule_of
 
 ATTEMPTS = {"quick": 2, "normal": 4, "thorough": 8}  # number of plans to compile, by effort
@@ -49,14 +51,19 @@ def plan_compiled(
 ) -> Schedule:
     """Like `plan_step`. Also raises EngineError, if nothing can be compiled."""
     check_available(step.captured.graph.device)
-    return _CompiledSearch(step, settings, name, note, progress or (lambda text: None)).best()
+    say = progress or (lambda text: None)
+    tiled = fastest_split(step, settings, COMPILED, progress=say) if settings.split else None
+    return _CompiledSearch(step, settings, name, note, say, tiled).best()
 
 
 class _CompiledSearch:
-    def __init__(self, step: Hierarchy, settings: Settings, name: str, note: str, say: Progress) -> None:
+    def __init__(
+        self, step: Hierarchy, settings: Settings, name: str, note: str, say: Progress, tiled: TiledStep | None
+    ) -> None:
         self._step, self._settings, self._names, self._say = step, settings, (name, note), say
-        self._instance = StepInstance(step.captured.graph, step.parts)
-        self._limit = parse_budget(settings.budget).resolve(self._instance.baseline.peak)
+        self._whole, self._tiled = StepInstance(step.captured.graph, step.parts), tiled
+        self._instance = self._whole if tiled is None else StepInstance(tiled.expanded.graph, tiled.blocks)
+        self._limit = parse_budget(settings.budget).resolve(self._whole.baseline.peak)
         self._pool, self._artefacts = CandidatePool(), Artefacts(torch.device(step.captured.graph.device))
         self._compiled: dict[tuple[FlatRecompute, ...], _Attempt] = {}
 
@@ -66,7 +73,7 @@ class _CompiledSearch:
         within = [attempt for attempt in self._compiled.values() if attempt.predicted.peak <= self._limit]
         if not within:
             smallest = min(attempt.predicted.peak for attempt in self._compiled.values())
-            baseline = self._instance.baseline.peak
+            baseline = self._whole.baseline.peak
             raise InfeasibleError(self._limit, smallest, self._floor(), self._settings.strategy, baseline=baseline)
         best = _chosen(within, self._artefacts.device)
         compiled = Compiled(self._limit, best.predicted.peak)
@@ -83,7 +90,7 @@ class _CompiledSearch:
 
     def _attempts(self) -> None:
         """Search for the largest budget of the interpreter whose compiled plan is within the budget."""
-        most = max(self._limit, self._instance.baseline.peak)
+        most = max(self._limit, self._whole.baseline.peak)
         small, large, planned = 0, most, self._limit
         for _ in range(ATTEMPTS[self._settings.effort]):
             try:
@@ -114,8 +121,9 @@ class _CompiledSearch:
         limits: dict[str, Any] = {"time_limit": settings.time_limit, "pool": self._pool, "progress": self._say}
         solution = solve(self._instance, request, policy(settings.strategy), **limits)
         if solution.recomputes not in self._compiled:
-            name, note = self._names
-            schedule = schedule_of(self._step, solution, planned, COMPILED, settings=settings, name=name, note=note)
+            about: dict[str, Any] = {"settings": settings, "name": self._names[0], "note": self._names[1]}
+            written = beside_whole(solution, self._whole) if self._tiled is not None else solution
+            schedule = schedule_of(self._step, written, planned, COMPILED, tiled=self._tiled, **about)
             self._say(f"compiling a plan with peak {size(solution.peak)} in the interpreter")
             predicted = predict_memory(schedule, self._limit, self._artefacts, schedule.namespaces)
             self._say(f"its compiled peak is {size(predicted.peak)}, of a budget of {size(self._limit)}")

@@ -109,12 +109,6 @@ def pages(settings: Settings) -> bool:
     return bool(settings.disk_budget or settings.host_budget)
 
 
-def refuse_splits(settings: Settings, what: str) -> None:
-    """Raise BudgetError if settings permit splits. what: names of options."""
-    if settings.split:
-        raise BudgetError(f"{what} do not support splits\n  hint: remove split")
-
-
 def refuse_paging(settings: Settings, what: str) -> None:
     """Raise BudgetError if settings have a budget of pages. what: reason, for the message."""
     if pages(settings):

@@ -44,7 +44,6 @@ def check_sharding(options: PlanOptions, cost: str | None, command: bool = False
         ("at",): options.at is not None,
         ("dims",): options.dims is not None,
         ("disk_budget", "host_budget"): bool(options.disk_budget or options.host_budget),
-        ("split",): options.split is not None,
     }
     others = [" and ".join(map(named, names)) for names, given in excluded.items() if given]
     if cost == COMPILED:

@@ -7,7 +7,7 @@ with more is split into as few tiles as it takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -86,6 +86,20 @@ def plan_split(
     return schedule_of(step, solution, search.limit, cost, **about)
 
 
+def fastest_split(step: Hierarchy, settings: Settings, cost: str, *, progress: Progress) -> TiledStep | None:
+    """Return the split step that a quick search finds fastest within the budget; None if no split is faster.
+
+    Where nothing fits, it is the one with the smallest peak.
+
+    Args:
+        step: The result of `prepare`.
+        settings: With `split`.
+        cost: Name of the costs.
+        progress: Function that gets a line of text now and then.
+    """
+    return _SplitSearch(step, settings, cost, progress).fastest()
+
+
 def floor_if_split(step: Hierarchy, cost: str, limit: int, permitted: str = "") -> SplitFloor | None:
     """Return the lowest proven floor with splits; None if none is lower than without.
 
@@ -148,10 +162,31 @@ def tiled_steps(
         cost: Name of the costs.
     """
     bare = _bare(step, whole, cost)
-    given = step.sized.given if step.sized is not None else frozenset[str]()
     for family in _families(step, permitted, whole.floor):
-        compatibles = ((words, compatible(bare, rows_at_least(bare, numbers, given))) for words, numbers in family)
+        compatibles = (
+            (words, compatible(bare, rows_at_least(bare, numbers, _given(step)))) for words, numbers in family
+        )
         yield ((words, tiled_step(bare, numbers, cost, step.price)) for words, numbers in compatibles if numbers)
+
+
+def few_splits(step: Hierarchy, permitted: str, bare: Schedule) -> Iterator[TiledStep]:
+    """Yield the step in few numbers of tiles, which cost their share.
+
+    Args:
+        step: The result of `prepare`.
+        permitted: What may be split; "" for nothing.
+        bare: The schedule of the step, without a plan.
+    """
+    if not permitted:
+        return
+    heads = head_windows(step)
+    few = [_numbers(heads, into) for into in TILES[1::2] if into <= _most(heads)]
+    if permitted == ALL:
+        floor = StepInstance(step.captured.graph, step.parts).floor
+        few += [_fitting(step, floor // share) for share in SHARES[1::2]]
+    for windows in few:
+        if numbers := compatible(bare, rows_at_least(bare, windows, _given(step))):
+            yield tiled_step(bare, numbers, "", None)
 
 
 def while_better(attempts: Iterator[_T], figure: Callable[[_T], Any]) -> Iterator[_T]:
@@ -210,6 +245,12 @@ class _SplitSearch:
                 continue
         raise self._infeasible(tried)
 
+    def fastest(self) -> TiledStep | None:
+        """Return the fastest split that a quick search finds; otherwise that with the smallest peak."""
+        best = min(self._tried(), key=lambda tried: (tried.time, tried.peak))
+        self._say("no split is faster" if best.tiled is None else f"chosen: {best.words}")
+        return best.tiled
+
     def _solved(self, tried: _Tried) -> Solution:
         """Search as requested; after Ctrl-C, take what the quick search found."""
         if tried.found is not None and self._interrupted:
@@ -260,6 +301,11 @@ def _bare(step: Hierarchy, whole: StepInstance, cost: str) -> Schedule:
     from .writing import schedule_of
 
     return schedule_of(step, without_recomputes(step.captured.graph, step.parts), whole.baseline.peak, cost, name="")
+
+
+def _given(step: Hierarchy) -> Collection[str]:
+    """Return the names of sizes whose smallest number the caller requested."""
+    return step.sized.given if step.sized is not None else ()
 
 
 def _families(step: Hierarchy, permitted: str, floor: int) -> Iterator[Iterator[tuple[str, Mapping[Window, int]]]]:

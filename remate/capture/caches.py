@@ -9,12 +9,13 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from remate_runtime.staleness import make_caches
+from remate_runtime.staleness import FirstCall, make_caches
 
 from ..errors import CaptureError
 from . import lru_caches
 from .assigned import assigned_at
 from .captured import Captured
+from .carried import APART
 
 _SHOWN = 5
 _PLAIN = (bool, int, float, str, type(None))
@@ -44,42 +45,60 @@ class Caches:
         before = lru_caches.sizes()
         first = make_caches(self._model, args, kwargs)
         self.remembered = any(function.cache_info().currsize != size for function, size in before)
-        if first.by_data:
-            path = first.by_data[0]
-            raise CaptureError(
-                f"the first call of forward makes {self._listed(first.by_data)} from data or random numbers, and later "
-                "calls are another step",
-                path.rpartition(".")[0],
-                self._line(path),
-                "call the model once on a batch before planning, and in training before remate_runtime.apply",
-            )
-        if first.carried:
-            path = first.carried[0]
-            raise CaptureError(
-                f"forward keeps {self._listed(first.carried)} for its next call, which computes something else "
-                "than the first",
-                path.rpartition(".")[0],
-                self._line(path),
-                f"create it in __init__ with the shape that forward gives it: "
-                f"self.register_buffer({path.rpartition('.')[2]!r}, torch.zeros(...))",
-            )
+        refuse_unlike(self._model, first)
         self.paths = first.caches
         if self.paths:
             warnings.warn(
-                f"forward makes {self._listed(self.paths)} at its first call and keeps it: made before planning, so "
+                f"forward makes {_listed(self.paths)} at its first call and keeps it: made before planning, so "
                 "that the plan is that of all later calls",
                 UserWarning,
                 stacklevel=6,
             )
         return bool(self.paths)
 
-    def _listed(self, paths: Sequence[str]) -> str:
-        more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-        return ", ".join(map(repr, paths[:_SHOWN])) + more
 
-    def _line(self, path: str) -> str:
-        above, _, name = path.rpartition(".")
-        return assigned_at(self._model.get_submodule(above), name)
+def refuse_unlike(model: nn.Module, first: FirstCall, left: Sequence[str] = ()) -> None:
+    """Raise CaptureError if the first call of forward is another step than later ones. A call of its own may settle it.
+
+    left: where the first call leaves tensors outside of modules.
+    """
+    if first.by_data:
+        path = first.by_data[0]
+        raise CaptureError(
+            f"the first call of forward makes {_listed(first.by_data)} from data or random numbers, and later calls "
+            "are another step",
+            path.rpartition(".")[0],
+            _line(model, path),
+            "call the model once on a batch before planning, and in training before remate_runtime.apply",
+            settles=True,
+        )
+    if first.carried:
+        path = first.carried[0]
+        raise CaptureError(
+            f"forward keeps {_listed(first.carried)} for its next call, which computes something else than the first",
+            path.rpartition(".")[0],
+            _line(model, path),
+            "call the model once on a batch before planning, and in training before remate_runtime.apply; or create it "
+            f"in __init__: self.{path.rpartition('.')[2]} = torch.zeros(...)",
+            settles=True,
+        )
+    if first.unlike and left:
+        raise CaptureError(
+            f"forward keeps tensors in {', '.join(left[:_SHOWN])} for its next call, which computes something else "
+            "than the first",
+            hint=f"call the model once on a batch before planning, and {APART}",
+            settles=True,
+        )
+
+
+def _listed(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(map(repr, paths[:_SHOWN])) + more
+
+
+def _line(model: nn.Module, path: str) -> str:
+    above, _, name = path.rpartition(".")
+    return assigned_at(model.get_submodule(above), name)
 
 
 @contextmanager

@@ -26,8 +26,9 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..errors import CaptureError, LostOutputWarning
 from . import surroundings, torch_api
 from .branches import Branches
-from .caches import caches_made
+from .caches import caches_made, refuse_unlike
 from .captured import Captured
+from .carried import holds, refuse_carried
 from .explain import explained
 from .fake_module import fake_module, on_meta
 from .followed_hooks import Hooks
@@ -53,6 +54,7 @@ from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Por
 
 __all__ = ["CaptureError", "Captured", "capture"]
 
+_WRITTEN = "has been modified by an inplace operation"
 NO_LIVE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -73,7 +75,8 @@ def capture(
     Args:
         differentiate: Names of the outputs for which backward receives a gradient (`"loss"`, `"0"`, `"output"` for a
             single tensor, `"*"` for all). The default is the scalar field `loss` of a dict or record, else the only
-            scalar of several outputs, else every output that needs a gradient. The others refuse a gradient.
+            scalar of several outputs that follows from them, else every output that needs a gradient. The others refuse
+            a gradient.
         sizes: Receives the decisions that forward makes by sizes of tensors.
         live: Values of attributes, by path, while forward is traced. The digest leaves these attributes out.
         stepwise: Capture recurrent layers as time steps, for steps whose sizes vary.
@@ -171,6 +174,14 @@ def _capture(
         settled = _settled(step, captured, (*call, None, stepwise, signature.same, distributed), signature)
     changed = outside.changed()
     outside.restore()
+    replaced = [(f"attribute {path!r}", value) for path, value in step.reads.replaced]
+    for label, value in [*((change.label, change.before()) for change in changed), *replaced]:
+        if holds(value, step.constants):
+            refuse_carried(label)
+    left = [*step.lost, *(change.label for change in changed if change.tensors)]
+    if left:
+        refuse_unlike(model, make_caches(model, args, kwargs, only=()), left)
+        outside.restore()
     digest = step.reads.digest(settled, frozenset(live)) if digested else captured.digest
     return replace(captured, digest=digest), changed
 
@@ -203,6 +214,7 @@ def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], sig
     changes = first.reads.changes()
     if not changes or first.left is None:
         return True
+    changes.refuse_carried(first.constants)
     with changes.applied(), first.left.again():
         again = TracedModule(*call)
         if not _asks_the_same(first, captured, again, signature):
@@ -212,6 +224,7 @@ def _settled(first: TracedModule, captured: Captured, call: tuple[Any, ...], sig
     unsettled = again.reads.changes()
     if unsettled:
         refuse_used(unsettled.numbers(), functools.partial(make_caches, *call[:3]))
+        refuse_unlike(call[0], make_caches(*call[:3], only=()))
         unsettled.warn()
     return not unsettled
 
@@ -229,8 +242,8 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
     """Trace the joint graph, on the branches that eager takes where tracing allows them."""
     while True:
         try:
-            with warnings.catch_warnings():  # tracing finds anomalies, and would report an OtherShapeError
-                warnings.filterwarnings("ignore", message="Error detected in _WrapBackward")
+            with warnings.catch_warnings():  # tracing finds anomalies, and would report what is caught below
+                warnings.filterwarnings("ignore", message="Error detected in ")
                 return traced(step, signature.tensors, branches)
         except OtherShapeError:
             step.watch.forget()
@@ -238,6 +251,11 @@ def _traced(step: TracedModule, signature: Signature, branches: Branches) -> Tra
         except torch_api.DATA_DEPENDENT as error:
             if not branches.learn(error):
                 raise
+        except RuntimeError as error:
+            if step.keeps_old or not step.assigned or _WRITTEN not in str(error):
+                raise
+            step.watch.forget()
+            step.keeps_old = True
 
 
 def _refuse_draws(step: TracedModule) -> None:
@@ -285,6 +303,7 @@ def _warn_of_output(step: TracedModule, name: str, kind: str) -> None:
 
 def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captured:
     fx = traced.module.graph
+    step.constants = [getattr(traced.module, str(node.target), None) for node in fx.find_nodes(op="get_attr")]
     known_origins = origins(fx)
     nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
     source = functools.partial(_source, signature, step)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from remate_runtime.staleness import MISSING
+from remate_runtime.staleness import MISSING, attribute
 
 from ..errors import CaptureError
 from .assigned import assigned_at
+from .carried import holds, refuse_carried
 from .outside import Changed
 
 
@@ -74,6 +76,13 @@ class TraceChanges:
             at,
             "call the model once before planning, if that settles it; otherwise make them buffers",
         )
+
+    def refuse_carried(self, constants: Sequence[torch.Tensor]) -> None:
+        """Raise CaptureError if one of the attributes had tensors before that the trace contains as constants."""
+        for path, change in self._by_path.items():
+            if holds(attribute(change.obj, change.name), constants):
+                at = assigned_at(change.obj, change.name) if isinstance(change.obj, nn.Module) else ""
+                refuse_carried(f"attribute {path!r}", path.rpartition(".")[0] if at else "", at)
 
     def numbers(self) -> list[Changed]:
         """Return the changed numbers."""

@@ -10,7 +10,7 @@ import torch
 from remate_runtime.format import Model, output_leaves
 
 from ..errors import CaptureError
-from . import trees
+from . import torch_api, trees
 
 EVERY = ("*",)
 """As `differentiate=`: every output that has a gradient in eager."""
@@ -25,8 +25,9 @@ def differentiated(outputs: Outputs, returned: int, result: object, requested: S
     """The names of the outputs that get a gradient.
 
     Without `requested` it is the field `loss` of a dict or record, else the only scalar among several differentiable
-    outputs, if it is in a tuple or list (`return logits, loss`). A named field such as `aux` need not be the loss. Else
-    it is every differentiable output. Attributes that forward sets count if they are scalars.
+    outputs, if it is in a tuple or list and follows from the others (`return logits, loss`). A named field such as
+    `aux` need not be the loss, nor does a scalar beside the prediction (`return y, penalty`). Else it is every
+    differentiable output. Attributes that forward sets count if they are scalars.
 
     Args:
         outputs: Names and tensors, those that forward returns first.
@@ -50,8 +51,10 @@ def differentiated(outputs: Outputs, returned: int, result: object, requested: S
     if loss := _loss_field(result, able):
         return loss
     scalars = {name for name in every if able[name].dim() == 0}
-    only = chosen is None and len(scalars) == 1 and all(part.isdigit() for part in next(iter(scalars)).split("."))
-    return scalars if only else every
+    if chosen is not None or len(scalars) != 1 or not all(p.isdigit() for p in next(iter(scalars)).split(".")):
+        return every
+    leading = torch_api.nodes_below([able[name] for name in scalars])
+    return scalars if all(able[name].grad_fn in leading for name in every) else every
 
 
 def choice_text(model: Model) -> str:

@@ -13,6 +13,7 @@ from . import torch_api
 from .advice import BRANCH, advice, logged
 from .eager_kernels import RefusedOperatorError
 from .places import failed_line
+from .refused_calls import ASSIGNS_DATA
 from .static_parts import static_parts
 from .watch import AttributeWatch
 
@@ -20,6 +21,11 @@ _YES_OR_NO = ("aten.equal", "aten.allclose", "aten.is_nonzero")
 _WRITES_ELSEWHERE = (
     "forward writes in place to a tensor that is neither an input, a parameter nor a buffer",
     "register it with register_buffer, or update it in the training loop",
+)
+_MADE = (
+    "forward keeps tensors of one call for its next one, or makes parameters or buffers",
+    "call the model once before planning if only the first call does that; otherwise keep each tensor in an attribute "
+    "of its own, self.h = h.detach(), or pass it to forward and return it",
 )
 _NESTED = "pad to a batch with a mask (torch.nested.to_padded_tensor), and leave torch.nested out of the module"
 _ENDED = (
@@ -34,11 +40,14 @@ _REGISTER = "give it a fake implementation (torch.library.register_fake)"
 def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> CaptureError:
     """Return the CaptureError for `error`, with the parts that can be traced."""
     if isinstance(error, CaptureError) and not isinstance(error, RefusedOperatorError):
-        return error
+        if not error.message.startswith(ASSIGNS_DATA) or error.parts:
+            return error
+        parts = static_parts(model, error.module)  # a momentum encoder: the other one can be planned
+        return CaptureError(error.message, error.module, error.source, error.hint, parts)
     module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error, _module(model, module), module)
     parts = [] if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
-    return CaptureError(message, module, source, hint, parts)
+    return CaptureError(message, module, source, hint, parts, settles=message == _MADE[0])
 
 
 def _what(error: Exception, module: nn.Module | None, path: str) -> tuple[str, str]:
@@ -67,7 +76,7 @@ def _what(error: Exception, module: nn.Module | None, path: str) -> tuple[str, s
     if "no fake impl" in text:
         return f"an operator does not say what shape it returns: {text}", _REGISTER
     if "Unexpected fake buffer" in text or "Unexpected fake param" in text:
-        return "forward makes parameters or buffers in its first call", "call the model once before planning"
+        return _MADE
     if "numpy" in text:
         return f"forward passes a tensor to numpy: {text}", logged(error)
     if "self.shape_env must not be None" in text:

@@ -16,6 +16,10 @@ _DTYPES = {getattr(torch, name): short for short, (name, _) in DTYPES.items() if
 _BIG = (
     "register it as a buffer of the module (register_buffer(..., persistent=False)): buffers are not stored in the file"
 )
+_DENSE = (
+    "use dense ones. An embedding with sparse=False has a gradient as large as its weight; train it by Adam instead of "
+    "SparseAdam, which also changes the rows that a batch does not use"
+)
 
 
 class UnwritableError(Exception):
@@ -26,7 +30,7 @@ def tensor_type(value: torch.Tensor, device: torch.device) -> TensorType:
     """Return the type of a (fake) tensor of a step on `device`. Raises UnwritableError for sparse and quantised
     tensors, and for tensors on other devices."""
     if value.layout is not torch.strided:
-        raise UnwritableError(f"a tensor of layout {value.layout}; use dense ones (for embeddings sparse=False)")
+        raise UnwritableError(f"a tensor of layout {value.layout}; {_DENSE}")
     if not all(isinstance(n, int) for n in value.shape):
         raise UnwritableError("a tensor whose shape depends on data")
     elsewhere = value.device.type == "cpu" != device.type
@@ -72,6 +76,8 @@ def elements(tensor: torch.Tensor, module: str, source: str) -> tuple[Any, ...]:
     if tensor.requires_grad:
         message = "forward uses a tensor that needs a gradient but is no parameter of the model"
         hint = "register it as a Parameter, or pass it as an input"
+        if tensor.grad_fn is not None:
+            hint = "it is a result of an earlier call: store it after .detach(), self.h = h.detach()"
         if isinstance(tensor, torch.nn.Parameter):
             hint += "; if it is a Parameter, a checkpoint of your own runs its module again: switch that off"
         raise CaptureError(message, module, source, hint)

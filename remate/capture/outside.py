@@ -192,6 +192,10 @@ class Changed(NamedTuple):
     now: Any = None
     tensors: bool = False
 
+    def before(self) -> Any:
+        """Return the value before the change, once it is restored."""
+        return self.holder if self.name is None else _get(self.holder, self.name)
+
 
 def judge(changed: Sequence[Changed], run: Callable[[], object]) -> None:
     """Refuse state that forward changes and computes with. Warn of state that it only counts.

@@ -1,8 +1,8 @@
 """Calls of a model's parts in one step, for `remate.plan(model, args, at="h.*")`.
 
 Forward runs once on the example inputs with data, because the code around the parts may depend on data. Nothing is
-saved for backward; buffers, attributes and generators are restored. For a named GPU, forward runs on tensors without
-memory, so the code around the parts may not depend on data.
+saved for backward; parameters, buffers, attributes, objects and generators are restored. For a named GPU, forward runs
+on tensors without memory, so the code around the parts may not depend on data.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from . import surroundings, trees
 from .fake_call import NO_VALUES, without_memory
 from .generators import undisturbed
 from .recorded import CallSettings, RecordedCall, recording, state_of
+from .undone_writes import changes_undone
 
 _SHOWN = 5  # paths in one message
 _RUNS = 4  # of forward, if it draws random numbers: it may leave out parts at random
@@ -69,7 +70,7 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
     with call.in_effect(), without_memory(call):
         parts = matched(call.model, [at] if isinstance(at, str) else list(at))
         takers = {path: _Taker(module, path) for path, module in parts.items()}
-        with _recorded(takers), _left_as_it_was(call.model), _saving_nothing():
+        with _recorded(takers), _left_as_it_was(call.model), changes_undone(call), _saving_nothing():
             try:
                 _run_until_called(call, takers)
             except CaptureError:
@@ -221,8 +222,7 @@ def _recorded(takers: dict[str, _Taker]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
-    """Restore buffers, attributes and generators."""
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    """Restore attributes and generators."""
     attributes = surroundings.Attributes(model)
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
     met: list[str] = []
@@ -235,9 +235,6 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         attributes.restore()
-        with torch.no_grad():
-            for buffer, contents in buffers:
-                buffer.copy_(contents)
     if met:
         warnings.warn(
             "forward uses torch.utils.checkpoint: where it does so around parts, switch it off when they train by "

@@ -73,6 +73,7 @@ class Reads:
         self._watching = False
         self._around = False  # whether backward is watched, too
         self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
+        self.replaced: list[tuple[str, Any]] = []  # the values of the same attributes before
         self._code = Code(met=self._meet)
         hooks = {path: dict.fromkeys(hook_reads(module), NOW) for path, module in model.named_modules() if path}
         make_digest(model, hooks, {}, self._code)  # the objects that code reaches
@@ -278,13 +279,14 @@ class Reads:
                 now = record_attribute(by_id[key], name, self._code)
                 if now is not OPAQUE and not same(was, now):
                     self._changed.setdefault((key, name), Change(by_id[key], name, raw, was, now))
-        self.stored = []
+        self.stored, self.replaced = [], []
         for key, (config, attributes) in self._saved.items():
             held = held_by(config)
             for name, value in held.items():
                 if isinstance(value, torch.Tensor) and value is not attributes.get(name):
                     self.stored.append((f"{next(self._at(key))}.{name}", value))
-            if list(held.items()) != list(attributes.items()):
+                    self.replaced.append((self.stored[-1][0], attributes.get(name)))
+            if list(held) != list(attributes) or any(held[name] is not attributes[name] for name in held):
                 held.clear()
                 held.update(attributes)
 

@@ -12,6 +12,7 @@ _GRAD = (
     "`.grad` of a tensor",
     "a schedule would repeat its value at planning: pass it as an input, or keep it in a buffer",
 )
+ASSIGNS_DATA = "forward assigns `.data`"
 _REFUSED: dict[Any, tuple[str, str, str]] = {
     _Tensor.data.__set__: (
         "assigns",

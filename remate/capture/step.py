@@ -56,6 +56,9 @@ class TracedModule(torch.nn.Module):
         tree, outputs, opaque: The structure of the result, its tensors, and the objects that a file cannot hold.
         drawn: Generators from which forward draws outside of operations.
         checkpoints: Where forward calls torch.utils.checkpoint.
+        assigned: The buffers that forward assigned.
+        keeps_old: Forward gets copies of these buffers, because backward needs their old values.
+        constants: Tensors that the trace contains as constants.
         left: The attributes that forward changed.
         lost: Where forward stores tensors that are no outputs.
         recorded: The recorded calls, if any.
@@ -103,6 +106,9 @@ class TracedModule(torch.nn.Module):
         self.drawn: list[str] = []
         self._seeds = generators.Seeds(self._refuse_seeds)
         self.checkpoints: list[str] = []
+        self.assigned: set[str] = set()
+        self.keeps_old = False
+        self.constants: list[Any] = []
         self.left: surroundings.LeftBehind | None = None
         self.recorded: RecordedForward | None = None
 
@@ -121,6 +127,8 @@ class TracedModule(torch.nn.Module):
         wrapped = contextlib.nullcontext() if self.distributed is None else self.distributed.wrapped(self.carriers)
         with wrapped, self.ties.followed():
             attributes = surroundings.Attributes(self.model, self._borrowed)
+            if self.keeps_old:
+                attributes.copy_buffers(self.assigned)
             try:
                 with (
                     self._cast(),
@@ -205,6 +213,7 @@ class TracedModule(torch.nn.Module):
                     "if only the first call does that, call the model once before planning; else keep its shape and "
                     "type, or write into it",
                 )
+            self.assigned.add(name)
             with torch.no_grad():
                 old.copy_(new)
 

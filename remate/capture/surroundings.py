@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -81,6 +81,13 @@ class Attributes:
                 new = module._buffers.get(name)
                 if old is not None and new is not old and (id(module), name) not in self._borrowed:
                     yield self._path(module, name), old, new
+
+    def copy_buffers(self, names: Collection[str]) -> None:
+        """Replace buffers by copies until `restore`."""
+        for module, _, buffers in self._saved:
+            for name, old in buffers.items():
+                if self._path(module, name) in names and old is not None:
+                    module._buffers[name] = old.clone()
 
     def stored(self) -> Iterator[tuple[str, Any]]:
         """Yield (path, value) of attributes that forward set to tensors or containers of tensors, other than the

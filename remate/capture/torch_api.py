@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -83,6 +83,17 @@ def is_fake(tensor: torch.Tensor) -> bool:
 def is_subclass(tensor: torch.Tensor) -> bool:
     """Whether a tensor wraps others (DTensor, quantised weights), which have no plain ATen graph."""
     return is_traceable_wrapper_subclass(tensor)
+
+
+def nodes_below(outputs: Sequence[torch.Tensor]) -> set[Any]:
+    """Return the autograd nodes that outputs follow from, with their own."""
+    nodes, left = set[Any](), list[Any](tensor.grad_fn for tensor in outputs)
+    while left:
+        node = left.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            left += [below for below, _ in node.next_functions]
+    return nodes
 
 
 @contextlib.contextmanager

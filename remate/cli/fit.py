@@ -16,6 +16,8 @@ from .plan import DEVICE, DIMS
 from .plan_options import add_costs, add_search, add_target, options_from
 from .usage import UsageError
 
+SPLIT_SIZES = "permit splits, as in remate plan; the largest batch may then be larger"
+
 if TYPE_CHECKING:
     from ..api.fit import Fit
 
@@ -38,6 +40,7 @@ def configure(commands: Any) -> None:
     parser.add_argument("--plot", metavar="F.svg", help="draw samples per second over the batch size")
     add_costs(parser)
     parser.set_defaults(cost=None, gpu=None)
+    parser.add_argument("--split", choices=["head", "all"], help=SPLIT_SIZES)
     add_search(parser, "limit of all searches together in seconds; default: none")
     add_target(parser, DEVICE, "name of the schedule; default: that of the file")
     add_force(parser)
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from msgspec.structs import replace
 
     from ..api.fit import fit
-    from ..api.options import SearchKeywords
+    from ..api.options import FrontierKeywords
 
     name = args.name or (Path(args.output).stem if args.output and args.output != STDOUT else "")
     device: dict[str, Any] = {key: getattr(args, key) for key in ("device_memory", "cuda_context", "cost")}
@@ -74,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     device["device"] = args.gpu
     with Reporter(args.quiet) as report:
         options = replace(options_from(args), dims=dims_of(args.dims), name=name, progress=report)
-        result = fit(target.call, **device, **{key: getattr(options, key) for key in SearchKeywords.__annotations__})
+        result = fit(target.call, **device, **{key: getattr(options, key) for key in FrontierKeywords.__annotations__})
         text = checked_text(result.schedule)
         if args.output:
             write_output(args.output, text, rescue=True)

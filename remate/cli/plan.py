@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
     tell_doubts(args, gpu, target)
     from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
-    from ..api.settings import refuse_paging, refuse_splits, settings_of
+    from ..api.settings import refuse_paging, settings_of
     from ..api.sharding import check_sharding
     from ..api.splitting import narrowed_sizes
     from ..dims.open_sizes import OpenSizes
@@ -176,8 +176,6 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(options, "" if goal else args.budget or "")
     if args.at or goal or args.cost == COMPILED:
         refuse_paging(settings, "--at, --cost compiled, --budget min and --slowdown do not support paging")
-    if args.at or args.cost == COMPILED:
-        refuse_splits(settings, "--at and --cost compiled")
     if args.at:
         plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE

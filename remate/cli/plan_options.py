@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 EVALUATION = "accept a model in evaluation mode: no dropout, fixed batch norm"
 DIFFERENTIATE = (
-    "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar (`return logits, "
-    "loss`), else every differentiable output"
+    "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar that follows "
+    "from the others (`return logits, loss`), else every differentiable output"
 )
 DELIVERED = (
     "use of gradients when backward delivers them: retained to the end of the step (default), accumulated in an "

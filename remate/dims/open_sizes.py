@@ -14,6 +14,7 @@ from remate_runtime.flat_step import Graph
 from remate_runtime.link import link, simulate
 
 from ..errors import DimsError
+from ..live_attributes.capturing import captured
 from ..profile.costing import MEASURED
 from ..profile.workspace import workspace
 from .family import Family, family, planned_at, requested_ranges
@@ -23,6 +24,7 @@ from .samples import largest_corners
 from .sampling import Captures, Sampling
 
 Progress = Callable[[str], None]
+_LAYER = "aten.mkldnn_rnn_layer"
 
 
 class OpenSizes(msgspec.Struct, frozen=True):
@@ -59,9 +61,7 @@ def sampled(
     asking = wanted.dims if isinstance(wanted.dims, Asking) else read(wanted.dims, model, args, kwargs)
     if asking is None:
         if isinstance(wanted.dims, str) and wanted.dims == AUTO:
-            message = (
-                f"the schedule is for one size: the batch, the first axis of the first input, is {SMALLEST} at most"
-            )
+            message = f"the schedule is for one size: no input has a batch of more than {SMALLEST} as its first axis"
             warnings.warn(f"{message}\n  hint: plan with a larger batch, or name sizes", UserWarning, stacklevel=4)
         return None
     captures: Captures = {} if wanted.captures is None else wanted.captures
@@ -70,6 +70,8 @@ def sampled(
         return Sampling(model, args, kwargs, differentiate, asking, progress, live, captures)
 
     try:
+        if wanted.dims == AUTO:
+            _refuse_time_steps(model, args, kwargs, differentiate, live)
         step = _at_largest(sampling, asking) if wanted.largest else family(sampling(), requested_ranges(asking.sizes))
     except DimsError as error:
         if wanted.dims != AUTO:
@@ -80,6 +82,26 @@ def sampled(
     for line in step.said:
         progress(line)
     return step
+
+
+def _refuse_time_steps(
+    model: torch.nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    differentiate: Sequence[str] | None,
+    live: Sequence[str],
+) -> None:
+    """Raise DimsError if eager runs a recurrent layer as one operation, from which time steps differ by rounding."""
+    if not any(isinstance(module, torch.nn.LSTM) for module in model.modules()):
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        step = captured(model, args, kwargs, differentiate, live, digested=False)
+    if any(operation.op.startswith(_LAYER) for operation in step.graph.operations):
+        raise DimsError(
+            "its LSTM is one operation, which has no other sizes",
+            'name sizes, dims={"x": {0: "b"}}, to plan it as time steps: they differ by rounding',
+        )
 
 
 def _at_largest(sampling: Callable[[], Sampling], asking: Asking) -> Family:

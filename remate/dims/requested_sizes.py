@@ -24,6 +24,7 @@ from ..errors import DimsError
 
 AUTO, NONE = "auto", "none"
 BATCH = "b"  # what `dims="auto"` calls the size of the batch
+_CHANNELS = 4  # most channels of an image
 SMALLEST = 2  # at size 1 PyTorch copies less, so the step differs
 _NAMED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:=([0-9]{1,9})\.\.([0-9]{1,9})?(?:/([0-9]{1,9}))?)?")
 _SPACES = re.compile(r" *([*+]) *")
@@ -74,7 +75,9 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
         return None
     leaves = [*_leaves(args, kwargs, model)]
     if dims == AUTO:
-        return _batch([tensor for _, tensor in leaves])
+        return _batch(
+            leaves, {path for name, value in _arguments(args, kwargs, model) for path in _images(value, name)}
+        )
     named = dict(zip(argument_names(model, len(args)), args, strict=True)) | dict(kwargs)
     if isinstance(dims, tuple | list):
         dims = dict(zip(named, dims, strict=False))
@@ -94,9 +97,22 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
 def _leaves(
     args: Sequence[Any], kwargs: Mapping[str, Any], model: torch.nn.Module
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    names = argument_names(model, len(args))
-    for name, value in [*zip(names, args, strict=True), *kwargs.items()]:
+    for name, value in _arguments(args, kwargs, model):
         yield from _tensors(value, name)
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any], model: torch.nn.Module) -> list[tuple[str, Any]]:
+    return [*zip(argument_names(model, len(args)), args, strict=True), *kwargs.items()]
+
+
+def _images(node: Any, path: str) -> Iterator[str]:
+    """Yield the paths of images in lists, whose first axis is the channels."""
+    parts = {} if isinstance(node, torch.Tensor) else (children(node) or ("", {}))[1]
+    for key, child in parts.items():
+        if not isinstance(child, torch.Tensor):
+            yield from _images(child, f"{path}.{key}")
+        elif isinstance(node, list) and child.dim() == 3 and child.shape[0] <= _CHANNELS:
+            yield f"{path}.{key}"
 
 
 def _tensors(node: Any, path: str) -> Iterator[tuple[str, torch.Tensor]]:
@@ -245,8 +261,9 @@ def _check(size: RequestedSize) -> None:
         )
 
 
-def _batch(tensors: list[torch.Tensor]) -> Asking | None:
-    """Return a request for the first axis of every input with the size of the first input's."""
-    first = next((int(t.shape[0]) for t in tensors if t.dim()), 0)
-    axes = tuple(Axis(leaf, 0, BATCH) for leaf, t in enumerate(tensors) if t.dim() and t.shape[0] == first)
+def _batch(leaves: list[tuple[str, torch.Tensor]], images: Collection[str]) -> Asking | None:
+    """Return a request for the first axis of every input with the size of the first input's, without images."""
+    sizes = [int(tensor.shape[0]) if tensor.dim() and path not in images else 0 for path, tensor in leaves]
+    first = next((size for size in sizes if size), 0)
+    axes = tuple(Axis(leaf, 0, BATCH) for leaf, size in enumerate(sizes) if size == first)
     return Asking((RequestedSize(BATCH, first),), axes) if first > SMALLEST else None

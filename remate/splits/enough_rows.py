@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.flat_step import expand, row_count
+from remate_runtime.flat_step import Graph, expand, row_count
 from remate_runtime.format import Schedule, at_size
 
 from .windows import Window
@@ -50,11 +50,19 @@ def _enough(schedule: Schedule, sizes: Mapping[str, int]) -> bool:
     return True
 
 
+def _rows(graph: Graph, window: Window) -> int:
+    """Return the number of rows of a window; 0 if it cannot be split."""
+    try:
+        return row_count(graph, window.operations)
+    except ScheduleError:
+        return 0
+
+
 def rows_at_least(bare: Schedule, windows: Mapping[Window, int], given: Collection[str]) -> dict[Window, int]:
     """Return windows with no more tiles than rows at the smallest sizes that the caller requested."""
     dims = bare.model.dims
     if not given:
         return dict(windows)
     graph = expand(at_size(bare, {name: d.min if name in given else d.planned for name, d in dims.items()})).unsplit
-    fewest = {window: min(into, row_count(graph, window.operations)) for window, into in windows.items()}
+    fewest = {window: min(into, _rows(graph, window)) for window, into in windows.items()}
     return {window: into for window, into in fewest.items() if into > 1}

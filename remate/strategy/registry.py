@@ -44,6 +44,7 @@ STRATEGIES = {
     "exact": ".states.exact:EXACT",
     "beam": ".states.beam:BEAM",
     "checkpoint-blocks": ".chain.checkpoint:CHECKPOINT_BLOCKS",
+    "selective": ".chain.selective:SELECTIVE",
     "chen-sqrt": ".chain.checkpoint:CHEN",
     "rotor": ".chain.rotor_step:ROTOR",
     "rockmate": ".chain.rockmate:ROCKMATE",

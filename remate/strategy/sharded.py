@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from remate_runtime.flat_step import Graph
+from remate_runtime.flat_step import Graph, Value
+from remate_runtime.format.tensor_type import TensorType
 from remate_runtime.link import RecomputeRun, Run, groups_of, link, simulate
 
 from ..partition.canonical import form
@@ -18,12 +19,12 @@ def with_workspaces(graph: Graph, leaves: Sequence[BlockSpan] = ()) -> Graph:
 
     A forward operation may run again in backward, where FSDP2 holds more, so it gets the larger of the two: that of
     the first operation of backward that reads parameters of the same group. Leaves of equal form get equal workspaces,
-    the largest of each operation: strategies solve them once. Only the search is affected, for schedules are judged on
-    the step itself.
+    the largest of each operation: strategies solve them once. The reduced gradients grow during backward, so they are
+    values, as gradients of inputs are. Only the search is affected, for schedules are judged on the step itself.
     """
     if graph.sharded is None:
         return graph
-    bare = _without(graph)
+    bare = _with_reduced(graph)
     linked = link(graph)
     during, plain = simulate(linked).during, simulate(link(bare)).during
     extra = [0] * len(graph.operations)
@@ -72,6 +73,37 @@ def _read_groups(graph: Graph) -> list[tuple[int, ...]]:
     of = groups_of(graph, graph.sharded).of
     read = [[of[graph.root[v]] for v in op.reads if graph.root[v] in of] for op in graph.operations]
     return [tuple(dict.fromkeys(groups)) for groups in read]
+
+
+def _with_reduced(graph: Graph) -> Graph:
+    """Return the step without shards, with the reduced gradients of each group as values that last to its end.
+
+    The operation that computes the last gradient of a group produces them, as the gradient of an input that nothing
+    reads.
+    """
+    assert graph.sharded is not None
+    values, operations, gradients = list(graph.values), list(graph.operations), list(graph.gradients)
+    known = groups_of(graph, graph.sharded)
+    last: dict[int, int] = {}  # the operation, by group
+    for source, gradient in graph.gradients:
+        if source in known.of:
+            producer = values[graph.root[gradient]].producer
+            last[known.of[source]] = max(producer, last.get(known.of[source], producer))
+    for group, op in last.items():
+        about = known.groups[group]
+        if about.shards and op >= graph.backward_start:
+            gradients.append((len(values), len(values) + 1))
+            operations[op] = replace(operations[op], writes=(*operations[op].writes, len(values) + 1))
+            name, kind = f"{about.path}~reduced", TensorType("u8", (about.shards,))
+            values += [Value(name, kind, "input"), Value(f"{name}.grad", kind, "op", op)]
+    bare = _without(graph)
+    return replace(
+        bare,
+        values=tuple(values),
+        operations=tuple(operations),
+        gradients=tuple(gradients),
+        root=(*graph.root, *range(len(graph.root), len(values))),
+    )
 
 
 def _without(graph: Graph) -> Graph:

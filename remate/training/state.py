@@ -21,6 +21,7 @@ from remate_runtime.format import Schedule, checked_text, decode
 from remate_runtime.support.callers import frames_to_caller
 
 from ..capture.recorded import RecordedCall
+from ..errors import CaptureError
 from .distributed_model import for_this_rank, is_distributed_model
 from .plan_file import applied, other_budget, refused_call, save, schedules_at, summary
 from .planning import planned_again
@@ -64,6 +65,7 @@ class Auto:
         self.known: Sequence[Schedule] = ()  # schedules of a similar model, tried before the file
         self._scheduled: Any = None  # the model with its schedules
         self._decided = False
+        self._waited = False  # for a first call that is another step than later ones
         self._plans = 0
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._lock = threading.RLock()
@@ -127,6 +129,10 @@ class Auto:
             else:
                 scheduled = self._among_ranks(call) if is_distributed() else self._own(call)
         except RemateError as error:
+            if isinstance(error, CaptureError) and error.settles and not self._waited and not is_distributed():
+                self._waited = True
+                self.settings.say(f"the {type(self.plain).__name__} is planned at its next call: {error.message}")
+                return
             if self.settings.on_refused == "error":
                 raise
             self._leave(str(error))

@@ -100,6 +100,10 @@ class Trained(Listener):
         if (seen := self._of(module)) is not None:
             seen.steps.at(sizes)
 
+    def aliases(self, module: nn.Module) -> bool:
+        seen = self._of(module)
+        return seen is not None and not seen.taken and not seen.refused
+
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         seen = self._of(module)
         if seen is None or seen.refused:

@@ -14,7 +14,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
+from remate_runtime.bind import mapped
 from remate_runtime.staleness import tensors_of
+
+from ..capture.torch_api import nodes_below
 
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "OptimizedModule")
 
@@ -25,7 +28,7 @@ class Backward:
     Attributes:
         double: Whether it can be differentiated again.
         times: Number of backwards so far.
-        beside_scalars: Whether a gradient arrived for an output beside the scalar ones, which do not follow from it.
+        beside_scalars: Whether the script computes with an output beside the scalar ones, so that it gets a gradient.
     """
 
     def __init__(self) -> None:
@@ -40,6 +43,10 @@ class Listener:
 
     def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
         """The call has ended. `sizes` are the shapes of its inputs."""
+
+    def aliases(self, module: nn.Module) -> bool:
+        """Return whether the script may get aliases of a call's outputs."""
+        return True
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         """A backward through a call has ended; more may follow."""
@@ -97,24 +104,28 @@ class Watch:
             self._listener.between()
             self._listener.called(module)
 
-    def _end(self, module: nn.Module, args: object, kwargs: object, output: object = None) -> None:
-        """Handle the end of a call.
+    def _end(self, module: nn.Module, args: object, kwargs: object, output: object = None) -> Any:
+        """Handle the end of a call. Returns the output if the script gets another one.
 
         If forward raises, torch calls this without an output. If forward is interrupted, torch does not call it.
         """
         if torch.compiler.is_compiling():
-            return
+            return None
         stack = self._stack()
         while stack and stack[-1].module is not module:
             stack.pop()
         if not stack or not stack.pop().outermost or output is None:
-            return
+            return None
         given = pytree.tree_leaves((args, kwargs))
         self._listener.returned(module, tuple(tuple(t.shape) for t in given if isinstance(t, torch.Tensor)))
-        self._await(module, output)
+        return self._await(module, output)
 
-    def _await(self, module: nn.Module, output: object) -> None:
-        """Report each backward through this call, once."""
+    def _await(self, module: nn.Module, output: Any) -> Any:
+        """Report each backward through this call, once.
+
+        Returns the output with aliases of tensors that the scalars follow from, which receive the gradients of the
+        script only; None if there are none.
+        """
         backward, running = Backward(), set[int]()
 
         def ended(task: int) -> None:
@@ -135,13 +146,18 @@ class Watch:
 
         outputs = [tensor for tensor in tensors_of(output) if tensor.requires_grad and not tensor.is_leaf]
         scalars = [tensor for tensor in outputs if tensor.dim() == 0]
-        within = _nodes_below(scalars) if 0 < len(scalars) < len(outputs) else None
+        beside = [tensor for tensor in outputs if tensor.dim()] if scalars and self._listener.aliases(module) else []
+        within = nodes_below(scalars) if beside else set[Any]()
+        aliases = {id(tensor): tensor.view_as(tensor) for tensor in beside if tensor.grad_fn in within}
         for tensor in outputs:
             node = tensor.grad_fn  # a hook of the tensor itself would be one that a schedule has to refuse
             assert node is not None
             node.register_prehook(arrives)
-            if within is not None and tensor.dim() and node not in within:
-                node.register_prehook(arrives_beside)
+        for tensor in beside:
+            node = aliases.get(id(tensor), tensor).grad_fn
+            assert node is not None
+            node.register_prehook(arrives_beside)
+        return mapped(output, lambda leaf: aliases.get(id(leaf), leaf)) if aliases else None
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         if torch._C._current_graph_task_id() == -1:  # otherwise the optimizer runs within backward
@@ -149,17 +165,6 @@ class Watch:
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._listener.stepped({id(p) for group in optimizer.param_groups for p in group["params"]})
-
-
-def _nodes_below(outputs: list[torch.Tensor]) -> set[Any]:
-    """Return the autograd nodes that outputs follow from, with their own."""
-    nodes, left = set[Any](), [tensor.grad_fn for tensor in outputs]
-    while left:
-        node = left.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            left += [below for below, _ in node.next_functions]
-    return nodes
 
 
 def _trains(module: nn.Module) -> bool:

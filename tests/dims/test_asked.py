@@ -84,6 +84,14 @@ def test_the_command_line() -> None:
             dims_of(words)
 
 
+def test_a_list_of_images_has_no_batch_axis() -> None:
+    images = [torch.zeros(3, 8, 8) for _ in range(5)]
+    assert read("auto", nn.Linear(1, 1), (images,), {}) is None
+    asking = read("auto", nn.Linear(1, 1), (images, torch.zeros(5, 2)), {})
+    assert asking is not None
+    assert [(axis.leaf, axis.axis) for axis in asking.axes] == [(5, 0)]
+
+
 def test_an_axis_that_may_have_been_forgotten() -> None:
     asking = read({"ids": {0: "b", 1: "t"}, "rest": {"mask": {0: "t2"}}}, Two(), (IDS,), CALL[1])
     assert asking is not None

@@ -20,6 +20,7 @@ from remate_runtime import Schedule
 from remate_runtime.flat_step import expand
 from remate_runtime.format import at_size, checked_text, load
 from remate_runtime.link import link, simulate
+from remate_runtime.operator_calls import uses_known_workspace
 
 from .models import Attention, Branches, Convolutions, Every, Logarithm, Loop, Numbers, OfBatch, Padded
 
@@ -176,7 +177,7 @@ def test_the_batch_where_the_model_allows() -> None:
     with pytest.warns(UserWarning, match=r"for a batch of 5 only: .*aten\.mul\.Tensor"):
         fixed = planned(OfBatch(), features(5, 3), "auto")
     assert fixed.model.dims == {}
-    with pytest.warns(UserWarning, match="for one size: the batch, .* is 2 at most\n  hint: plan with a larger batch"):
+    with pytest.warns(UserWarning, match="for one size: no input has a batch of more than 2[^!]*plan with a larger"):
         assert planned(Loop(), features(2, 5), "auto").model.dims == {}
 
 
@@ -283,6 +284,16 @@ def test_recurrent_layers_become_time_steps(tmp_path: Path) -> None:
         x = features(batch, 4)[0]
         for left, right in zip(applied(x)[0], model(x)[0], strict=True):
             assert torch.allclose(left, right, atol=1e-6)
+
+
+@pytest.mark.skipif(not uses_known_workspace(torch.float32), reason="another oneDNN")
+def test_a_recurrent_layer_that_is_one_operation_keeps_its_size() -> None:
+    model = nn.LSTM(4, 8, batch_first=True)
+    with pytest.warns(UserWarning, match="for a batch of 3 only: its LSTM is one operation"):
+        schedule = planned(model, (features(3, 4)[0],), "auto")
+    assert not schedule.model.dims
+    x = features(3, 4)[0]
+    assert torch.equal(remate_runtime.apply(copy.deepcopy(model), schedule)(x)[0], model(x)[0])
 
 
 def test_a_live_attribute_and_a_size_in_one_number() -> None:

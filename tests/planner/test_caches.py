@@ -149,13 +149,88 @@ class PreviousBuffer(Previous):
 
 
 def test_what_a_call_leaves_for_the_next_is_refused_and_the_advice_works() -> None:
-    with pytest.raises(CaptureError, match=r"register_buffer\('kept', torch.zeros"):
+    with pytest.raises(CaptureError, match=r"call the model once[^~]*self\.kept = torch\.zeros"):
         planned(Previous())
-    model = PreviousBuffer()
+    called = Previous()
+    called(X)
+    for model in (called, PreviousBuffer()):
+        assert_same_calls(model)
+
+
+def assert_same_calls(model: nn.Module) -> None:
+    """Three calls with backward are eager's, the state between them included."""
     eager = copy.deepcopy(model)
     applied = remate_runtime.apply(model, planned(model))
     for _ in range(3):
-        assert torch.equal(applied(X), eager(X))
+        losses = applied(X), eager(X)
+        assert torch.equal(*losses)
+        for loss in losses:
+            loss.backward()
+        gradients = [[p.grad for p in model.parameters() if p.grad is not None] for model in (applied, eager)]
+        assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+
+
+class Cell(nn.Module):
+    """Carries two tensors that backward reads."""
+
+    def __init__(self, keep: str) -> None:
+        super().__init__()
+        self.cell, self.keep = nn.LSTMCell(8, 8), keep
+        zeros = torch.zeros(6, 8), torch.zeros(6, 8)
+        if keep == "buffers":
+            self.register_buffer("h", zeros[0])
+            self.register_buffer("c", zeros[1])
+        elif keep == "attributes":
+            self.h, self.c = zeros
+        else:
+            self.state: Any = {"tuple": zeros, "list": list(zeros), "dict": {"h": zeros}, "empty": {}}[keep]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.keep in ("buffers", "attributes"):
+            h, c = self.cell(x, (self.h, self.c))
+            self.h, self.c = h.detach(), c.detach()
+        elif self.keep in ("dict", "empty"):
+            h, c = self.cell(x, self.state.get("h"))
+            self.state["h"] = h.detach(), c.detach()
+        else:
+            h, c = self.cell(x, tuple(self.state))
+            self.state = [h.detach(), c.detach()]
+        return h.square().mean()
+
+
+@pytest.mark.parametrize("keep", ["buffers", "attributes"])
+def test_tensors_that_a_call_leaves_are_eagers_where_backward_reads_the_old_ones(keep: str) -> None:
+    assert_same_calls(Cell(keep))
+
+
+class Held:
+    def __init__(self) -> None:
+        self.h = torch.zeros(6, 8)
+
+
+class OfObject(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = Held()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.linear(x + self.state.h)
+        self.state.h = h.detach()
+        return h.square().mean()
+
+
+def test_tensors_that_a_call_leaves_in_objects_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"'state\.h' and changes it"):
+        planned(OfObject())
+
+
+@pytest.mark.filterwarnings("ignore:forward leaves tensors")
+@pytest.mark.parametrize("keep", ["tuple", "list", "dict", "empty"])
+def test_tensors_that_a_call_leaves_in_containers_are_refused(keep: str) -> None:
+    model = Cell(keep)
+    with pytest.raises(CaptureError, match=r"'state'.*next call|attribute 'state' and changes it[^~]*of its own"):
+        planned(model)
+    assert keep != "empty" or model.state == {}
 
 
 SCALES: dict[torch.Size, float] = {}

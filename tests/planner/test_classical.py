@@ -291,3 +291,18 @@ def test_a_frozen_base_is_planned() -> None:
         assert chain.retained(k, chain.keep[k]) >= 0
     for strategy in ("rotor", "chen-sqrt"):
         assert min(c.peak for c in smallest(instance, strategy)) < instance.baseline.peak
+
+
+def test_selective_saves_what_fits() -> None:
+    instance = instance_of("tiny_gpt")
+    full = instance.judged(
+        checkpoint.segment_recomputes(instance.problem, checkpoint.repeated_segments(instance.blocks)), "full"
+    )
+    budget = (full.peak + instance.baseline.peak) // 2
+    some = solve(instance, Request(budget), policy("selective"))
+    assert some.peak <= budget
+    assert instance.baseline.time < some.time < full.time
+    assert len(some.recomputes) < len(full.recomputes)
+    with pytest.raises(InfeasibleError) as refused:
+        solve(instance, Request(full.peak - 1), policy("selective"))
+    assert refused.value.smallest == full.peak

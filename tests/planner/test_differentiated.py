@@ -74,6 +74,7 @@ def test_the_only_scalar_gets_the_gradient_and_the_plan_says_so(result: Any, los
         lambda logits, loss: (logits, loss, logits.square().mean()),
         lambda logits, loss: (logits, logits * 2),
         lambda logits, loss: (logits, loss[None]),
+        lambda logits, loss: (logits * 2, loss),  # a penalty beside a prediction
         lambda logits, loss: {"eps": logits, "aux": loss},
     ],
 )

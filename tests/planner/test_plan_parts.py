@@ -295,3 +295,39 @@ def test_a_part_that_keeps_nothing_of_its_forward() -> None:
     assert isinstance(schedule, PartSchedules)
     assert sorted(entry.model.at for entry in schedule) == [("enter",), ("first.[0-2]",)]
     assert schedule.peak_bytes <= 0.6 * peak_together([link(expand(entry).graph) for entry in schedule])
+
+
+class Momentum(nn.Module):
+    """Averages weights, fills a queue and counts within forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.in_place = (nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))
+        self.queue, self.keys, self.counts = torch.zeros(4, 8), [torch.zeros(8)], {"calls": 0}
+        for parameter in [*self.key.parameters(), *self.in_place.parameters()]:
+            parameter.requires_grad = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            for one, other, third in zip(
+                self.query.parameters(), self.key.parameters(), self.in_place.parameters(), strict=True
+            ):
+                other.data = other.data * 0.9 + one.data * 0.1
+                third.mul_(0.5)
+            self.queue[int(self.counts["calls"]) % 4] = self.key(x)[0]
+            self.keys[0].add_(self.in_place(x)[0])
+        self.counts["calls"] += 1
+        return (self.query(x) * self.queue.sum(0) * self.keys[0]).square().mean()
+
+
+def test_what_the_forward_around_parts_changes_is_restored() -> None:
+    model, x = seeded(Momentum()).train(), data(4, 8)
+    held = [*model.parameters(), model.queue, *model.keys]
+    before, addresses = [tensor.detach().clone() for tensor in held], [tensor.data_ptr() for tensor in held]
+    part_calls(called(model, (x,), {}), "query")
+    assert [tensor.data_ptr() for tensor in held] == addresses
+    assert all(torch.equal(tensor, was) for tensor, was in zip(held, before, strict=True))
+    assert model.counts == {"calls": 0}
+    with pytest.raises(CaptureError, match=r"assigns `\.data`") as refused:
+        remate.plan(model, (x,), cost="cpu")
+    assert refused.value.parts == ("query",)

@@ -121,9 +121,13 @@ def gradients(run: nn.Module, model: nn.Module, args: Any, kwargs: Any) -> tuple
     return loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def assert_eagers_but_for_listed(model: nn.Module, schedule: Schedule, args: Any, kwargs: Any) -> nn.Module:
-    """Compare a step with eager's, to the bit but for the gradients that the file lists. Return the scheduled
-    copy."""
+def assert_eagers_but_for_listed(
+    model: nn.Module, schedule: Schedule, args: Any, kwargs: Any, within: str = ""
+) -> nn.Module:
+    """Compare a step with eager's, to the bit but for the gradients that the file lists. Return the scheduled copy.
+
+    within: The planned parts; what is before them follows from the gradient of their input.
+    """
     expanded = expand(schedule)
     eager, ours = copy.deepcopy(model), copy.deepcopy(model)
     applied = apply(ours, schedule, verify="never")
@@ -133,7 +137,8 @@ def assert_eagers_but_for_listed(model: nn.Module, schedule: Schedule, args: Any
     torch.testing.assert_close(computed[0], expected[0])
     for parameter, gradient in expected[1].items():
         torch.testing.assert_close(computed[1][parameter], gradient, rtol=1e-4, atol=1e-6)
-        assert parameter in listed or torch.equal(computed[1][parameter], gradient)
+        own = parameter.removeprefix(within).partition(".")[2] if parameter.startswith(within) and within else parameter
+        assert own in listed or not parameter.startswith(within) or torch.equal(computed[1][parameter], gradient)
     return applied
 
 
@@ -270,7 +275,7 @@ def test_equal_layers_have_equal_windows() -> None:
     [
         ({"split": "tail"}, UnknownNameError),
         ({"disk_budget": "1GiB"}, remate.BudgetError),
-        ({"at": "layers.*"}, remate.BudgetError),
+        ({"at": ["layers.*", "head"]}, remate.BudgetError),
     ],
 )
 def test_what_does_not_go_with_splits_is_refused(options: dict[str, Any], error: type[Exception]) -> None:
@@ -278,6 +283,16 @@ def test_what_does_not_go_with_splits_is_refused(options: dict[str, Any], error:
     given: dict[str, Any] = {"cost": "cpu", "split": "head", "progress": None, **options}
     with pytest.raises(error, match="split"):
         remate.plan(model, args, **given)
+
+
+def test_parts_of_one_kind_are_split() -> None:
+    model, args, _ = built("plain")
+    options: dict[str, Any] = {"cost": "cpu", "effort": "quick", "split": True, "progress": None}
+    schedule = remate.plan(model, args, at="layers.*", budget="35%", **options)
+    assert isinstance(schedule, Schedule)
+    assert splits(schedule)
+    assert schedule.peak_bytes <= schedule.budget_bytes
+    assert_eagers_but_for_listed(model, schedule, args, {}, within="layers.")
 
 
 @pytest.mark.parametrize("loss", [{}, {"reduction": "sum"}, {"ignore_index": 5}, {"label_smoothing": 0.1}, WEIGHTS])

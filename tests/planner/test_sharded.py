@@ -91,9 +91,9 @@ def test_the_step_with_workspaces_has_the_peak_of_the_baseline(step: Graph) -> N
 
 
 def test_repeated_blocks_are_one_form_and_planned_no_slower_than_checkpointed_ones() -> None:
-    options = PlanOptions(fsdp="layers.*", shards=4)
+    options = PlanOptions(fsdp="layers.*", shards=2)  # few ranks: reduced gradients grow by half of the parameters
     blocks = (nn.Sequential(nn.LayerNorm(64), Block(), nn.LayerNorm(64), Block()) for _ in range(8))
-    step = prepare(Tower(blocks), (X,), {}, "cpu", options=options)
+    step = prepare(Tower(blocks), (X[:100],), {}, "cpu", options=options)
     instance = StepInstance(step.captured.graph, step.parts)
     forms = {form(instance.graph, leaf).key for leaf in instance.leaves[1:-1]}
     assert len(forms) == 1
@@ -137,7 +137,6 @@ def test_a_plan_again_keeps_the_sharding(keep: Any, kept: tuple[str, ...]) -> No
         ({"at": "layers.*"}, "fsdp= does not support at="),
         ({"dims": "auto"}, "fsdp= does not support dims="),
         ({"disk_budget": "1GiB"}, "fsdp= does not support disk_budget="),
-        ({"split": "head"}, "fsdp= does not support split="),
         ({"keep_gathered": "head"}, "'head' is not sharded, and cannot stay gathered"),
         ({"fsdp": None, "shards": None, "keep_gathered": True}, "keep_gathered= belongs to fsdp="),
         ({"fsdp": "layer.*"}, "no module of the model is called 'layer"),

@@ -12,6 +12,7 @@ from torch import nn
 import remate
 from remate.api.plan import prepare
 from remate.strategy import StepInstance
+from remate_runtime import apply
 from remate_runtime.format import Schedule
 
 from .test_plan_split import WORDS, WithLoss, splits
@@ -54,3 +55,28 @@ def test_a_range_begins_where_there_is_a_row_for_every_tile() -> None:
         schedule = remate.plan(model, args, budget="min", cost="cpu", effort="quick", **options)
         assert isinstance(schedule, Schedule)
         assert (schedule.model.dims["b"].min, [split.into for split in splits(schedule)]) == (least, [least])
+
+
+def test_the_largest_batch_is_larger_in_tiles() -> None:
+    model, args = head()
+    dims = {"x": {0: "b=4..256"}, "y": {0: "b"}}
+    options: dict[str, Any] = {"dims": dims, "device_memory": "300KiB", "optimizer": "sgd", "cost": "cpu"}
+    whole, tiled = (
+        remate.fit(model, args, split=split, effort="quick", progress=None, **options) for split in (None, "head")
+    )
+    assert tiled.largest.size > 2 * whole.largest.size
+    assert splits(tiled.schedule)
+    assert tiled.schedule.model.dims["b"].max == tiled.largest.size
+    assert tiled.schedule.peak_bytes <= tiled.largest.left
+    assert [batch.baseline_peak for batch in tiled.batches[:1]] == [batch.baseline_peak for batch in whole.batches[:1]]
+
+
+@pytest.mark.slow
+def test_a_split_step_is_planned_for_the_compiling_engine() -> None:
+    model, args = head()
+    schedule = remate.plan(model, args, budget="50%", cost="compiled", effort="quick", split="head", progress=None)
+    assert isinstance(schedule, Schedule)
+    assert splits(schedule)
+    assert schedule.solve.compiled is not None
+    applied = apply(model, schedule, engine="compiled", verify="never")
+    torch.testing.assert_close(applied(*args), model(*args))

@@ -277,13 +277,14 @@ def _freed(rank: int) -> None:
 class Deep(nn.Module):
     """Blocks of 0.4 MiB, so that gradients are delivered, and reduced, during backward."""
 
-    def __init__(self) -> None:
+    def __init__(self, words: int = 3) -> None:
         super().__init__()
         layers = [nn.Sequential(nn.Linear(128, 400), nn.GELU(), nn.Linear(400, 128)) for _ in range(4)]
-        self.blocks, self.head = nn.Sequential(*layers), nn.Linear(128, 3)
+        self.blocks, self.head = nn.Sequential(*layers), nn.Linear(128, words)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.blocks(x)).square().mean()
+        y = self.head(self.blocks(x))
+        return y.square().mean() if y.shape[1] == 3 else nn.functional.cross_entropy(y, y.new_zeros(len(y)).long())
 
 
 def _planned(rank: int, world: int) -> None:
@@ -291,29 +292,32 @@ def _planned(rank: int, world: int) -> None:
     of several measured peaks counts.
     """
     x, buffer = data(300, 128), 4 * (2 * 128 * 400 + 528) + 64
-    for budget in ("100%", "88%"):
+    for words, budget, split in ((3, "100%", None), (3, "88%", None), (4096, "50%", "head")):
         schedule = remate.plan(
-            seeded(Deep()),
+            seeded(Deep(words)),
             (x,),
             budget=budget,
             cost="cpu",
             fsdp="blocks.*",
             shards=world,
             effort="quick",
+            split=split,
             progress=None,
         )
-        model, wanted = seeded(Deep()), fully_sharded(seeded(Deep()), True)
+        assert ("split" in schedule.requires) == bool(split)
+        model, wanted = seeded(Deep(words)), fully_sharded(seeded(Deep(words)), True)
         with warnings.catch_warnings(action="error"):
             model = fully_sharded(apply(model, schedule), True)
             model(x).backward()
         wanted(x).backward()
         for planned, parameter in zip(model.parameters(), wanted.parameters(), strict=True):
-            assert torch.equal(planned.grad.to_local(), parameter.grad.to_local())
+            ours, own = planned.grad.to_local(), parameter.grad.to_local()
+            assert torch.equal(ours, own) or (split and torch.allclose(ours, own, rtol=1e-4, atol=1e-6))
         peaks = []
         for _ in range(8):  # all ranks measure equally often
             model.zero_grad()
             peaks.append(peak_bytes(lambda model=model: model(x).backward()))
-        assert 0 <= min(peaks) - schedule.peak_bytes <= buffer, (budget, peaks, schedule.peak_bytes)
+        assert -64 <= min(peaks) - schedule.peak_bytes <= buffer, (budget, peaks, schedule.peak_bytes)
         assert schedule.peak_bytes < schedule.baseline_peak_bytes or budget == "100%"
 
 

@@ -345,3 +345,22 @@ def test_exports_and_transforms_have_the_model_itself() -> None:
     assert torch.equal(traced(x), plain(x))
     assert torch.equal(torch.export.export(model, (x,)).module()(x), plain(x))
     assert torch.equal(torch.func.vmap(model)(x), torch.func.vmap(plain)(x))
+
+
+class Carries(Net):
+    """Creates the state that it carries at its first call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.body(x) if self.last is None else self.body(x) + self.last
+        self.last = h.detach()
+        return self.head(h)
+
+
+def test_a_first_call_that_is_another_step_is_the_models_own() -> None:
+    model = remate.auto(seeded(Carries()).train(), **QUICK, dims=None)
+    assert train(model, (64, 64, 64)) == train(seeded(Carries()).train(), (64, 64, 64))
+    assert ran(model) == 2

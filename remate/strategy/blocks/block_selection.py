@@ -39,6 +39,9 @@ from ..problem import Problem
 from .block_frontier import block_frontier
 from .block_plan import BlockPlan
 
+Choice = tuple[int, ...]  # plans by instance
+Bases = Sequence[tuple[int, int]]  # bytes by instance, in forward and in backward
+
 
 class BlockSelection:
     """Frontiers of all distinct blocks, and the choice among them for any budget.
@@ -50,6 +53,7 @@ class BlockSelection:
         effort: How hard to search.
         plans: Returns the known plans of a leaf; by default they are computed.
         solver: Name of the solver of integer programs.
+        judge: The step that schedules are judged on, if it differs from the problem's.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class BlockSelection:
         effort: Effort,
         plans: Callable[[BlockSpan], list[BlockPlan]] | None = None,
         solver: str = HIGHS,
+        judge: Graph | None = None,
     ) -> None:
         self.problem, self.leaves = problem, leaves
         graph, readers = problem.graph, readers_of(problem.graph)
@@ -78,7 +83,8 @@ class BlockSelection:
                 self.frontiers.append(known_plans)
             self.template.append(known[key])
             self.operations.append((*range(*part.forward), *range(*part.backward)))
-        self._bases(graph)
+        self.judge = graph if judge is None else judge
+        self._bases()
         self.unit = max(self.baseline, 1) / PARTS
         self.percent = max(problem.baseline_time, 1) / 100.0
         with gc_paused():
@@ -89,29 +95,37 @@ class BlockSelection:
         """Return the plans of instance p."""
         return self.frontiers[self.template[p]]
 
-    def _bases(self, graph: Graph) -> None:
+    def _bases(self) -> None:
         """Set the bytes beside those of the blocks at the worst moments of each instance's forward and backward."""
-        linked = link(graph)
+        keep = [next(o for o, plan in enumerate(self.plans(p)) if not plan.recomputes) for p in range(len(self.leaves))]
+        self.base, self.baseline = self.measured(keep)
+        retained = sum(self.plans(p)[o].retained for p, o in enumerate(keep))
+        self.kept = self.problem.held.kept - retained if self.judge.calls > 1 else 0  # beside what the blocks retain
+
+    def measured(self, chosen: Sequence[int]) -> tuple[list[tuple[int, int]], int]:
+        """Return the bytes beside those of the blocks under a choice of plans, by instance, and the peak."""
+        linked = link(self.judge, self._flat(chosen))
         timeline = simulate(linked)
-        self.baseline = timeline.peak
         owner = {i: p for p, operations in enumerate(self.operations) for i in operations}
         worst = [[0, 0] for _ in self.leaves]
-        for event, held in zip(linked.events, timeline.during, strict=True):
+        for at, (event, held) in enumerate(zip(linked.events, timeline.during, strict=True)):
             if isinstance(event, Execution):
-                part = worst[owner[event.op]]
-                part[event.op >= graph.backward_start] = max(part[event.op >= graph.backward_start], held)
-        self.base: list[tuple[int, int]] = []
+                part, backward = worst[owner[event.op]], at > linked.backward_start
+                part[backward] = max(part[backward], held)
+        base: list[tuple[int, int]] = []
         before = 0
         for p, (forward, backward) in enumerate(worst):
-            keep = next(plan for plan in self.plans(p) if not plan.recomputes)
-            self.base.append((forward - before - keep.forward_peak, backward - before - keep.backward_peak))
-            before += keep.retained
+            plan = self.plans(p)[chosen[p]]
+            base.append((forward - before - plan.forward_peak, backward - before - plan.backward_peak))
+            before += plan.retained
+        return base, timeline.peak
 
     def _build(self) -> pyo.ConcreteModel:
         m: Any = pyo.ConcreteModel()
         count = len(self.leaves)
         pairs = [(p, o) for p in range(count) for o in range(len(self.plans(p)))]
         m.budget = pyo.Param(initialize=float(self.baseline), mutable=True)
+        m.beside = pyo.Param(range(count), (0, 1), initialize=lambda m, p, b: self.base[p][b], mutable=True)
         m.x = pyo.Var(pairs, domain=pyo.Binary)
         m.before = pyo.Var(range(count + 1))  # retained by the instances before p
 
@@ -121,8 +135,6 @@ class BlockSelection:
 
         others = self.problem.graph.calls - 1
         beside = [m.before[count]] if others else []
-        retained = sum(next(plan for plan in self.plans(p) if not plan.recomputes).retained for p in range(count))
-        kept = self.problem.held.kept - retained if others else 0  # bytes beside those that the blocks retain
 
         def chain(m: Any, p: int) -> Any:
             variables, sizes = figures(p, "retained")
@@ -130,7 +142,7 @@ class BlockSelection:
 
         def level(m: Any, p: int, backward: int) -> Any:
             variables, sizes = figures(p, ("forward_peak", "backward_peak")[backward])
-            limit = (m.budget - self.base[p][backward] - others * kept) / self.unit
+            limit = (m.budget - m.beside[p, backward] - others * self.kept) / self.unit
             return linear([m.before[p], *variables, *beside], [1.0, *sizes, *[float(others)] * len(beside)]) <= limit
 
         def order(m: Any, p: int, q: int) -> Any:
@@ -152,7 +164,9 @@ class BlockSelection:
         m.time = pyo.Objective(expr=linear(list(m.x.values()), [e / self.percent for e in extra]))
         return m
 
-    def ask(self, deadline: Deadline, budget: float, effort: Effort, *, gap: float) -> Answer[None] | None:
+    def ask(
+        self, deadline: Deadline, budget: float, effort: Effort, *, gap: float, base: Bases | None = None
+    ) -> Answer[Choice] | None:
         """Return the program's choice for a budget.
 
         Args:
@@ -160,8 +174,12 @@ class BlockSelection:
             budget: Bytes.
             effort: How hard to search.
             gap: Share of the step's time at which the solve stops.
+            base: Bytes beside those of the blocks, by instance in forward and backward; by default `self.base`.
         """
         self.model.budget.set_value(budget)
+        for p, beside in enumerate(self.base if base is None else base):
+            for backward in (0, 1):
+                self.model.beside[p, backward].set_value(beside[backward])
         self.engine.update(self.model.level.values())
         result = self.engine.solve(
             deadline,
@@ -170,17 +188,18 @@ class BlockSelection:
         if result.x is None:
             return None
         x = result.x
-        chosen = [
+        chosen = tuple(
             max(range(len(self.plans(p))), key=lambda o, p=p: x[self.engine.column(self.model.x[p, o])])
             for p in range(len(self.leaves))
-        ]
-        return Answer(tuple(self._flat(chosen)), budget, None)
+        )
+        return Answer(tuple(self._flat(chosen)), budget, chosen)
 
-    def least(self) -> tuple[FlatRecompute, ...]:
+    def least(self) -> Answer[Choice]:
         """Return recomputations in which every block uses the plan that retains least."""
-        return tuple(self._flat([0] * len(self.leaves)))
+        chosen = (0,) * len(self.leaves)
+        return Answer(tuple(self._flat(chosen)), 0.0, chosen)
 
-    def _flat(self, chosen: list[int]) -> list[FlatRecompute]:
+    def _flat(self, chosen: Sequence[int]) -> list[FlatRecompute]:
         flat = [r for p, o in enumerate(chosen) for r in self._mapped(p, self.plans(p)[o])]
         return sorted(flat, key=lambda r: r.before)  # stable: the plan's own order within a point
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from ..base import MENU, Context, Proposal, Proposals, Request, Strategy
 from ..deadline import Deadline
 from ..effort import Effort
-from ..feedback import feedback
+from ..feedback import Answer, feedback
 from ..instance import StepInstance
 from ..milp.highs import SOLVER
 from ..milp.retention import TIGHT
-from .block_selection import BlockSelection
+from .block_selection import BlockSelection, Choice
 
 OFFERED = 4  # plans of a repeated block that a file offers beside those in use
 
@@ -28,11 +28,33 @@ def hierarchical(instance: StepInstance, request: Request, context: Context) -> 
         the simulator does, and orders equal instances, which removes symmetry.
     """
     selection = block_selection(instance, request.effort, context.deadline)
+
     outcome = yield from feedback(
         request, context, lambda budget: selection.ask(context.deadline, budget, request.effort, gap=TIGHT)
     )
     if outcome.best is None:
-        yield Proposal(selection.least())
+        least = selection.least()
+        candidate = yield Proposal(least.recomputes)
+        if candidate.peak <= request.budget:
+            yield from _measured(selection, request, context, least)
+
+
+def _measured(selection: BlockSelection, request: Request, context: Context, least: Answer[Choice]) -> Proposals[None]:
+    """Choose with bytes beside the blocks that are those of the schedule that retains least, and then at least those
+    of the schedules that were chosen.
+
+    Without recomputation other operations are the worst of a block, which matters where the budget is near the floor.
+    """
+    base, _ = selection.measured(least.about)
+    for _ in range(request.effort.rounds):
+        answer = selection.ask(context.deadline, request.budget, request.effort, gap=TIGHT, base=base)
+        if answer is None or context.deadline.stopped():
+            return
+        candidate = yield Proposal(answer.recomputes)
+        if candidate.peak <= request.budget:
+            return
+        beside, _ = selection.measured(answer.about)
+        base = [(max(a, c), max(b, d)) for (a, b), (c, d) in zip(base, beside, strict=True)]
 
 
 def block_selection(instance: StepInstance, effort: Effort, deadline: Deadline) -> BlockSelection:
@@ -41,7 +63,7 @@ def block_selection(instance: StepInstance, effort: Effort, deadline: Deadline) 
     key = ("block selection", effort)
     if key in instance.kept:
         return instance.kept[key]
-    selection = BlockSelection(instance.problem, instance.leaves, deadline, effort)
+    selection = BlockSelection(instance.problem, instance.leaves, deadline, effort, judge=instance.judge)
     if not deadline.stopped():  # else its frontiers may lack plans
         instance.kept[key] = selection
         instance.kept[MENU, effort] = tuple(selection.menu(OFFERED))

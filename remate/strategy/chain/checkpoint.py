@@ -32,7 +32,7 @@ def checkpoint_blocks(instance: StepInstance, request: Request, context: Context
     Differences:
         The number of segments is the least that fits the budget, because users would search for it by hand.
     """
-    problem, segments = instance.problem, _blocks(instance.blocks)
+    problem, segments = instance.problem, repeated_segments(instance.blocks)
     low, high = 0, len(segments)  # invariant: `high` blocks are the answer unless fewer fit
     while low < high and not context.deadline.stopped():
         middle = (low + high) // 2
@@ -89,28 +89,37 @@ def _counts(stages: int) -> list[int]:
     return sorted(count for count in {*even, round(stages**0.5)} if 2 <= count <= stages)
 
 
-def segment_recomputes(problem: Problem, segments: Sequence[Segment]) -> tuple[FlatRecompute, ...]:
-    """Return recomputations of each segment just before its backward. Values that other segments read are kept."""
+def segment_recomputes(
+    problem: Problem, segments: Sequence[Segment], saved: frozenset[int] = frozenset()
+) -> tuple[FlatRecompute, ...]:
+    """Return recomputations of each segment just before its backward.
+
+    Values that other segments read are kept, and the storages `saved`.
+    """
     recomputes: list[FlatRecompute] = []
     for (begin, end), (first, stop) in segments:
         if first == stop:
             continue
-        recomputes += [FlatRecompute(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop))]
+        recomputes += [
+            FlatRecompute(f, first) for f in closure(problem, *_own(problem, begin, end, first, stop, saved))
+        ]
     return tuple(sorted(recomputes, key=lambda r: r.before))
 
 
-def _own(problem: Problem, begin: int, end: int, first: int, stop: int) -> tuple[list[int], int, frozenset[int]]:
+def _own(
+    problem: Problem, begin: int, end: int, first: int, stop: int, saved: frozenset[int]
+) -> tuple[list[int], int, frozenset[int]]:
     inside = [s for f in range(begin, end) if problem.real[f] for s in problem.writes[f]]
-    elsewhere = {
+    elsewhere = frozenset(
         s
         for s in inside
         if s in problem.returned or any(not begin <= i < end and not first <= i < stop for i in problem.readers[s])
-    }
+    )
     read = sorted({s for i in range(first, stop) for s in problem.reads[i] if begin <= problem.producer[s] < end})
-    return read, begin, frozenset(elsewhere)
+    return read, begin, saved | elsewhere
 
 
-def _blocks(parts: Sequence[BlockSpan]) -> list[Segment]:
+def repeated_segments(parts: Sequence[BlockSpan]) -> list[Segment]:
     """Return the outermost parts whose label occurs more than once, or the leaves if there are none."""
     count = Counter(_labels(parts))
     blocks = list(_repeated(parts, count)) or [leaf for part in parts for leaf in part.leaves()]

@@ -25,7 +25,7 @@ from ..feedback import Answer, feedback
 from ..instance import StepInstance
 from ..local.polish import pruned
 from .every_stage import EveryStage
-from .highs import SOLVER, SolveOptions
+from .highs import SMALLEST, SOLVER, SolveOptions
 from .horizon import Horizon, horizon
 
 LARGEST = 150  # most variables of a model, per node of the effort
@@ -133,7 +133,7 @@ def _smallest(instance: StepInstance, request: Request, context: Context, model:
     result = model.engine.solve(
         context.deadline,
         SolveOptions(
-            stage="smallest peak",
+            stage=SMALLEST,
             relative_gap=TOLERANCE,
             nodes=NODES * request.effort.nodes,
             work=request.effort.work,

@@ -34,7 +34,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
-from .highs import Result, SolveOptions, binaries
+from .highs import SMALLEST, Result, SolveOptions, binaries
 from .solver_model import HIGHS, solver_model
 from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows
 
@@ -279,7 +279,7 @@ class Formulation:
         self.engine.set_cost(cost)
         return self.engine.solve(
             deadline,
-            SolveOptions(stage="smallest peak", relative_gap=tolerance, nodes=effort.nodes, work=effort.work),
+            SolveOptions(stage=SMALLEST, relative_gap=tolerance, nodes=effort.nodes, work=effort.work),
         )
 
     def _start(self, start: Mapping[Key, bool] | None) -> np.ndarray | None:

@@ -24,6 +24,7 @@ CHECK = 300  # simplex iterations that one check of a search counts as; whole re
 RELAXATION, PER_ROW, PER_PIVOT = 400.0, 5.0, 0.01  # per solve, row, and row times simplex iteration
 SEARCH, PER_SEARCHED_ROW, PER_ITERATION = 1000.0, 36.0, 310.0  # per solve, row, and simplex iteration
 PER_CHECK = 0.08 * CHECK  # per row and check of a search, whose iterations HiGHS reports only at its end
+SMALLEST = "smallest peak"  # the stage of solves that minimise bytes
 EVERY = 0.5  # seconds between progress messages of one solve
 SOLVER = "highs " + ".".join(
     str(p) for p in (highspy.HIGHS_VERSION_MAJOR, highspy.HIGHS_VERSION_MINOR, highspy.HIGHS_VERSION_PATCH)
@@ -230,8 +231,16 @@ class HighsModel:
         if deadline.progress is not None and now - self._said >= EVERY:
             self._said = now
             primal, dual = event.data_out.mip_primal_bound, event.data_out.mip_dual_bound
-            incumbent = f"{primal:.3f}%" if abs(primal) < 1e20 else "none yet"
-            deadline.say(f"searching: best so far {incumbent}, proven at least {max(dual, 0.0):.3f}% ({self._stage})")
+            deadline.say(_progress(self._stage, primal, dual))
+
+
+def _progress(stage: str, primal: float, dual: float) -> str:
+    """Return a line about a solve; with figures if it has any and they are shares of the step's time."""
+    found = abs(primal) < 1e20
+    if stage in (SMALLEST, "block") or (not found and dual <= 0.0):
+        return f"searching: {stage}"
+    best = f"{primal:.3f}%" if found else "none yet"
+    return f"searching: {stage}, best so far {best}, at least {max(dual, 0.0):.3f}%"
 
 
 def visits(rows: int, iterations: int, *, relax: bool) -> float:

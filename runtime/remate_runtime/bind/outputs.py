@@ -58,7 +58,7 @@ class Detached:
 def _refusal(name: str, planned: Sequence[str]) -> str:
     return (
         f"a gradient arrived for the output {name!r}, and the schedule was planned without one for it"
-        f"\n  plan again with differentiate={[*planned, name]!r}, or use {name!r} after .detach()"
+        f"\n  plan again with differentiate={[*planned, name]!r} ('*' for all), or use {name!r} after .detach()"
     )
 
 

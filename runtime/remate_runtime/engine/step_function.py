@@ -218,7 +218,8 @@ def _check_mode(frame: _Frame) -> None:
     """Raise ExecutionError for a kind of backward that a schedule does not support."""
     if torch.is_grad_enabled():
         raise ExecutionError(
-            "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward"
+            "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward; "
+            "leave a model out of remate.auto that needs it"
         )
     if any(tangent is not None and is_batched(tangent) for tangent in frame.tangents):
         raise ExecutionError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .live import needed, operators
-from .overloads import TORCH_DTYPES, constant, kernel, literal, overload
+from .overloads import TORCH_DTYPES, constant, kernel, literal, overload, storage_address
 from .recurrent import uses_known_workspace
 from .results import BATCH_NORMS, RESULTS, on_cpu
 
@@ -18,5 +18,6 @@ __all__ = [
     "on_cpu",
     "operators",
     "overload",
+    "storage_address",
     "uses_known_workspace",
 ]

@@ -39,12 +39,14 @@ class FirstCall(NamedTuple):
             same whatever parameters and inputs hold. The model has them now.
         by_data: Those that follow from data or random numbers; the model is without them.
         carried: Attributes that every call sets to data, where the second call computes something else than the first.
+        unlike: Whether the second call computes something else than the first.
         whole: Whether both calls came to their end. Otherwise nothing is known, and nothing was changed.
     """
 
     caches: tuple[str, ...] = ()
     by_data: tuple[str, ...] = ()
     carried: tuple[str, ...] = ()
+    unlike: bool = False
     whole: bool = False
 
 
@@ -102,10 +104,8 @@ def make_caches(
     kept = [key for key in changed if _same(first.value(key), second.value(key))]
     data = [key for key in kept if _has_fakes(first.value(key))]
     once = [name for name in wrote if name not in run.wrote]  # buffers that only the first call fills with data
-    sets = [
-        key for key in changed if key not in kept and _has_fakes(first.value(key)) and not _has_fakes(before.value(key))
-    ]
-    carried = [first.path(key) for key in sets] if requested != run.requested else []
+    sets = [key for key in changed if key not in kept and _has_data(first.value(key), before.value(key))]
+    carried = [*map(first.path, sets), *before.filled()] if requested != run.requested else []
     caches = [key for key in kept if only is None or first.path(key) in only] if not data and not once else []
     if not any(isinstance(leaf, torch.Tensor) for key in caches for leaf in pytree.tree_leaves(first.value(key))):
         caches = []  # only flags: the digest records them before and after
@@ -116,6 +116,7 @@ def make_caches(
         tuple(sorted(first.path(key) for key in caches)),
         tuple(sorted({*map(first.path, data), *once})),
         tuple(sorted(carried)),
+        requested != run.requested,
         True,
     )
 
@@ -152,6 +153,15 @@ class _State:
 
     def path(self, key: Key) -> str:
         return f"{self._modules[key[0]][0]}.{key[1]}".lstrip(".")
+
+    def filled(self) -> list[str]:
+        """Return the paths of containers that have tensors without data now, and had none."""
+        kept = {id(container): contents for container, contents in self._containers}
+        return [
+            self.path(key)
+            for key, value in self._values.items()
+            if not key[2] and id(value) in kept and _has_data(value, kept[id(value)])
+        ]
 
     def restore(self, keys: Any) -> None:
         """Restore these attributes and buffers."""
@@ -280,6 +290,12 @@ def _identical(first: Any, second: Any) -> bool:
 
 def _has_fakes(value: object) -> bool:
     return any(isinstance(leaf, FakeTensor) for leaf in pytree.tree_leaves(value))
+
+
+def _has_data(value: object, before: object) -> bool:
+    """Return whether a value has tensors of a run, other than parameters, and had none before."""
+    leaves = (leaf for leaf in pytree.tree_leaves(value) if not isinstance(leaf, nn.Parameter))
+    return any(isinstance(leaf, FakeTensor) for leaf in leaves) and not _has_fakes(before)
 
 
 def _is_constant(value: object) -> bool:
