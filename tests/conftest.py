@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+from msgspec.structs import replace
 
 from remate_runtime.engine.compiled.times import KnownTimes
 
@@ -33,6 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
     # Test processes share the cores, and others to compile take seconds to start.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # no programs that try out what /proc/cpuinfo says (15 s per folder)
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
@@ -57,6 +59,14 @@ def segments_stay_compiled() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(KnownTimes, "of", lambda *_: None)
         yield
+
+
+@pytest.fixture
+def quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches of normal effort end as soon as quick ones, for tests that need a plan and not the best one."""
+    from remate.strategy.effort import EFFORTS, QUICK
+
+    monkeypatch.setitem(EFFORTS, "normal", replace(QUICK, name="normal"))
 
 
 @pytest.fixture

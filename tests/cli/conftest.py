@@ -31,6 +31,11 @@ def silent_while_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Waiting.__init__, "__defaults__", (3600.0, *(Waiting.__init__.__defaults__ or ())[1:]))
 
 
+@pytest.fixture(autouse=True)
+def quick(quick_searches: None) -> None:
+    """No test here needs the best plan."""
+
+
 @pytest.fixture
 def remate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

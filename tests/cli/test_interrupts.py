@@ -38,6 +38,7 @@ COMMANDS = {
     "fmt": "fmt mlp.json",
 }
 LONGEST = {"plan": 4.0, "measured": 5.0, "frontier": 6.0, "run": 4.0, "model": 4.0}  # seconds to interrupt within
+MOMENTS = 4
 # as the console script does it, with a word when Python itself, which no program can keep quiet, has started
 START = """
 import os, signal, remate.__main__ as command
@@ -100,9 +101,9 @@ def test_at_the_beginning(tmp_path: Path, planned_once: Path, name: str) -> None
 @pytest.mark.parametrize("name", COMMANDS)
 def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> None:
     draw = random.Random(name)
-    for backward_start in range(12):
-        folder = tmp_path / str(backward_start)
-        after = draw.uniform(0, LONGEST.get(name, 0.4))
+    for part in range(MOMENTS):  # one in each part of the time
+        folder = tmp_path / str(part)
+        after = (part + draw.random()) / MOMENTS * LONGEST.get(name, 0.4)
         judge(folder, interrupted(folder, planned_once, COMMANDS[name], after), f"{COMMANDS[name]} after {after:.3f} s")
 
 
@@ -110,8 +111,9 @@ def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> Non
 @pytest.mark.parametrize("name", ["plan", "frontier"])
 def test_an_impatient_person(tmp_path: Path, planned_once: Path, name: str) -> None:
     draw = random.Random(name)
-    for backward_start in range(6):
-        folder, waits = tmp_path / str(backward_start), [draw.uniform(0, 4), *(draw.uniform(0, 0.1) for _ in range(3))]
+    for part in range(3):
+        first = (part + draw.random()) / 3 * LONGEST[name]
+        folder, waits = tmp_path / str(part), [first, *(draw.uniform(0, 0.1) for _ in range(3))]
         judge(folder, interrupted(folder, planned_once, COMMANDS[name], *waits), f"{COMMANDS[name]} after {waits}")
 
 

@@ -9,6 +9,7 @@ import pytest
 from .page_blocks import ROOT, blocks, pages, run_page, working_in
 
 
+@pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Slow snippets run with `--slow` only: each follows the ones before it on its page."""

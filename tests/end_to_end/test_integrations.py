@@ -14,6 +14,7 @@ from tools.bench.integrations.outcome import outcome
 SCHEDULED = {"PEFT LoRA, disable_adapter": 3, "HF Trainer, varied lengths, smaller last batch": 1}
 
 
+@pytest.mark.usefixtures("quick_searches")
 @pytest.mark.slow
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.name)
 def test_loop(loop: Loop) -> None:

@@ -2,61 +2,64 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import os
 import re
-import subprocess
+import runpy
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
 
+from tests.ranks import run_ranks
+
 LOOPS = Path(__file__).parents[2] / "examples" / "loops"
 NEEDS = {
-    "trainer": ("transformers", "accelerate"),
-    "trainer_callback": ("transformers", "accelerate"),
+    "trainer": ("transformers.trainer", "accelerate"),
+    "trainer_callback": ("transformers.trainer", "accelerate"),
     "accelerate_loop": ("accelerate",),
     "lightning_loop": ("lightning",),
 }
 
 
-# A thread of gloo that frees a tensor while Python ends aborts the process, when all work is done and printed: torch
-# keeps these threads beyond destroy_process_group (pytorch/pytorch pull request 179291 describes it). Rare, and no
-# fault of a recipe.
-GLOO_ENDS = "terminate called without an active exception"
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
-def run(path: Path, file: Path, ranks: int = 1, again: int = 3) -> str:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *torchrun, str(path), str(file)], capture_output=True, text=True, env=environment, timeout=300
-    )
-    before, aborted, _ = done.stderr.partition(GLOO_ENDS)
-    if done.returncode and aborted and "Traceback" not in before and ranks > 1 and again:
-        return run(path, file, ranks, again - 1)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
+def _rank(rank: int, ranks: int, port: int, path: Path, file: Path, told: Path) -> None:
+    """Run a script as torchrun does. What it prints is in a file."""
+    sys.argv = [str(path), str(file)]
+    if ranks > 1:
+        about = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+        os.environ.update({name: str(value) for name, value in about.items()})
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    with (told / str(rank)).open("w") as out, contextlib.redirect_stdout(out):
+        runpy.run_path(str(path), run_name="__main__")
 
 
-def figures(printed: str) -> list[str]:
-    """The losses, or the output, of all ranks; lines of several ranks may run into each other."""
-    return sorted(re.findall(r"\b(?:loss|output) (-?\d+\.\d{3})", printed))
+def figures(path: Path, ranks: int, folder: Path) -> list[str]:
+    """The losses, or the output, that the ranks print in a run."""
+    run_ranks(_rank, (ranks, free_port(), path, folder / "s.json", folder), ranks)
+    texts = [(folder / str(rank)).read_text() for rank in range(ranks)]
+    return [figure for text in texts for figure in re.findall(r"\b(?:loss|output) (-?\d+\.\d{3})", text)]
 
 
+@pytest.mark.usefixtures("quick_searches")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.stem for path in LOOPS.glob("*.py")))
 def test_recipe(name: str, tmp_path: Path) -> None:
     for package in NEEDS.get(name, ()):
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed")
+        pytest.importorskip(package)  # here, so that it is imported once
     ranks = 2 if name in ("ddp", "fsdp2", "pipeline", "tensor_parallel") else 1
     if ranks > 1 and not dist.is_available():
         pytest.skip("torch without distributed")
-    file = tmp_path / "s.json"
-    first = figures(run(LOOPS / f"{name}.py", file, ranks))
-    written = {path: path.read_bytes() for path in ([file] if file.is_file() else file.iterdir())}
-    assert figures(run(LOOPS / f"{name}.py", file, ranks)) == first
-    assert {path: path.read_bytes() for path in written} == written
+    file, path = tmp_path / "s.json", LOOPS / f"{name}.py"
+    first = figures(path, ranks, tmp_path)
+    written = {item: item.read_bytes() for item in ([file] if file.is_file() else file.iterdir())}
+    assert figures(path, ranks, tmp_path) == first
+    assert {item: item.read_bytes() for item in written} == written
     assert len(first) == (1 if name == "pipeline" else ranks)  # the last stage alone has the loss

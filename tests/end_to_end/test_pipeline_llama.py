@@ -16,12 +16,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 
 import remate
 from remate.pipelines.order import pipeline_order
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
+from tests.ranks import run_ranks
 
 from .test_tensor_parallel_llama import LENGTH, VOCABULARY, WIDTH, Block, batch, rotary_table
 
@@ -167,7 +167,7 @@ def _rank(rank: int, folder: str) -> None:
 
 
 def test_stages_that_fsdp2_shards(tmp_path: Path) -> None:
-    spawn(_rank, (str(tmp_path),), nprocs=4)
+    run_ranks(_rank, (str(tmp_path),), nprocs=4)
     for name in STAGES:
         planned = json.loads((tmp_path / f"{name}.json").read_text())
         for rank in range(4):

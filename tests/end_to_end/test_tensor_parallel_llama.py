@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 
 import remate
 from remate.step_measurement.allocator import peak_bytes
 from remate.training.state import state_of
 from remate_runtime import Schedule, apply, load
 from remate_runtime.operator_calls import overloads
+from tests.ranks import run_ranks
 
 WIDTH, HEADS, VOCABULARY, LENGTH = 32, 4, 64, 16
 PERMITTED = ("_c10d_functional",)
@@ -182,7 +182,7 @@ def _tensor_parallel(rank: int, folder: str) -> None:
         return loss.detach()
 
     planned = WithLoss(parallelised(mesh), False)
-    schedule = remate.plan(planned, args, budget="75%", cache=False)
+    schedule = remate.plan(planned, args, budget="75%", cache=False, effort="quick")
     assert schedule.model.coordinate == {"tp": rank}
     scheduled = apply(planned, schedule, namespaces=PERMITTED)
     assert_equal_training(WithLoss(parallelised(mesh), False), scheduled, step)
@@ -208,7 +208,7 @@ def _tensor_parallel(rank: int, folder: str) -> None:
     assert [sum(planners) for planners in outcomes] == [1, 0]
     with loss_parallel():
         planned = WithLoss(parallelised(mesh, 1, True), True)
-        schedule = remate.plan(planned, args, budget="90%", cost="cpu")
+        schedule = remate.plan(planned, args, budget="90%", cost="cpu", effort="quick")
         scheduled = apply(planned, schedule, namespaces=PERMITTED)
         assert_equal_training(WithLoss(parallelised(mesh, 1, True), True), scheduled, step)
 
@@ -236,7 +236,7 @@ def _two_dimensions(rank: int, folder: str) -> None:
     planned = parallelised(mesh["tp"])
     if rank == 0:
         hidden = torch.zeros(2, LENGTH // 2, WIDTH, requires_grad=True)
-        schedule = remate.plan(planned.layers["0"], (hidden, planned.table), budget="85%", cost="cpu")
+        schedule = remate.plan(planned.layers["0"], (hidden, planned.table), budget="85%", cost="cpu", effort="quick")
         assert schedule.model.coordinate == {}
         assert schedule.peak_bytes < schedule.baseline_peak_bytes
         schedule.save(str(file))
@@ -279,4 +279,4 @@ def _rank(rank: int, world: int, folder: str) -> None:
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_llama(world: int, tmp_path: Path) -> None:
-    spawn(_rank, (world, str(tmp_path)), nprocs=world)
+    run_ranks(_rank, (world, str(tmp_path)), nprocs=world)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 
 import remate
+from remate.cli import main
 from remate.pipelines.order import pipeline_order
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
+from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 ROWS, WIDTH, MICROBATCHES = 128, 32, 4
@@ -100,7 +99,9 @@ def test_bitwise_and_within_the_predicted_peaks(
     assert any(schedule.solve.time > schedule.solve.baseline_time for schedule in plan)
     assert plan.baseline_time <= plan.lower_bound <= plan.time
     plan.save(tmp_path)
-    spawn(_rank, (ranks, name, count, str(tmp_path), str(tmp_path_factory.mktemp("store") / "meeting")), nprocs=ranks)
+    run_ranks(
+        _rank, (ranks, name, count, str(tmp_path), str(tmp_path_factory.mktemp("store") / "meeting")), nprocs=ranks
+    )
     for rank in plan.ranks:
         measured = json.loads(Path(tmp_path, f"rank{rank.rank}").read_text()) + rank.buffers
         assert measured <= rank.peak <= plan.budget
@@ -124,20 +125,25 @@ def test_a_rank_that_does_not_fit_is_named() -> None:
     assert plan.time == plan.lower_bound == plan.baseline_time
 
 
-def test_the_command_writes_a_file_for_each_stage(tmp_path: Path) -> None:
+def test_the_command_writes_a_file_for_each_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[2] / "examples" / "loops" / "pipeline.py"
-    command = [sys.executable, "-m", "remate", "plan", f"{example}:stages", "--pipeline", "1f1b", "--cost", "cpu"]
     folder = tmp_path / "stages"
-    more = ["--effort", "quick", "--budget", "80%", "-o", str(folder)]
-    done = subprocess.run([*command, "--microbatches", "4", *more], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "1F1B, 4 microbatches, 2 stages on 2 ranks" in done.stdout
+    options = ["--effort", "quick", "--cost", "cpu", "--budget", "80%", "-o", str(folder)]
+
+    def run(*more: str) -> tuple[int, str, str]:
+        status = main(["plan", f"{example}:stages", "--pipeline", "1f1b", *more, *options])
+        printed = capsys.readouterr()
+        return status, printed.out, printed.err
+
+    status, out, error = run("--microbatches", "4")
+    assert status == 0, error
+    assert "1F1B, 4 microbatches, 2 stages on 2 ranks" in out
     assert sorted(path.name for path in folder.iterdir()) == ["stage0.json", "stage1.json"]
-    done = subprocess.run([*command, *more], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--microbatches 8" in done.stderr
+    status, _, error = run()
+    assert status == 2
+    assert "--microbatches 8" in error
     gathered = "stay gathered for all microbatches"
     for given, code, told in ((["--fsdp", "*"], 1, "--shards"), (["--keep-gathered"], 2, gathered)):
-        done = subprocess.run([*command, "--microbatches", "4", *given, *more], capture_output=True, text=True)
-        assert done.returncode == code
-        assert told in done.stderr
+        status, _, error = run("--microbatches", "4", *given)
+        assert status == code
+        assert told in error

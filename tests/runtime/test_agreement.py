@@ -11,10 +11,10 @@ from unittest import mock
 
 import pytest
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 from remate_runtime import BindError, apply
 from remate_runtime.applied import planned_model
+from tests.ranks import run_ranks
 
 from .small import data, seeded
 from .stepping import everything, no_recomputes, schedule_of
@@ -55,7 +55,7 @@ def _killed(rank: int, world: int, folder: str) -> None:
 @needs_ranks
 @pytest.mark.slow
 def test_other_files_and_a_killed_rank(tmp_path):
-    context: Any = spawn(_killed, (2, str(tmp_path)), nprocs=2, join=False)
+    context: Any = run_ranks(_killed, (2, str(tmp_path)), nprocs=2, join=False)
     for process in context.processes:
         process.join(60)
     assert [process.exitcode for process in context.processes] == [0, -signal.SIGKILL]

@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from remate_runtime import apply
+from tests.ranks import run_ranks
 
 from .compiled.subjects import assert_close
 from .small import Normed, data, seeded
@@ -40,7 +40,7 @@ def _rank(rank: int, world: int, folder: str, engine: str) -> None:
 
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 def test_gradients_are_those_of_the_model_under_ddp(tmp_path):
-    spawn(_rank, (1, str(tmp_path), "eager"), nprocs=1)
+    run_ranks(_rank, (1, str(tmp_path), "eager"), nprocs=1)
 
 
 @pytest.mark.slow
@@ -48,4 +48,4 @@ def test_gradients_are_those_of_the_model_under_ddp(tmp_path):
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_two_ranks(tmp_path, engine):
     torch.manual_seed(0)
-    spawn(_rank, (2, str(tmp_path), engine), nprocs=2)
+    run_ranks(_rank, (2, str(tmp_path), engine), nprocs=2)

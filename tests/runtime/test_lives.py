@@ -311,7 +311,7 @@ class CompiledLives(Lives):
     [
         (Lives, 8),
         (ArenaLives, 8),
-        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 60), (ArenaLives, 60), (CompiledLives, 12))),
+        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 30), (ArenaLives, 30), (CompiledLives, 6))),
     ],
 )
 def test_lives(lives: type[Lives], count: int) -> None:

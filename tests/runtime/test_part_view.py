@@ -61,7 +61,7 @@ def stack() -> Any:
 
 @pytest.fixture(scope="module")
 def planned() -> Schedule:
-    schedule = remate.plan(stack(), (IDS,), at="blocks.*", budget="70%", cost="cpu")
+    schedule = remate.plan(stack(), (IDS,), at="blocks.*", budget="70%", cost="cpu", effort="quick")
     assert isinstance(schedule, Schedule)
     return schedule
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 import remate
 from remate_runtime import BindError, Schedule, apply
 from remate_runtime.applied import original_of
 from remate_runtime.flat_step import expand
+from tests.ranks import run_ranks
 
 from .small import data, seeded
 from .test_sharded import Block, flat, fully_sharded, needs_ranks
@@ -129,7 +129,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
     try:
-        schedule = remate.plan(made(), (data(64, 8),), at="blocks.*", budget="80%", cost="cpu")
+        schedule = remate.plan(made(), (data(64, 8),), at="blocks.*", budget="80%", cost="cpu", effort="quick")
         assert isinstance(schedule, Schedule)
         assert expand(schedule).recomputes
         for loop in LOOPS:
@@ -141,10 +141,10 @@ def _rank(rank: int, world: int, folder: str) -> None:
 
 @needs_ranks
 def test_one_rank(tmp_path: Any) -> None:
-    spawn(_rank, (1, str(tmp_path)), nprocs=1)
+    run_ranks(_rank, (1, str(tmp_path)), nprocs=1)
 
 
 @needs_ranks
 @pytest.mark.slow
 def test_two_ranks(tmp_path: Any) -> None:
-    spawn(_rank, (2, str(tmp_path)), nprocs=2)
+    run_ranks(_rank, (2, str(tmp_path)), nprocs=2)

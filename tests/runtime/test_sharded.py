@@ -13,16 +13,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.utils.checkpoint import checkpoint
 
 import remate
+from remate.capture.capture_step import capture
 from remate.errors import CaptureError
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import BindError, EngineError, apply
+from tests.ranks import run_ranks
 
 from .small import data, seeded
-from .stepping import everything, just_in_time, schedule_of
+from .stepping import everything, just_in_time, schedule_of, with_recomputes
 
 needs_ranks = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 
@@ -205,11 +206,13 @@ LOOPS = (_alone, _steps, _kept, _grouped, _accumulated, _frozen, _twice, _checkp
 
 
 def _equal(rank: int) -> None:
-    for recomputes in (everything, just_in_time):
-        schedule = schedule_of(seeded(Blocks()), (data(4, 8),), recomputes=recomputes)
-        for loop in LOOPS:
-            model, planned = seeded(Blocks()), seeded(Blocks())
-            loop(model, rank)
+    captured = capture(seeded(Blocks()), (data(4, 8),))
+    schedules = [with_recomputes(captured, recomputes) for recomputes in (everything, just_in_time)]
+    for loop in LOOPS:
+        model = seeded(Blocks())
+        loop(model, rank)
+        for schedule in schedules:
+            planned = seeded(Blocks())
             loop(apply(planned, schedule), rank)
             for (name, found), wanted in zip(planned.named_parameters(), model.parameters(), strict=True):
                 where = loop.__name__, name
@@ -390,10 +393,10 @@ def _rank(rank: int, world: int, folder: str) -> None:
 
 @needs_ranks
 def test_one_rank(tmp_path):
-    spawn(_rank, (1, str(tmp_path)), nprocs=1)
+    run_ranks(_rank, (1, str(tmp_path)), nprocs=1)
 
 
 @needs_ranks
 @pytest.mark.slow
 def test_two_ranks(tmp_path):
-    spawn(_rank, (2, str(tmp_path)), nprocs=2)
+    run_ranks(_rank, (2, str(tmp_path)), nprocs=2)

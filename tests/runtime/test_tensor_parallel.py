@@ -12,16 +12,17 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 
 import remate
+from remate.capture.capture_step import capture
 from remate.errors import CaptureError
 from remate_runtime import BindError, EngineError, ScheduleError, StaleModelError, apply
 from remate_runtime.bind import agreement
 from remate_runtime.format import RANKS_FEATURE, Schedule, decode, encode, fingerprint
+from tests.ranks import run_ranks
 
 from .small import data, seeded
-from .stepping import everything, just_in_time, no_recomputes, schedule_of
+from .stepping import everything, just_in_time, no_recomputes, schedule_of, with_recomputes
 
 needs_ranks = pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 COMMUNICATION = "_c10d_functional"
@@ -137,7 +138,10 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = 
 
 
 def scheduled(model: nn.Module, x: torch.Tensor, recomputes: Any) -> Schedule:
-    schedule = schedule_of(model, (x,), recomputes=recomputes)
+    return of_ranks(schedule_of(model, (x,), recomputes=recomputes))
+
+
+def of_ranks(schedule: Schedule) -> Schedule:
     return replace(schedule, namespaces=(COMMUNICATION,), requires=(RANKS_FEATURE,))
 
 
@@ -170,11 +174,11 @@ def local(tensor: Any) -> torch.Tensor:
 def _equal(rank: int) -> None:
     """Whatever is recomputed, collectives among it."""
     for name, (made, given) in MODELS.items():
+        captured = capture(made(), (given(),))
         for recomputes in (no_recomputes, everything, just_in_time):
-            planned = made()
-            schedule = scheduled(planned, given(), recomputes)
+            schedule = of_ranks(with_recomputes(captured, recomputes))
             assert decode(encode(schedule)) == decode(encode(decode(encode(schedule)))), name
-            assert_equal_steps(made(), applied(planned, schedule), given())
+            assert_equal_steps(made(), applied(made(), schedule), given())
 
 
 def _told(rank: int) -> None:
@@ -312,4 +316,4 @@ def _rank(rank: int, world: int, folder: str) -> None:
 
 @needs_ranks
 def test_two_ranks(tmp_path):
-    spawn(_rank, (2, str(tmp_path)), nprocs=2)
+    run_ranks(_rank, (2, str(tmp_path)), nprocs=2)

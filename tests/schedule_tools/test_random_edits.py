@@ -52,7 +52,7 @@ def verified(opened: Analysis) -> None:
     check_fingerprint(again.schedule)
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(seed=st.integers(0, 1 << 30))
 def test_commands(seed: int) -> None:
     draw, opened, refused = random.Random(seed), scheduled(seed), []
@@ -97,7 +97,7 @@ def test_commands(seed: int) -> None:
     assert all("already" in why or "--all" in why for why in refused)
 
 
-@settings(max_examples=40)
+@settings(max_examples=16)
 @given(seed=st.integers(0, 1 << 30))
 def test_edits_by_hand(seed: int) -> None:
     """Deleted, inserted, moved and reordered entries are legal, or refused with a code."""

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 
 from remate_runtime import StaleModelError, StaleModelWarning, SteppedAsideWarning, apply
 from remate_runtime.self_check import ranks
+from tests.ranks import run_ranks
 from tests.runtime.small import data, seeded
 from tests.runtime.stepping import schedule_of
 
@@ -75,4 +75,4 @@ def _one_in_evaluation(rank: int, x: torch.Tensor) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not dist.is_available(), reason="torch without distributed")
 def test_all_ranks_raise_where_one_differs(tmp_path) -> None:
-    spawn(_rank, (2, str(tmp_path)), nprocs=2)
+    run_ranks(_rank, (2, str(tmp_path)), nprocs=2)
