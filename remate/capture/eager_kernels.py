@@ -53,6 +53,8 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
     kernels[dropout] = _dropout(dropout.py_kernels.get(_KEY.Autograd), rates_vary)
     kernels[torch.ops.aten.cudnn_batch_norm.default] = _cudnn_batch_norm
     saved = {op: dict(op.py_kernels) for op in (*kernels, *_DRAWS, *_EXACT, *_ASSERTIONS)}
+    flatten = torch.nn.RNNBase.flatten_parameters
+    torch.nn.RNNBase.flatten_parameters = _not_flattened  # it reads addresses, and traced parameters have none
     try:
         for op, kernel in kernels.items():
             for key in _KEYS:
@@ -65,10 +67,15 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
             op._dispatch_cache.clear()
         yield
     finally:
+        torch.nn.RNNBase.flatten_parameters = flatten
         for op, table in saved.items():
             op.py_kernels.clear()
             op.py_kernels.update(table)
             op._dispatch_cache.clear()
+
+
+def _not_flattened(layer: torch.nn.RNNBase) -> None:
+    """Replace `RNNBase.flatten_parameters`."""
 
 
 def _overloads(name: str) -> list[Any]:

@@ -9,7 +9,7 @@ import torch
 
 from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
 from remate_runtime.format import TensorType
-from remate_runtime.operator_calls import TORCH_DTYPES, literal
+from remate_runtime.operator_calls import TORCH_DTYPES, literal, read_on_host
 
 from .signature import pending_of
 
@@ -21,7 +21,7 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
     recorded strides. Random numbers come from the ambient generators.
     """
     bounds = _bounds(graph, op)
-    on_cpu = {op.args[at].value for at in _ON_CPU.get(op.op, ()) if isinstance(op.args[at], Ref)}
+    on_cpu = {op.args[at].value for at in read_on_host(op.op) if isinstance(op.args[at], Ref)}
     tensors = {
         value: _value(graph, value, bounds.get(value, 1), torch.device("cpu") if value in on_cpu else device)
         for value in op.reads
@@ -70,9 +70,6 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(max(1, n) for n in shape[i + 1 :]) for i in range(len(shape)))
 
 
-# operator -> positions of arguments that are on the CPU whatever device the trace records, because the kernel reads
-# them there: the generator's seed and offset. A GPU pointer in their place crashes the process.
-_ON_CPU = {"aten._scaled_dot_product_efficient_attention_backward": (7, 8)}
 _BY_DIMENSION = frozenset(
     """aten.gather aten.scatter.src aten.scatter.value aten.scatter_add aten.scatter_reduce.two aten.index_select
     aten.index_add aten.index_copy aten.index_fill.int_Scalar""".split()

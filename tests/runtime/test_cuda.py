@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import remate
+from remate.errors import CaptureError
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply
 from remate_runtime.flat_step import expand
@@ -44,7 +45,10 @@ def test_steps_equal_eager(make, recomputes, planned_on):
     model, x = model.cuda(), x.cuda()
     eager, planned = copy.deepcopy(model), apply(model, schedule)
     for seed in range(3):
-        assert_same(_step(planned, x, seed), _step(eager, x, seed), tolerance=1e-5)
+        results = _step(planned, x, seed), _step(eager, x, seed)
+        if planned_on == "cpu":  # 0 but for rounding, which differs: batch norm removes this bias
+            results = [{name: value for name, value in step.items() if name != "conv.bias"} for step in results]
+        assert_same(*results, tolerance=1e-5)
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
@@ -56,6 +60,14 @@ def test_batch_norm_is_cudnns(recomputes, layout):
     eager, planned = copy.deepcopy(model), apply(model, schedule)
     for seed in range(3):
         assert_same(_step(planned, x, seed), _step(eager, x, seed), tolerance=1e-5)
+
+
+def test_recurrent_layers_of_cudnn_are_refused_by_name():
+    layer = nn.LSTM(8, 8).cuda()
+    with pytest.raises(CaptureError, match=r"forward runs lstm on CUDA(?s:.*)plan the parts without it"):
+        remate.plan(layer, (data(4, 2, 8).cuda(),), budget="90%")
+    with pytest.raises(CaptureError, match=r"forward runs rnn_tanh on CUDA(?s:.*)cudnn"):
+        remate.plan(nn.RNN(8, 8).cuda(), (data(4, 2, 8).cuda(),), budget="90%")
 
 
 def test_moving_a_planned_model():
@@ -112,12 +124,16 @@ class Attentive(nn.Module):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
-def test_fused_attention(recomputes, dtype, dropout):
+@pytest.mark.parametrize("engine", ["eager", "arena", "compiled", "graphs"])
+def test_fused_attention(recomputes, dtype, dropout, engine):
     model, x = seeded(Attentive(dropout)).cuda().to(dtype), data(4, 128, 64).cuda().to(dtype)
-    eager, planned = copy.deepcopy(model), apply(model, schedule_of(model, (x,), recomputes=recomputes))
-    for seed in range(2):
+    graphs = engine == "graphs"
+    schedule, engine = schedule_of(model, (x,), recomputes=recomputes), "eager" if graphs else engine
+    eager, planned = copy.deepcopy(model), apply(model, schedule, engine=engine, cuda_graphs=graphs)
+    for seed in range(3):
         wanted, actual = _step(eager, x, seed), _step(planned, x, seed)
-        assert_same(actual, wanted, tolerance=1e-5 if dtype is torch.float32 else 2e-2)
+        exact = 1e-4 if engine == "compiled" else 1e-5
+        assert_same(actual, wanted, tolerance=exact if dtype is torch.float32 else 2e-2)
 
 
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])

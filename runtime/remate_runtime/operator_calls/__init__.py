@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host_states import read_on_host
 from .live import needed, operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload, storage_address
 from .recurrent import uses_known_workspace
@@ -18,6 +19,7 @@ __all__ = [
     "on_cpu",
     "operators",
     "overload",
+    "read_on_host",
     "storage_address",
     "uses_known_workspace",
 ]

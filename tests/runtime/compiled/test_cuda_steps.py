@@ -74,7 +74,8 @@ def test_another_stream() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "moe", "resnet", "unet", "state_space"])
-def test_planned_from_measured_costs(name: str) -> None:
+def test_planned_from_measured_costs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)  # which rounds inputs of convolutions to 11 bits
     model, args, kwargs = ZOO[name].build("cuda")
     schedule = remate.plan(model, args, kwargs, budget="70%")
     planned = apply(copy.deepcopy(model), schedule, engine="compiled")

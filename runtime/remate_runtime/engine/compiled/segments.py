@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...flat_step.graph import Graph, Op, numbers_in
 from ...link.events import Run
+from ...operator_calls.host_states import read_on_host
 from .live_ranges import Piece
 
 # These operators index elements and raise an error for indices out of range. Compiled code wraps some such indices
@@ -129,6 +130,8 @@ def compiles(graph: Graph, op: Op) -> bool:
         return False
     if graph.device != "cpu" and any(graph.values[value].type.cpu for value in values):
         return False  # tensors on the CPU of a step on a GPU are small
+    if read_on_host(op.op):
+        return False  # fused attention, whose kernel Inductor only calls
     for value in values:
         chain = [graph.operations[index].op for index in views_to(graph, value)]
         kinds = {graph.values[each].type.dtype for each in (value, graph.root[value])}

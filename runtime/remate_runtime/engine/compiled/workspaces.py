@@ -13,7 +13,9 @@ from torch.utils import _pytree as pytree
 from ...devices.cpu_memory import peak_on_cpu
 from ...devices.cuda_memory import peak_on_cuda
 from ...flat_step.graph import Graph, Op, Ref, numbers_in
+from ...operator_calls.host_states import read_on_host
 from ...operator_calls.overloads import empty, literal, overload
+from .inductor import named as name_of
 from .wrapper import Ran
 
 
@@ -71,7 +73,10 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _measured(operator: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], device: torch.device) -> Ran:
     fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
-    given, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
+    host = read_on_host(name_of(operator)) if device.type == "cuda" else ()
+    on_host = {at: made_up(tensor, torch.device("cpu")) for at in host if _is(tensor := args[at])}
+    filled, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
+    given = [on_host.get(at, argument) for at, argument in enumerate(filled)]
     run = lambda: results.append(operator(*given, **named))  # noqa: E731
     results: list[Any] = []
     with torch.random.fork_rng(

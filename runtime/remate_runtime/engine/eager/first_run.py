@@ -16,6 +16,7 @@ from ...errors import ExecutionError
 from ...flat_step.graph import Graph, Op, Ref
 from ...format.tensor_type import TensorType
 from ...link.events import Execution, View
+from ...operator_calls.host_states import returned_on_host
 from ...operator_calls.overloads import TORCH_DTYPES, described, is_fake, laid_out, storage_address
 
 Slots = list[Any]
@@ -91,12 +92,14 @@ def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _check_type(op: Op, result: object, declared: TensorType, device: torch.device, strides: bool) -> None:
-    where = "cpu" if declared.cpu else device.type
+    where = ("cpu",) if declared.cpu else (device.type,)
+    if returned_on_host(op.op, declared):
+        where = (device.type, "cpu")
     if (
         not isinstance(result, torch.Tensor)
         or result.dtype is not TORCH_DTYPES[declared.dtype]
         or tuple(result.shape) != declared.shape
-        or result.device.type != where
+        or result.device.type not in where
         or (strides and not laid_out(result, declared))
     ):
         actual = described(result) if isinstance(result, torch.Tensor) else type(result).__name__
