@@ -19,7 +19,16 @@ class StepMeter:
             at a time may measure memory.
     """
 
-    def __init__(self, device: torch.device, memory: bool) -> None:
+    def __init__(self, device: torch.device, memory: bool, gradients: int = 0) -> None:
+        """Begin.
+
+        Args:
+            device: The device of the step.
+            memory: See the attribute.
+            gradients: Bytes of gradients that are held at the start. The peak counts them, so that a step that finds
+                gradients of an earlier one can be compared with a step that finds none.
+        """
+        self._gradients = gradients
         self._device, self._log, self._cuda = device, None, None
         self._peak: int | None = None
         if memory and device.type == "cuda":
@@ -41,11 +50,12 @@ class StepMeter:
             self._log.mark()
 
     def stop(self) -> tuple[int | None, int | None]:
-        """Return the peak in bytes above the level at the start, and nanoseconds; None for what was not measured."""
+        """Return the peak in bytes, and nanoseconds; None for what was not measured. The peak is that above the level
+        at the start, and the gradients that were held then."""
         if self._log is None:
-            return self._peak, self._took or None
+            return None if self._peak is None else self._peak + self._gradients, self._took or None
         self._log.stop()
-        return self._log.peak(), None
+        return self._log.peak() + self._gradients, None
 
     def _finish(self) -> None:
         if self._device.type == "cuda":

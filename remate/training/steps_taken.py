@@ -41,6 +41,7 @@ class StepsTaken:
     def __init__(self) -> None:
         self._meter: StepMeter | None = None
         self._memory = self._over = self._scheduled = self._dropped = False
+        self._on_cpu = True
         self._sizes: Any = ()
         self._taken: dict[tuple[bool, Any], _Taken] = {}
 
@@ -52,14 +53,16 @@ class StepsTaken:
     def measures_memory(self) -> bool:
         return self._meter is not None and self._memory
 
-    def begin(self, device: torch.device, memory: bool) -> None:
+    def begin(self, device: torch.device, memory: bool, gradients: int) -> None:
         """Begin a step.
 
         Args:
             device: The module's device.
-            memory: Whether to measure the peak instead of the time.
+            memory: Whether to measure the peak; on the CPU, instead of the time.
+            gradients: Bytes of gradients that the module's parameters hold.
         """
-        self._meter, self._memory = StepMeter(device, memory), memory
+        self._on_cpu = device.type == "cpu"
+        self._meter, self._memory = StepMeter(device, memory, gradients), memory
         self._over = self._dropped = False
 
     def at(self, sizes: object) -> None:
@@ -90,15 +93,23 @@ class StepsTaken:
         if self._dropped:
             return
         taken = self._taken.setdefault((self._scheduled, self._sizes), _Taken())
-        if self._memory:
+        if peak is not None:
             taken.peak = peak
+        if took is not None and not self._scheduled:
+            taken.times = [took]  # the first eager step loads kernels
         elif took is not None and len(taken.times) < _TIMES:
             taken.times.append(took)
 
     def wants_memory(self, scheduled: bool) -> bool:
-        """Return whether to measure the peak of the next step. Each kind is measured once, the eager step first."""
+        """Return whether to measure the peak of the next step.
+
+        The first eager step is measured, and the second scheduled one. On CUDA, where measuring takes no time, all
+        eager ones: the last is most like the scheduled steps, which follow an optimizer's step.
+        """
         kinds = [taken for (by, _), taken in self._taken.items() if by == scheduled]
         if not scheduled:
+            if not self._on_cpu:
+                return True
             return not any(taken.peak is not None for taken in kinds)
         return bool(kinds) and not any(taken.peak is not None for taken in kinds)
 

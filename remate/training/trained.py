@@ -94,7 +94,8 @@ class Trained(Listener):
         busy = any(other.steps.measures_memory for other in self._alive.values())
         seen.began = None if state is None else state.outcome
         seen.calls_aside = 0 if state is None else state.calls_aside
-        seen.steps.begin(seen.device, seen.steps.wants_memory(state is not None) and not busy)
+        gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
+        seen.steps.begin(seen.device, seen.steps.wants_memory(state is not None) and not busy, gradients)
 
     def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
         if (seen := self._of(module)) is not None:
