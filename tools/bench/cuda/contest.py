@@ -35,11 +35,13 @@ _SETUP = 0.75  # of the time that a model is given
 
 @dataclass
 class Outcome:
-    """facts: what the worker said of itself. times: ms of every timed step, by round. failure: why there is no more."""
+    """facts: what the worker said of itself. times: ms of every timed step, by round. issued: ms until Python had
+    issued each. failure: why there is no more."""
 
     configuration: str
     facts: dict[str, Any] = field(default_factory=dict)
     times: list[list[float]] = field(default_factory=list)
+    issued: list[list[float]] = field(default_factory=list)
     failure: str = ""
 
     @property
@@ -161,4 +163,5 @@ class Contest:
                 continue  # a round counts for all or for none
             for name, answer in taken.items():
                 self.outcomes[name].times.append(answer["ms"])
+                self.outcomes[name].issued.append(answer["issued"])
             longest = max(longest, time.monotonic() - started)

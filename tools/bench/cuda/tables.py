@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 
 from .contest import Outcome
@@ -9,7 +11,8 @@ from .contest import Outcome
 LEGEND = """peak: bytes that a step holds at its worst moment above what is held between steps (torch.cuda.max_memory_allocated,
 on the CPU the allocator's events). predicted: by the schedule. reserved: torch.cuda.max_memory_reserved, all in all. by the step: of that, what the step
 added to what was reserved between steps, from an empty cache. modelled: the same by the model that `remate show` prints.
-step: median of forward and backward. planned: by the costs of the plan, which are measured, and those of the roofline model for
+step: median of forward and backward. issued: until Python had issued it to the device, as a share of the step; near 100%, Python is
+what takes the time. planned: by the costs of the plan, which are measured, and those of the roofline model for
 remate-elsewhere, which was planned by a process that sees no GPU. over eager: median of the time over eager's in the same round, with the middle half.
 gradients: largest difference from eager's, relative to the largest element. ready: seconds until the first steps had run."""
 
@@ -33,6 +36,7 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
         "by the step",
         "modelled",
         "step",
+        "issued",
         "planned",
         "over eager",
         "gradients",
@@ -63,6 +67,7 @@ def _row(outcome: Outcome, eager: Outcome | None) -> Sequence[str]:
         _size(outcome.facts.get("step_reserved", 0)),
         _size(outcome.facts.get("modelled_reserved", 0)),
         step,
+        f"{statistics.median(itertools.chain(*outcome.issued)) / outcome.median:.0%}" if outcome.issued else "",
         f"{outcome.facts['predicted_ms']:.2f} ms" if "predicted_ms" in outcome.facts else "",
         f"{ratio[1]:.3f} ({ratio[0]:.3f}-{ratio[2]:.3f})" if ratio else "-",
         ""

@@ -97,6 +97,7 @@ class Worker:
         facts["predicted"] = remate_runtime.predicted_peak(scheduled)
         facts["baseline"] = schedule.solve.baseline_peak
         facts["predicted_ms"] = schedule.solve.time / 1e6
+        facts["predicted_eager_ms"] = schedule.solve.baseline_time / 1e6
         difference = compare_models(model, scheduled, self.args, self.kwargs)
         facts["difference"], facts["bitwise"] = difference.relative, difference.bitwise
         return scheduled
@@ -127,26 +128,27 @@ class Worker:
         return {"peak": peak, "reserved": reserved, "step_reserved": reserved - before}
 
     def time(self, steps: int) -> dict[str, Any]:
-        """Milliseconds of each of `steps` steps, after one that is not counted; then memory is given back, for
-        others."""
+        """Milliseconds of each of `steps` steps, and of issuing it to the device, after one that is not counted; then
+        memory is given back, for others."""
         self.step()
         if self.on_gpu:
             torch.cuda.synchronize()
         taken = [self._timed() for _ in range(steps)]
         self._rest()
-        return {"ms": taken}
+        return {"ms": [step for step, _ in taken], "issued": [issued for _, issued in taken]}
 
-    def _timed(self) -> float:
+    def _timed(self) -> tuple[float, float]:
+        start = time.perf_counter()
         if not self.on_gpu:
-            start = time.perf_counter()
             self.step()
-            return (time.perf_counter() - start) * 1e3
+            return (taken := (time.perf_counter() - start) * 1e3), taken
         first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         first.record()
         self.step()
         last.record()
+        issued = (time.perf_counter() - start) * 1e3
         last.synchronize()
-        return first.elapsed_time(last)
+        return first.elapsed_time(last), issued
 
     def _rest(self) -> None:
         """Hold no more than parameters while others have their turn."""
