@@ -21,6 +21,8 @@ from typing import Any
 import msgspec
 import torch
 from torch._subclasses import fake_tensor
+from torch.fx.experimental import proxy_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import CaptureError
 from .attention import Capability, choice, read
@@ -117,6 +119,7 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
     lifted, initialize = fake_mode.avoid_device_init, fake.init_gpu_context
     binding: Any = torch._C
     reserve = binding._get_cudnn_batch_norm_reserve_space_size
+    unset: Any = proxy_tensor.unset_fake_temporarily
     try:
         for key, answer in answers.items():
             setattr(torch.cuda, key, answer)
@@ -124,12 +127,30 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         fake.init_gpu_context = lambda device: None  # torch 2.12 and older would make a tensor there
         # Only cuDNN on a GPU knows it. The first step there detects another size.
         binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
+        proxy_tensor.unset_fake_temporarily = functools.partial(_constants_on_host, unset)
         yield
     finally:
         fake_mode.avoid_device_init, fake.init_gpu_context = lifted, initialize
         binding._get_cudnn_batch_norm_reserve_space_size = reserve
+        proxy_tensor.unset_fake_temporarily = unset
         for key, function in usual.items():
             setattr(torch.cuda, key, function)
+
+
+@contextlib.contextmanager
+def _constants_on_host(unset: Any) -> Iterator[Any]:
+    """Let the tracer compute constants of the device on the host: `torch.tensor([], device="cuda")` in forward, as in
+    caches of transformers. unset: The tracer's own context."""
+    with unset() as mode, _OnHost():
+        yield mode
+
+
+class _OnHost(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None:
+            kwargs["device"] = torch.device("cpu")
+        return func(*args, **kwargs)
 
 
 class Absent(msgspec.Struct, frozen=True):

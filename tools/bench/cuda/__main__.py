@@ -109,7 +109,13 @@ def benchmarks(
 def _record(session: Session, model: str, outcomes: Mapping[str, Outcome]) -> None:
     with (session.output / "outcomes.jsonl").open("a", encoding="utf-8") as file:
         for result in outcomes.values():
-            about = {"model": model, "configuration": result.configuration, **result.facts, "ms": result.times, "issued": result.issued}
+            about = {
+                "model": model,
+                "configuration": result.configuration,
+                **result.facts,
+                "ms": result.times,
+                "issued": result.issued,
+            }
             file.write(json.dumps({**about, "failure": result.failure}) + "\n")
 
 

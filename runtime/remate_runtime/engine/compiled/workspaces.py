@@ -74,7 +74,11 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
 def _measured(operator: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], device: torch.device) -> Ran:
     fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
     host = read_on_host(name_of(operator)) if device.type == "cuda" else ()
-    on_host = {at: made_up(tensor, torch.device("cpu")) for at in host if _is(tensor := args[at])}
+    on_host = {
+        at: made_up(tensor, torch.device("cpu"))
+        for at, tensor in enumerate(args)
+        if at in host and isinstance(tensor, torch.Tensor)
+    }
     filled, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
     given = [on_host.get(at, argument) for at, argument in enumerate(filled)]
     run = lambda: results.append(operator(*given, **named))  # noqa: E731
