@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from statistics import median
 from typing import Any
 
@@ -40,6 +41,7 @@ class StepsTaken:
 
     def __init__(self) -> None:
         self._meter: StepMeter | None = None
+        self._thread = 0  # on which the meter began
         self._memory = self._over = self._scheduled = self._dropped = False
         self._sizes: Any = ()
         self._taken: dict[tuple[bool, Any], _Taken] = {}
@@ -59,7 +61,7 @@ class StepsTaken:
             device: The module's device.
             memory: Whether to measure the peak instead of the time.
         """
-        self._meter, self._memory = StepMeter(device, memory), memory
+        self._meter, self._memory, self._thread = StepMeter(device, memory), memory, threading.get_ident()
         self._over = self._dropped = False
 
     def at(self, sizes: object) -> None:
@@ -85,6 +87,8 @@ class StepsTaken:
         """Read the measurement of a step that has ended. Must not be called within a backward."""
         if self._meter is None or not self._over:
             return
+        if self._memory and self._thread != threading.get_ident():  # only its own thread can stop the profiler
+            return
         peak, took = self._meter.stop()
         self._meter, self._over = None, False
         if self._dropped:
@@ -94,6 +98,13 @@ class StepsTaken:
             taken.peak = peak
         elif took is not None and len(taken.times) < _TIMES:
             taken.times.append(took)
+
+    def close(self) -> None:
+        """End the measurements. A step without a backward is discarded. torch crashes at the end of a process in which
+        the profiler still runs."""
+        if not self._over:
+            self.drop()
+        self.settle()
 
     def wants_memory(self, scheduled: bool) -> bool:
         """Return whether to measure the peak of the next step. Each kind is measured once, the eager step first."""
