@@ -100,10 +100,10 @@ def fit(
         dims: As for `remate.plan`. The first size that it names is varied, up to the end of its range if it has one.
             The other sizes are those of the example.
         live: As for `remate.plan`.
-        split: As for `remate.plan`. The search tries few numbers of tiles, the schedule all of them.
         name: As for `remate.plan`.
         note: As for `remate.plan`.
         progress: As for `remate.plan`.
+        split: As for `remate.plan`. The search tries few numbers of tiles, the schedule all of them.
 
     Returns:
         The largest batch (to a 64th of it), its schedule, and samples per second for each batch that was tried.

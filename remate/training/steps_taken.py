@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from statistics import median
 from typing import Any
 
@@ -40,6 +41,7 @@ class StepsTaken:
 
     def __init__(self) -> None:
         self._meter: StepMeter | None = None
+        self._thread = 0  # on which the meter began
         self._memory = self._over = self._scheduled = self._dropped = False
         self._on_cpu = True
         self._sizes: Any = ()
@@ -63,6 +65,7 @@ class StepsTaken:
         """
         self._on_cpu = device.type == "cpu"
         self._meter, self._memory = StepMeter(device, memory, gradients), memory
+        self._thread = threading.get_ident()
         self._over = self._dropped = False
 
     def at(self, sizes: object) -> None:
@@ -88,6 +91,8 @@ class StepsTaken:
         """Read the measurement of a step that has ended. Must not be called within a backward."""
         if self._meter is None or not self._over:
             return
+        if self._memory and self._thread != threading.get_ident():  # only its own thread can stop the profiler
+            return
         peak, took = self._meter.stop()
         self._meter, self._over = None, False
         if self._dropped:
@@ -99,6 +104,13 @@ class StepsTaken:
             taken.times = [took]  # the first eager step loads kernels
         elif took is not None and len(taken.times) < _TIMES:
             taken.times.append(took)
+
+    def close(self) -> None:
+        """End the measurements. A step without a backward is discarded. torch crashes at the end of a process in which
+        the profiler still runs."""
+        if not self._over:
+            self.drop()
+        self.settle()
 
     def wants_memory(self, scheduled: bool) -> bool:
         """Return whether to measure the peak of the next step.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -91,11 +92,14 @@ class Trained(Listener):
         if seen.refused or seen.steps.under_way or seen.outcome.refused:
             return
         state = seen.state
-        busy = any(other.steps.measures_memory for other in self._alive.values())
+        busy = any(other.steps.measures_memory for other in self._all)
+        memory = seen.steps.wants_memory(state is not None) and not busy
         seen.began = None if state is None else state.outcome
         seen.calls_aside = 0 if state is None else state.calls_aside
+        # The profiler is stopped by the thread that started it, and only the main thread is sure to come back.
+        memory = memory and threading.current_thread() is threading.main_thread()
         gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
-        seen.steps.begin(seen.device, seen.steps.wants_memory(state is not None) and not busy, gradients)
+        seen.steps.begin(seen.device, memory, gradients)
 
     def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
         if (seen := self._of(module)) is not None:
@@ -133,7 +137,14 @@ class Trained(Listener):
 
     def between(self) -> None:
         for seen in self._all:
-            seen.steps.settle()
+            if seen.kept() is None:  # no backward will come
+                seen.steps.close()
+            else:
+                seen.steps.settle()
+
+    def left(self) -> None:
+        for seen in self._all:
+            seen.steps.close()
 
     def stepped(self, parameters: set[int]) -> None:
         for seen in list(self._alive.values()):

@@ -54,6 +54,9 @@ class Listener:
     def between(self) -> None:
         """Neither a backward nor a training call is running."""
 
+    def left(self) -> None:
+        """The script has ended, and no event follows."""
+
     def stepped(self, parameters: set[int]) -> None:
         """An optimizer has made a step. `parameters` are the ids of its parameters."""
 
@@ -86,7 +89,7 @@ class Watch:
     def __exit__(self, *error: object) -> None:
         for handle in self._handles:
             handle.remove()
-        self._listener.between()
+        self._listener.left()
 
     def _stack(self) -> list[_Running]:
         if not hasattr(self._inside, "stack"):

@@ -188,6 +188,7 @@ class RowAxes:
             results = [axes]
         else:
             scores, target = (str(op.args[at]) for at in ((0, 1) if kind == "loss" else (1, 2)))
+            assert not (kind == "loss" and op.args[3] and self.inside(target))
             axes = self.at(scores)
             if axes is None:
                 return

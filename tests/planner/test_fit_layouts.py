@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -103,12 +104,14 @@ def test_layouts_for_a_gpu_that_is_absent() -> None:
 def test_a_mesh_of_another_device_and_a_real_process_group_are_refused() -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
+    hook = sys.excepthook
     with pretended_ranks(2):
         model, args = build(RankLayout(tp=2, mesh=init_device_mesh("cpu", (1, 2), mesh_dim_names=("dp", "tp"))))
         with pytest.raises(CaptureError, match=r"a mesh of cpu, and planned for cuda"):
             remate.plan(model, args, None, "90%", device="cuda:h100", **OPTIONS)
         with pytest.raises(CaptureError, match="this process has a process group"):
             fitted("dp=1")
+        assert sys.excepthook is hook  # torch's would write the rank into tracebacks, also after the group has ended
 
 
 def test_layouts_and_links() -> None:

@@ -93,10 +93,7 @@ def checkpointed(model: Any) -> None:
 
 REFUSED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
     "fully_shard, apply": ("apply the schedule first", lambda m, s: apply(fully_sharded(m, True), s)),
-    "fully_shard, apply with stale": (
-        "apply the schedule first",
-        lambda m, s: apply(fully_sharded(m, True), s, stale="warn"),
-    ),
+    "apply with stale": ("apply the schedule first", lambda m, s: apply(fully_sharded(m, True), s, stale="warn")),
     "the model alone, apply": ("apply the schedule first", lambda m, s: apply(fully_sharded(m, False), s)),
     "blocks without the model": (
         "call fully_shard(model), too",

@@ -322,6 +322,18 @@ def case(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...], Schedule]:
 PLANS: dict[str, Schedule] = {}
 
 
+def test_a_target_that_the_split_computes_is_refused_and_the_hint_works() -> None:
+    """The loss reads the whole target before the first tile. Without reduction it reads it tile by tile."""
+    _, _, plain = case("sentences")
+    names = [op.id for op in expand(plain).graph.operations if not op.view][:7]
+    with pytest.raises(ScheduleError, match=r"it reads the target of all rows, which '.*clone'") as refused:
+        expand(with_split(plain, tuple(names), 2))
+    assert refused.value.code == "R091"
+    assert refused.value.hint == "leave 'embedding~head.clone' out"
+    names.remove("embedding~head.clone")
+    assert independently_the_same(with_split(plain, tuple(names), 2))
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_windows_are_refused_or_compute_what_eager_computes(data: st.DataObject) -> None:

@@ -15,6 +15,7 @@ import pytest
 from remate.cli import main
 from remate_runtime import SteppedAsideWarning, load
 from remate_runtime.format import output_leaves
+from remate_runtime.torch_private.execution import is_profiled
 
 from ..cli.processes import environment
 
@@ -130,6 +131,7 @@ def plainly(path: str, *arguments: str) -> str:
 
 def train(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     status = main(["train", *QUICK, *words])
+    assert not is_profiled()  # a process that ends with a profiler crashes
     said = capsys.readouterr()
     return status, said.out, said.err
 
@@ -219,6 +221,22 @@ def test_a_script_ends_as_it_wants_to(
     assert (actual, out) == (status, "__main__\n")
     assert told in err
     assert "remate/training" not in err
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("y = Net()(x)\n1 / 0", 1),
+        ("net = Net()\ny = net(x)\ndel net\nother = Net()\ny = other(x)", 0),
+        ("threading.Thread(target=Net(), args=(x,)).start()", 0),
+        ("net = Net()\ny = net(x)\nthread = threading.Thread(target=step)\nthread.start()\nthread.join()\nstep()", 0),
+    ],
+)
+def test_a_measured_step_without_a_backward(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], lines: str, status: int
+) -> None:
+    text = "import threading\nx = torch.randn(4, 16)\ndef step():\n    net(x).sum().backward()\n" + lines
+    assert train(capsys, written(tmp_path, NET + text))[:2] == (status, "")
 
 
 def test_a_module_runs_as_by_python_m(

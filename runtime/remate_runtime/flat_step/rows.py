@@ -293,8 +293,14 @@ class Rows:
         return {v: out for v in op.reads if self.shape(v)[: out[1]] == shape[: out[1]]}, [out]
 
     def loss(self, op: Op, rule: RowRule) -> _Found | None:
-        """A loss without reduction has rows. The second result, the sum of weights, then has no meaning."""
+        """A loss without reduction has rows. The second result, the sum of weights, then has no meaning.
+
+        With reduction, `tile_loss` reads the target of all rows before the first tile.
+        """
         scores, target = op.args[0].value, op.args[1].value
+        if op.args[3] and self._inside(target):
+            maker = self.graph.operations[self.graph.values[self.graph.root[target]].producer].id[:120]
+            raise _refused(op, f"it reads the target of all rows, which {maker!r} computes", f"leave {maker!r} out")
         found = self._scores(op, scores)
         if found is None:
             return None

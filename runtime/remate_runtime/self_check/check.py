@@ -48,10 +48,9 @@ class SelfCheck:
     """
 
     def __init__(self, checks: Checks, raises: bool = True) -> None:
-        self._turns, self._raises = Turns(checks), raises
+        self._turns, self._raises, self._warn = Turns(checks), raises, _Warnings()
         self._verdicts = ranks.Verdicts(self._warn)
         self._lock = threading.RLock()  # generators and the state of the model are shared between threads
-        self._warned: set[str] = set()
 
     def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool) -> bool:
         """Return whether to check the call that is about to run.
@@ -97,7 +96,15 @@ class SelfCheck:
         with self._lock:
             _Check(program, groups, self._verdicts, self._warn, gradients=True).leaving_nothing()
 
-    def _warn(self, text: str, once: str = "") -> None:
+
+class _Warnings:
+    """The warnings of a self-check. It is an object of its own, so that no method of the check refers back to it: the
+    model that has the check is freed with its last reference."""
+
+    def __init__(self) -> None:
+        self._warned: set[str] = set()
+
+    def __call__(self, text: str, once: str = "") -> None:
         """Warn, and only once for each non-empty key `once`."""
         if once in self._warned:
             return

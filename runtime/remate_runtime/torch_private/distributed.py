@@ -66,7 +66,9 @@ def pretended_ranks(count: int) -> Iterator[None]:
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    hook = sys.excepthook
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=count)
+    sys.excepthook = hook  # torch's, which starts each line of a traceback with the rank, outlives the group
     try:
         yield
     finally:
