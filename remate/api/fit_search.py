@@ -153,6 +153,7 @@ class Search:
         self._parts = step.parts
         bare = without_recomputes(step.captured.graph, step.parts)
         self._open = schedule_of(step, bare, bare.peak, _estimates(call, cost), name="")
+        self._most = min(self._most, self._open.model.dims[self.dim].max)  # the step may change before
         self._steps: dict[int, tuple[StepInstance, int]] = {}
         self._plans: dict[tuple[FlatRecompute, ...], tuple[str, str]] = {}  # with strategy and solver
         self._probed = False  # whether a solve has searched for the smallest peak
@@ -261,7 +262,7 @@ class Search:
 
     def _upto(self, most: int) -> Asking:
         first, *others = self._asking.sizes
-        return replace(self._asking, sizes=(replace(first, max=most), *others))
+        return replace(self._asking, sizes=(replace(first, max=most, lower=first.max is None), *others))
 
     def _prepared(self, asking: Asking, largest: bool, cost: str) -> Hierarchy:
         sizes = OpenSizes(asking, largest, self._captures)

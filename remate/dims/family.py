@@ -60,7 +60,8 @@ def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes | None = Non
             raise DimsError(
                 f"{size.name!r} is {at}, and its range starts at {least}", hint="plan with a larger example of it"
             )
-        ranges.append(SizeRange(size.name, least, most, at, step, (low is not None, high is not None)))
+        given = low is not None, high is not None and not size.lower
+        ranges.append(SizeRange(size.name, least, most, at, step, given))
     return tuple(ranges)
 
 

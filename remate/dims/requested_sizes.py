@@ -32,13 +32,21 @@ _HINT = 'write dims={"input_ids": {0: "b", 1: "t=16..1024"}}: argument, axis, na
 
 
 class RequestedSize(msgspec.Struct, frozen=True):
-    """A size that may vary. planned: its value in the example. min, max: None if not given."""
+    """A size that may vary.
+
+    Attributes:
+        planned: Its value in the example.
+        min: None if not given.
+        max: None if not given.
+        lower: Whether the range may end before `max`, where the step changes.
+    """
 
     name: str
     planned: int
     min: int | None = None
     max: int | None = None
     multiple: int = 1
+    lower: bool = False
 
 
 class Axis(msgspec.Struct, frozen=True):

@@ -62,3 +62,22 @@ def test_a_decoder_with_its_cache_is_planned_for_a_gpu() -> None:
             progress=None,
         )
     assert schedule.peak_bytes <= 0.95 * schedule.baseline_peak_bytes
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.projection = nn.Linear(32, 96)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (t.unflatten(-1, (4, 8)).transpose(1, 2) for t in self.projection(x).chunk(3, -1))
+        return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1).square().mean()
+
+
+def test_fit_ends_where_torch_chooses_other_kernels() -> None:
+    """The end of the range is none of the caller's: fused attention in float32 does not take any number of heads."""
+    found = remate.fit(
+        Attention(), (torch.randn(4, 8, 32),), device_memory="80GiB", optimizer="sgd", device="cuda:h100", progress=None
+    )
+    assert 8_000 <= found.largest.size < 1 << 20
+    assert found.schedule.model.dims["b"].max == found.largest.size
