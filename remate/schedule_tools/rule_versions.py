@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-RULED = ((2, 13), (2, 14))
+RULED = ((2, 11), (2, 12), (2, 13), (2, 14))
 
 
 def without_rules(version: str) -> str:
@@ -12,7 +12,7 @@ def without_rules(version: str) -> str:
             return ""
     except ValueError:  # a version in a file can be any text
         pass
-    known = " and ".join(f"{major}.{minor}" for major, minor in RULED)
+    known = " to ".join(f"{major}.{minor}" for major, minor in (RULED[0], RULED[-1]))
     return (
         f"the rules for CUDA are those of torch {known}, and this is the step of torch {version[:80]}, which may run "
         f"other kernels: plan with one of these, or on a GPU"

@@ -1,8 +1,20 @@
 """Which kernel `scaled_dot_product_attention` runs on CUDA, by architecture, version of torch and arguments.
 
 CUDA builds of torch select the kernel in C++, by properties of the GPU. These rows state the same rules for other
-machines. Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of torch 2.13 and 2.14. Everything else about
+machines. Source: `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp` of torch 2.11 to 2.14. Everything else about
 attention (padding, masks, shapes of saved tensors) is torch's own code, in every build.
+
+Conditions of versions:
+
+| torch | cuDNN | what holds | function of the source |
+|---|---|---|---|
+| all | to 9.15.0 | cuDNN's kernel comes last on every GPU | `check_prefer_cudnn_attention` |
+| all | 9.11.1 to 9.13 | cuDNN's kernel takes no dropout | `can_use_cudnn_attention` |
+| all | to 9.10, 9.11 | cuDNN's kernel takes heads up to 128 only: sm_90, sm_100 | `check_cudnn_tensor_shapes` |
+| 2.11 | all | cuDNN's kernel takes any dropout | |
+| from 2.12 | all | cuDNN's kernel takes dropout in steps of 1/16 | `check_cudnn_dropout` |
+| from 2.14 | from 9.22.1 | cuDNN's kernel: other sizes of heads | `check_cudnn_tensor_shapes` |
+| from 2.14 | all | the memory-efficient kernel takes groups | `can_use_mem_efficient_attention` |
 """
 
 from __future__ import annotations
@@ -62,7 +74,8 @@ class Kernel(msgspec.Struct, frozen=True):
 
 def choice(call: Call) -> int:
     """Return the number of the kernel that runs (`torch.nn.attention.SDPBackend`), -1 for none."""
-    order = (CUDNN, FLASH, EFFICIENT, MATH) if call.capability[0] in (9, 10) else (FLASH, EFFICIENT, MATH, CUDNN)
+    cudnn_first = call.capability[0] in (9, 10) and call.cudnn > 91500
+    order = (CUDNN, FLASH, EFFICIENT, MATH) if cudnn_first else (FLASH, EFFICIENT, MATH, CUDNN)
     for kernel in order:
         if kernel.enabled() and all(condition(call) for condition in kernel.takes):
             return kernel.number
@@ -179,11 +192,14 @@ def _plain_mask(call: Call) -> bool:
 
 def _cudnn_heads(call: Call) -> bool:
     head, values = call.head, call.value.shape[-1]
-    newer = call.cudnn > 92200
+    newer = call.cudnn > 92200 and call.torch >= (2, 14)
     if head % 8 or values % 8:
         return False
-    if (head <= 128 and values <= 128) or (call.capability[0] == 10 and (head, values) == (192, 128)):
+    of_deepseek = call.capability[0] == 10 and (head, values) == (192, 128) and call.cudnn >= 91100
+    if (head <= 128 and values <= 128) or of_deepseek:
         return True
+    if call.cudnn < 91000:
+        return False
     if call.capability != (9, 0) and not (newer and call.capability[0] == 10):
         return False
     has_backward = not newer or (head, values) in ((192, 128), (256, 256))
@@ -191,7 +207,11 @@ def _cudnn_heads(call: Call) -> bool:
 
 
 def _cudnn_dropout(call: Call) -> bool:
-    return not call.dropout or (call.query.shape[2] != 1 and math.modf(call.dropout * 16)[0] == 0)
+    if not call.dropout:
+        return True
+    if call.query.shape[2] == 1 or 91100 < call.cudnn < 91400:
+        return False
+    return call.torch < (2, 12) or math.modf(call.dropout * 16)[0] == 0
 
 
 def _several_keys(call: Call) -> bool:

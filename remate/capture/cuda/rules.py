@@ -2,9 +2,9 @@
 
 | operator | rule | source, torch |
 |---|---|---|
-| `scaled_dot_product_attention` | `attention.py` | `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, 2.13 and
+| `scaled_dot_product_attention` | `attention.py` | `aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`, 2.11 to
 2.14 |
-| those of `WHOLE` | stay one operator | `native_functions.yaml`: `CUDA:` beside `CompositeImplicitAutograd:`, 2.13 and
+| those of `WHOLE` | stay one operator | `native_functions.yaml`: `CUDA:` beside `CompositeImplicitAutograd:`, 2.11 to
 2.14 |
 | `ctc_loss` | refused: whether cuDNN's kernel runs depends on the GPU | `aten/src/ATen/native/LossCTC.cpp`, 2.13
 and 2.14 |

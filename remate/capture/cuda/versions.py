@@ -8,12 +8,20 @@ import torch
 
 from remate_runtime.devices import libraries
 
-_CUDA = "13.0"  # of the builds of these versions whose rules are stated
+_CUDA = "13.0"  # of the builds of torch that the registry has for these versions
+_CUDNN = {(2, 11): 91900, (2, 12): 92000, (2, 13): 92000}  # which each of these requires
+_NEWER_CUDNN = 92400
+
+
+def cuda_of_build() -> str:
+    """Return the version of CUDA for which this torch is built, or a CUDA build of its version in the registry."""
+    return libraries.cuda_version() or _CUDA
 
 
 def cudnn_of_build() -> int:
-    """Return the version of cuDNN in builds of this torch for CUDA 13."""
-    return 92400 if release(torch.__version__) >= (2, 14) else 92000
+    """Return the version of cuDNN of this torch if it is a CUDA build, or of such a build of its version."""
+    own = torch.backends.cudnn.version() if libraries.cuda_version() else None
+    return own or _CUDNN.get(release(torch.__version__), _NEWER_CUDNN)
 
 
 def chosen_for(without_device: bool) -> dict[str, Any]:
@@ -25,7 +33,7 @@ def chosen_for(without_device: bool) -> dict[str, Any]:
     """
     count = getattr(torch._C, "_cuda_getDeviceCount", lambda: 0)
     if without_device and not count():
-        return {"cuda": _CUDA, "cudnn": libraries.cudnn_text(cudnn_of_build()), "captured": "by rules"}
+        return {"cuda": cuda_of_build(), "cudnn": libraries.cudnn_text(cudnn_of_build()), "captured": "by rules"}
     how = "by torch's dispatch" if without_device else "on the device"
     return {"cuda": libraries.cuda_version(), "cudnn": libraries.cudnn_version(), "captured": how}
 

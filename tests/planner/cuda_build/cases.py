@@ -45,7 +45,7 @@ class AttentionCase(NamedTuple):
 
 
 def attention_cases() -> Iterator[AttentionCase]:
-    """Yield every combination of the axes that select a kernel, without those that torch refuses."""
+    """Yield the combinations of the axes that select a kernel, without those that torch refuses, and special ones."""
     dtypes = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
     heads = ((64, 64), (40, 40), (128, 128), (192, 128), (256, 256), (320, 320), (30, 30))
     masks = (("", False), ("", True), ("mask", False), ("broadcast", False), ("trained", False))
@@ -57,6 +57,16 @@ def attention_cases() -> Iterator[AttentionCase]:
         if mask == "trained" and not trains:
             continue
         yield AttentionCase(dtype, head, value, query_heads, key_heads, rows, columns, mask, causal, dropout, trains)
+    yield from _limits_of_cudnn()
+
+
+def _limits_of_cudnn() -> Iterator[AttentionCase]:
+    """Yield probabilities of dropout that cuDNN can and cannot draw, and numbers of heads up to its limit and above."""
+    for dtype, trains in itertools.product((torch.float16, torch.bfloat16), (True, False)):
+        for dropout, rows in itertools.product((0.03125, 0.0625, 0.2, 0.5), (128, 1)):
+            yield AttentionCase(dtype, 64, 64, 4, 4, rows, 128, "", False, dropout, trains)
+        for heads in (65535, 65536):
+            yield AttentionCase(dtype, 8, 8, heads, heads, 4, 4, "", False, 0.0, trains)
 
 
 class Loss(nn.Module):

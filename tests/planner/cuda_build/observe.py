@@ -48,7 +48,7 @@ def load_stub(capability: tuple[int, int]) -> None:
 @contextlib.contextmanager
 def _device(capability: tuple[int, int], stub: bool) -> Iterator[None]:
     import torch
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses import fake_tensor
 
     if not stub:
         from remate.capture.cuda.no_gpu import no_gpu
@@ -57,11 +57,13 @@ def _device(capability: tuple[int, int], stub: bool) -> Iterator[None]:
         with no_gpu(capability, "", 80 << 30), rules():
             yield
         return
-    mode: Any = FakeTensorMode
+    fake: Any = fake_tensor
+    mode = fake.FakeTensorMode
     mode.avoid_device_init = property(lambda self: True)
     torch.nn.RNNBase.flatten_parameters = lambda self: None  # type: ignore[method-assign]
     binding: Any = torch._C
     binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
+    fake.init_gpu_context = lambda device: None  # of torch 2.12 and older, which make a tensor on the device here
     # It makes a tensor on the device: every one with CUDA 11 or later can, and the stub has no memory.
     torch.cuda._check_bf16_tensor_supported = lambda device: True
     with torch.autograd.set_multithreading_enabled(False):
