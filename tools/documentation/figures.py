@@ -12,6 +12,7 @@ from remate.strategy.registry import STRATEGIES, strategy
 from remate_runtime.format import load
 from remate_runtime.support.quantities import size
 
+from .gpu_figures import gpu_contest
 from .results import ROOT, Table, cells, lines_of, markdown, object_of, records_of, text_tables
 from .rooms import rooms
 
@@ -328,6 +329,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "overhead": _text("overhead.txt"),
     "published": _text("published.txt"),
     "cuda-rules": _text("cuda_rules.txt"),
+    "gpu-contest": gpu_contest,
     "versions": versions,
     "rooms-runtime": lambda: rooms("RUNTIME", ROOT / "runtime" / "remate_runtime"),
     "rooms-planner": lambda: rooms("PLANNER", ROOT / "remate"),

@@ -53,14 +53,19 @@ def table(outcomes: Mapping[str, Outcome]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
+def label(configuration: str) -> str:
+    """A configuration in words."""
+    name, _, detail = configuration.partition("=")
+    return _LABELS.get(configuration, f"{name}, budget {detail}" if detail else name)
+
+
 def _row(outcome: Outcome, eager: Outcome | None) -> Sequence[str]:
-    name, _, detail = outcome.configuration.partition("=")
-    label = _LABELS.get(outcome.configuration, f"{name}, budget {detail}" if detail else name)
+    name, shown = outcome.configuration.partition("=")[0], label(outcome.configuration)
     if "peak" not in outcome.facts:
-        return label, f"failed: {reason(outcome)}"
+        return shown, f"failed: {reason(outcome)}"
     step, ratio = f"{outcome.median:.2f} ms" if outcome.times else "-", outcome.over(eager)
     return (
-        label,
+        shown,
         _size(outcome.facts["peak"]),
         _size(outcome.facts.get("predicted", 0)),
         _size(outcome.facts.get("reserved", 0)),
