@@ -20,7 +20,7 @@ from ...link.inference import forward_alone
 from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from .instructions import InstructionCompiler, Slots
-from .pages import check_pages, pager_of
+from .page_instructions import check_pages, pager_of
 from .part import Bordered, InstructionPart, bordered
 from .placed import Room
 from .programs import Programs, StepProgram, program_of
@@ -74,7 +74,7 @@ def compile_step(step: LinkedStep, device: torch.device, programs: Programs, roo
     ahead = bordered(program.forward, graph, calls.forward(linked.forward))
     back = _segments(program, graph, contract, calls.backward())
     opened = empty.copy if room is None else room.opened(empty, compiler.views, program.spare)
-    pager = None if compiler.pages is None else pager_of(linked, compiler.pages)
+    pager = None if compiler.pages is None else pager_of(linked, compiler.pages, device)
     fill = compiler.filler()
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)
