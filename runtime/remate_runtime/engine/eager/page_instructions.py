@@ -36,10 +36,10 @@ def check_pages(step: LinkedStep, device: torch.device) -> None:
         )
     elif device.type not in ("cpu", "meta", *HOST_LANES):
         reason = f"values are paged, which works on the CPU and on CUDA, and the model is on {device.type}{_KEEP}"
-    elif device.type not in ("cpu", "meta") and mapping:
+    elif mapping and ("host" in memories or device.type not in ("cpu", "meta")):
         reason = (
-            "parameters or gradients are paged, which works on the CPU only (a file is mapped in their place), and the "
-            f"model is on {device.type}{_KEEP}"
+            "parameters or gradients are paged, which works on the CPU and to the disk only, because a file is mapped in "
+            f"their place{_KEEP}"
         )
     elif device.type not in ("cpu", "meta") and "disk" in memories:
         reason = (

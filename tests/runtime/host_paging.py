@@ -1,0 +1,232 @@
+"""Checks of steps that page values to pinned memory, for any device. A GPU runs them (`test_cuda_pages.py`), and so does
+the CPU, whose lanes delay each copy (`test_host_pages.py`)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from msgspec.structs import replace
+from torch import nn
+
+from remate.step_measurement.allocator import peak_bytes
+from remate_runtime import apply, predicted_peak
+from remate_runtime.applied import measured_pages
+from remate_runtime.engine.eager.page_copies import Away
+from remate_runtime.errors import ExecutionError
+from remate_runtime.flat_step.expansion import expand
+from remate_runtime.flat_step.graph import Graph
+from remate_runtime.flat_step.page_rules import held_outside, stays
+from remate_runtime.format.schedule import Page, Schedule
+from remate_runtime.link.linker import link
+from remate_runtime.link.simulator import Timeline, simulate
+
+from .small import Layers, data, seeded
+from .stepping import Recomputes, assert_same, no_recomputes, schedule_of, step
+
+
+class Dropping(nn.Module):
+    """Dropout, a batch norm whose buffers are updated, and reads of a value far apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(64, 128), nn.Linear(128, 128), nn.Linear(128, 64)
+        self.drop = nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.drop(torch.nn.functional.gelu(self.a(x)))
+        h = h + self.drop(torch.sigmoid(self.b(h)))
+        return (self.c(h) * x).pow(2).mean()
+
+
+class Strided(nn.Module):
+    """Kept tensors have gaps, are transposed or channels-last, or have two bytes per element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.lin = nn.Conv2d(4, 8, 3, padding=1), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        y = torch.tanh(self.conv(x)).bfloat16()
+        z = torch.sigmoid(y.permute(0, 2, 3, 1).float().exp().transpose(1, 2))
+        return self.lin(z).sin().pow(2).mean()
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "layers": (Layers, (512, 64)),
+    "dropping": (Dropping, (256, 64)),
+    "strided": (Strided, (4, 4, 12, 12)),
+}
+
+
+def made(name: str, device: str) -> tuple[nn.Module, torch.Tensor]:
+    make, shape = MODELS[name]
+    return seeded(make()).to(device), data(*shape).to(device)
+
+
+def able(graph: Graph) -> list[int]:
+    """Results of forward that can leave."""
+    held = held_outside(graph)
+    return [
+        at
+        for at, value in enumerate(graph.values)
+        if not stays(graph, at, held) and 0 <= value.producer < graph.backward_start
+    ]
+
+
+def with_pages(schedule: Schedule, pages: Sequence[Page]) -> Schedule:
+    return replace(schedule, statements=(*schedule.statements, *pages), requires=("page",))
+
+
+def paged(schedule: Schedule, points: bool) -> Schedule:
+    """The schedule with every value paged that can leave. points: the copies get time, as plans give it to them."""
+    graph = expand(schedule).graph
+    forward, ops = graph.backward_start, graph.operations
+    pages = []
+    for value in able(graph):
+        reads = [at for at, op in enumerate(ops) if any(graph.root[v] == value for v in op.reads)]
+        later = [at for at in reads if at >= forward]
+        name = graph.values[value].name
+        gone = max([at for at in reads if at < forward], default=graph.values[value].producer) + 3
+        if points and later and gone < forward and later[0] - 4 > forward:
+            pages.append(Page((name,), "host", "", ops[gone].id, ops[later[0] - 4].id))
+        else:
+            pages.append(Page((name,), "host"))
+    return with_pages(schedule, pages)
+
+
+def timeline_of(schedule: Schedule) -> Timeline:
+    written = expand(schedule)
+    return simulate(link(written.graph, written.recomputes, written.pages))
+
+
+def steps_equal(name: str, device: str, recomputes: Recomputes, points: bool, tolerance: float = 0.0) -> None:
+    """Several steps equal those without pages to the bit, and eager's."""
+    model, x = made(name, device)
+    plain = schedule_of(model, (x,), recomputes=recomputes)
+    schedule = paged(plain, points)
+    assert timeline_of(schedule).paged["host"] > 0
+    unpaged, planned = apply(copy.deepcopy(model), plain), apply(copy.deepcopy(model), schedule)
+    for seed in range(4):
+        actual = step(planned, (x,), seed=seed)
+        assert_same(actual, step(unpaged, (x,), seed=seed))
+        assert_same(actual, step(model, (x,), seed=seed), tolerance=tolerance)
+    out, back = sorted(measured_pages(planned), key=lambda lane: lane.direction == "back")
+    assert out.nbytes == back.nbytes > 0
+    assert out.copies == back.copies == sum(lane.copies for lane in timeline_of(schedule).lanes) // 2
+
+
+def losses_go_down(device: str) -> None:
+    """An optimizer between steps, with the parameters of eager after each."""
+    model, x = made("dropping", device)
+    eager = copy.deepcopy(model)
+    planned = apply(model, paged(schedule_of(model, (x,), recomputes=no_recomputes), True))
+    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-2) for one in (planned, eager)]
+    losses = []
+    for seed in range(6):
+        for one, optimizer in zip((planned, eager), optimizers, strict=True):
+            losses.append(step(one, (x,), seed=seed)["loss"])
+            optimizer.step()
+    for ours, theirs in zip(losses[::2], losses[1::2], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert losses[-1] < losses[0]
+
+
+def two_forwards_in_flight(device: str, order: Sequence[int]) -> None:
+    """order: of the two backwards."""
+    model, first = made("layers", device)
+    second = data(512, 64, seed=2).to(device)
+    plain = schedule_of(model, (first,), recomputes=no_recomputes)
+    planned, unpaged = apply(copy.deepcopy(model), paged(plain, True)), apply(model, plain)
+    for _ in range(2):
+        for module in (planned, unpaged):
+            losses = module(first), module(second)
+            for at in order:
+                losses[at].backward()
+    gradients = [{n: p.grad for n, p in module.named_parameters()} for module in (planned, unpaged)]
+    assert_same(*gradients)
+
+
+def peak_is_the_prediction(device: str, points: bool, name: str = "layers") -> None:
+    """Of steps after the first one, in which libraries allocate workspaces."""
+    model, _ = made(name, device)
+    x = data(8192, 64).to(device)
+    schedule = paged(schedule_of(model, (x,), recomputes=no_recomputes), points)
+    planned = apply(model, schedule)
+
+    def run() -> None:
+        planned(x).backward()
+
+    for _ in range(3):
+        model.zero_grad()
+        gc.collect()
+        peak = peak_bytes(run, device)
+    predicted = predicted_peak(planned)
+    slack = 0 if device == "cpu" else predicted // 100 + (1 << 20)
+    assert abs(peak - predicted) <= slack, (peak, predicted)
+    assert predicted < timeline_of(schedule_of(model, (x,), recomputes=no_recomputes)).peak
+
+
+class StoppedError(Exception):
+    """In place of a device without memory."""
+
+
+def given_up_steps_do_no_harm(device: str) -> None:
+    """Forwards without a backward, and steps that fail in the middle, while copies are running."""
+    model, x = made("layers", device)
+    plain = schedule_of(model, (x,), recomputes=no_recomputes)
+    schedule = paged(plain, True)
+    planned, unpaged = apply(copy.deepcopy(model), schedule), apply(model, plain)
+    wanted = step(unpaged, (x,))
+    trips = sum(lane.copies for lane in timeline_of(schedule).lanes) // 2
+    for stop_at in range(1, trips, 2):
+        for method in ("of", "empty"):
+            planned(x)
+            _stop(planned, x, method, stop_at)
+            junk = [torch.full((512, 64), 7.0, device=device) for _ in range(16)]  # takes what was freed
+            assert_same(step(planned, (x,)), wanted)
+            assert all((tensor == 7.0).all() for tensor in junk), "a copy of a step that was given up wrote here"
+
+
+def _stop(planned: nn.Module, x: torch.Tensor, method: str, at: int) -> None:
+    """Let a step fail at a copy: out ("of") or back ("empty")."""
+    original, calls = getattr(Away, method), list[int]()
+
+    def failing(of: Any) -> Any:
+        calls.append(0)
+        if len(calls) == at:
+            raise StoppedError
+        return original(of)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Away, method, staticmethod(failing) if method == "of" else failing)
+        with pytest.raises(StoppedError):
+            planned(x).backward()
+
+
+def pinned_memory_is_missing(device: str, lanes: type) -> None:
+    """lanes: whose `pinned` is replaced."""
+    model, x = made("dropping", device)
+    plain = schedule_of(model, (x,), recomputes=no_recomputes)
+    planned, unpaged = apply(copy.deepcopy(model), paged(plain, True)), apply(model, plain)
+
+    def none(self: Any, nbytes: int) -> torch.Tensor:
+        raise RuntimeError("CUDA error: out of memory\nmore text")
+
+    state = torch.get_rng_state()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanes, "pinned", none)
+        with pytest.raises(ExecutionError, match=r"pinned memory.*out of memory\n.*host_budget.*nothing has run yet"):
+            planned(x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert_same(step(planned, (x,)), step(unpaged, (x,)))
+
+
+def on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
