@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from remate_runtime.engine.eager.host_pages import bytes_of
+
 
 class Event:
     """Its place in the queue of a lane; of the current stream, which is never behind, only the time."""
@@ -125,6 +127,9 @@ class DelayedLanes:
     def pinned(self, nbytes: int) -> torch.Tensor:
         self.allocated.append(nbytes)
         return torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)  # unseen by torch's profiler
+
+    def bytes_of(self, tensor: torch.Tensor, first: int, nbytes: int) -> torch.Tensor:
+        return bytes_of(tensor, first, nbytes)
 
     def copy(self, stream: Lane, to: torch.Tensor, source: torch.Tensor) -> None:
         assert to.dtype == source.dtype == torch.uint8

@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
+from remate.profile.bandwidth import measured_host_lane
 from remate_runtime import apply
 from remate_runtime.engine.eager import host_pages
 from remate_runtime.engine.eager.host_pages import HostPages, _chunks, _parts
@@ -130,6 +132,16 @@ def test_a_value_in_several_chunks_comes_back(lanes, monkeypatch):
     assert len(lanes[0].allocated) > len(_chunks(1 << 20))
 
 
+@pytest.mark.parametrize("name", list(checks.PLANNED))
+def test_planned_steps(name, lanes):
+    checks.planned_steps_equal(name, "cpu", 0.0, disk_budget="4GiB", bandwidth="50GB/s", cost="cpu")
+
+
+def test_large_layers(lanes):
+    options = {"disk_budget": "4GiB", "host_budget": None, "bandwidth": "50GB/s", "cost": "cpu"}
+    checks.copies_overlap("cpu", rows=512, width=64, layers=16, **options)
+
+
 @pytest.mark.parametrize("missing", ["gone", "ready", "behind", "kept"])
 def test_what_a_gpu_does_not_forgive_is_noticed(missing, monkeypatch):
     """The lanes of these tests notice each wait that a step leaves out."""
@@ -143,7 +155,7 @@ def test_what_a_gpu_does_not_forgive_is_noticed(missing, monkeypatch):
     if missing in ("gone", "ready"):
 
         def wait(pages: HostPages, trip: int) -> None:
-            running = pages._running.pop(trip)
+            running: Any = pages._running.pop(trip)
             if (running.direction == "out") is not (missing == "gone"):
                 Current().wait_event(running.done)
 
@@ -170,6 +182,12 @@ def test_parameters_stay_on_the_device(lanes):
 
 def host_pages_refused(model: torch.nn.Module, schedule: Schedule) -> None:
     apply(model, schedule)
+
+
+def test_the_lane_is_measured(lanes):
+    lane = measured_host_lane(torch.device("cpu"), lambda _: [one.finish() for one in lanes])
+    assert lane.out == lane.back > 1e8
+    assert lane.latency > 0
 
 
 def test_trips_have_places_of_their_own():

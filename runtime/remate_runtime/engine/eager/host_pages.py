@@ -62,6 +62,10 @@ class HostLanes(Protocol):
         that use it are running."""
         ...
 
+    def bytes_of(self, tensor: torch.Tensor, first: int, nbytes: int) -> torch.Tensor:
+        """Return bytes of a tensor's storage, from byte `first` of the storage on."""
+        ...
+
     def copy(self, stream: Stream, to: torch.Tensor, source: torch.Tensor) -> None:
         """Give a copy of bytes to a stream."""
         ...
@@ -90,6 +94,9 @@ class CudaLanes:
     def pinned(self, nbytes: int) -> torch.Tensor:
         return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
+    def bytes_of(self, tensor: torch.Tensor, first: int, nbytes: int) -> torch.Tensor:
+        return bytes_of(tensor, first, nbytes)
+
     def copy(self, stream: Any, to: torch.Tensor, source: torch.Tensor) -> None:
         with torch.cuda.stream(stream):
             to.copy_(source, non_blocking=True)
@@ -98,8 +105,57 @@ class CudaLanes:
         tensor.record_stream(stream)
 
 
+def bytes_of(tensor: torch.Tensor, first: int, nbytes: int) -> torch.Tensor:
+    """Return bytes of a tensor's storage, from byte `first` of the storage on."""
+    raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return raw.set_(tensor.untyped_storage(), first, (nbytes,), (1,))
+
+
+class NoCopies:
+    """The `HostLanes` of a dry run, on tensors without memory: it copies nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._nothing = torch.empty(0, dtype=torch.uint8, device="meta")
+
+    def current(self) -> Stream:
+        return _Nowhere()
+
+    def beside(self) -> Stream:
+        return _Nowhere()
+
+    def event(self) -> Event:
+        return _Nowhere()
+
+    def pinned(self, nbytes: int) -> torch.Tensor:
+        return self._nothing
+
+    def bytes_of(self, tensor: torch.Tensor, first: int, nbytes: int) -> torch.Tensor:
+        return self._nothing
+
+    def copy(self, stream: Stream, to: torch.Tensor, source: torch.Tensor) -> None:
+        pass
+
+    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+        pass
+
+
+class _Nowhere:
+    def record_event(self, event: Any) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+    def elapsed_time(self, end_event: Any) -> float:
+        return 0.0
+
+
+LanesOf = Callable[[torch.device], HostLanes]
 # By type of device. Values of other devices cannot be paged to the host.
-HOST_LANES: dict[str, Callable[[torch.device], HostLanes]] = {"cuda": CudaLanes}
+HOST_LANES: dict[str, LanesOf] = {"cuda": CudaLanes}
 
 
 class _Part(NamedTuple):
@@ -117,16 +173,19 @@ class HostPager:
         slot: Slot of the pages.
     """
 
-    def __init__(self, sizes: Mapping[int, tuple[str, int]], slot: int, device: torch.device) -> None:
+    def __init__(
+        self, sizes: Mapping[int, tuple[str, int]], slot: int, device: torch.device, lanes: LanesOf | None = None
+    ) -> None:
         """Reserve places in pinned memory.
 
         Args:
             sizes: Name and bytes of each paged result of forward, by trip.
             slot: Slot of the pages.
             device: The device of the step.
+            lanes: Returns the lanes of the device. None: those of `HOST_LANES`.
         """
         self.slot = slot
-        self._device = device
+        self._device, self._lanes_of = device, lanes
         self._places = placed(sizes, _ALIGNED)
         self._chunks = _chunks(end_of(self._places.values()))
         self._parts = {trip: tuple(_parts(place, self._chunks)) for trip, place in self._places.items()}
@@ -141,7 +200,7 @@ class HostPager:
             ExecutionError: There is no pinned memory.
         """
         if self._lanes is None:
-            lanes = HOST_LANES[self._device.type](self._device)
+            lanes = (self._lanes_of or HOST_LANES[self._device.type])(self._device)
             self._streams, self._lanes = {"out": lanes.beside(), "back": lanes.beside()}, lanes
         try:
             memory = [self._lanes.pinned(nbytes) for nbytes in self._chunks]
@@ -232,15 +291,13 @@ class HostPages:
 
     def _pairs(self, trip: int, tensor: torch.Tensor, nbytes: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield the bytes of a tensor in pinned memory and on the device, chunk by chunk."""
-        first = tensor.storage_offset() * tensor.element_size()
+        first = int(tensor.storage_offset()) * tensor.element_size()
         end = first + nbytes
         for part in self._parts[trip]:
             size = min(part.stop - part.start, end - first)
             if size <= 0:
                 return
-            raw = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-            raw.set_(tensor.untyped_storage(), first, (size,), (1,))
-            yield self._memory[part.chunk][part.start : part.start + size], raw
+            yield self._memory[part.chunk][part.start : part.start + size], self._lanes.bytes_of(tensor, first, size)
             first += size
 
     def __del__(self) -> None:
