@@ -127,7 +127,7 @@ def losses_go_down(device: str) -> None:
     model, x = made("dropping", device)
     eager = copy.deepcopy(model)
     planned = apply(model, paged(schedule_of(model, (x,), recomputes=no_recomputes), True))
-    optimizers = [torch.optim.AdamW(one.parameters(), lr=1e-2) for one in (planned, eager)]
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9) for one in (planned, eager)]
     losses = []
     for seed in range(6):
         for one, optimizer in zip((planned, eager), optimizers, strict=True):
@@ -350,8 +350,8 @@ def copies_overlap(device: str, rows: int, width: int, layers: int, **options: A
             peaks[name] = peak_bytes(run(one), device)
     assert_same({n: p.grad for n, p in planned.named_parameters()}, {n: p.grad for n, p in unpaged.named_parameters()})
     predicted = predicted_peak(planned)
-    slack = 64 if device == "cpu" else predicted // 100 + (1 << 20)
-    assert abs(peaks["paged"] - predicted) <= slack, (peaks, predicted)
+    most = predicted + (64 if device == "cpu" else predicted // 100 + (1 << 20))
+    assert 0.95 * predicted <= peaks["paged"] <= most, (peaks, predicted)
     assert peaks["paged"] <= 0.65 * peaks["unpaged"]
     for one in (planned, unpaged):
         one.zero_grad()

@@ -26,7 +26,7 @@ _UNIT = 1 << 20  # pinned memory is allocated in multiples of it, in bytes
 _NOTHING: Mapping[int, Any] = {}
 
 
-class Event(Protocol):
+class CopyEvent(Protocol):
     """A point in the work of a stream."""
 
     def synchronize(self) -> None: ...
@@ -34,7 +34,7 @@ class Event(Protocol):
     def elapsed_time(self, end_event: Any) -> float: ...
 
 
-class Stream(Protocol):
+class CopyStream(Protocol):
     """A queue of work on a device."""
 
     def record_event(self, event: Any) -> Any: ...
@@ -45,15 +45,15 @@ class Stream(Protocol):
 class HostLanes(Protocol):
     """What paging needs of a device."""
 
-    def current(self) -> Stream:
+    def current(self) -> CopyStream:
         """Return the stream that operations run on."""
         ...
 
-    def beside(self) -> Stream:
+    def beside(self) -> CopyStream:
         """Return a stream for copies in one direction."""
         ...
 
-    def event(self) -> Event:
+    def event(self) -> CopyEvent:
         """Return a new event that measures time."""
         ...
 
@@ -66,11 +66,11 @@ class HostLanes(Protocol):
         """Return bytes of a tensor's storage, from byte `first` of the storage on."""
         ...
 
-    def copy(self, stream: Stream, to: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, stream: CopyStream, to: torch.Tensor, source: torch.Tensor) -> None:
         """Give a copy of bytes to a stream."""
         ...
 
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+    def keep(self, tensor: torch.Tensor, stream: CopyStream) -> None:
         """Let nothing else take the storage of a tensor, once it is freed, before the work that the stream has now is
         complete."""
         ...
@@ -117,13 +117,13 @@ class NoCopies:
     def __init__(self, device: torch.device) -> None:
         self._nothing = torch.empty(0, dtype=torch.uint8, device="meta")
 
-    def current(self) -> Stream:
+    def current(self) -> CopyStream:
         return _Nowhere()
 
-    def beside(self) -> Stream:
+    def beside(self) -> CopyStream:
         return _Nowhere()
 
-    def event(self) -> Event:
+    def event(self) -> CopyEvent:
         return _Nowhere()
 
     def pinned(self, nbytes: int) -> torch.Tensor:
@@ -132,10 +132,10 @@ class NoCopies:
     def bytes_of(self, tensor: torch.Tensor, first: int, nbytes: int) -> torch.Tensor:
         return self._nothing
 
-    def copy(self, stream: Stream, to: torch.Tensor, source: torch.Tensor) -> None:
+    def copy(self, stream: CopyStream, to: torch.Tensor, source: torch.Tensor) -> None:
         pass
 
-    def keep(self, tensor: torch.Tensor, stream: Stream) -> None:
+    def keep(self, tensor: torch.Tensor, stream: CopyStream) -> None:
         pass
 
 
@@ -158,7 +158,7 @@ LanesOf = Callable[[torch.device], HostLanes]
 HOST_LANES: dict[str, LanesOf] = {"cuda": CudaLanes}
 
 
-class _Part(NamedTuple):
+class _Piece(NamedTuple):
     """A part of a place: number of the chunk of pinned memory, and the bytes in it."""
 
     chunk: int
@@ -190,7 +190,7 @@ class HostPager:
         self._chunks = _chunks(end_of(self._places.values()))
         self._parts = {trip: tuple(_parts(place, self._chunks)) for trip, place in self._places.items()}
         self._lanes: HostLanes | None = None
-        self._streams: dict[Direction, Stream] = {}
+        self._streams: dict[Direction, CopyStream] = {}
         self._latest = Moved()
 
     def open(self, sources: Mapping[int, Any] = _NOTHING) -> HostPages:
@@ -225,21 +225,21 @@ def _chunks(nbytes: int) -> list[int]:
     return [_UNIT << bit for bit in range(units.bit_length() - 1, -1, -1) if units >> bit & 1]
 
 
-def _parts(place: Place, chunks: Sequence[int]) -> Iterator[_Part]:
+def _parts(place: Place, chunks: Sequence[int]) -> Iterator[_Piece]:
     first = 0  # byte of the chunk
     for number, nbytes in enumerate(chunks):
         start, stop = max(place.offset, first), min(place.offset + place.nbytes, first + nbytes)
         if start < stop:
-            yield _Part(number, start - first, stop - first)
+            yield _Piece(number, start - first, stop - first)
         first += nbytes
 
 
-class _Running(NamedTuple):
+class _OpenCopy(NamedTuple):
     """A copy that the step has not waited for. tensor: keeps the storage on the device."""
 
     direction: Direction
     tensor: torch.Tensor
-    done: Event
+    done: CopyEvent
 
 
 class HostPages:
@@ -249,16 +249,16 @@ class HostPages:
         self,
         memory: Sequence[torch.Tensor],
         places: Mapping[int, Place],
-        parts: Mapping[int, Sequence[_Part]],
+        parts: Mapping[int, Sequence[_Piece]],
         lanes: HostLanes,
-        streams: Mapping[Direction, Stream],
+        streams: Mapping[Direction, CopyStream],
         moved: Moved,
     ) -> None:
         """Prepare for a run. memory: the chunks."""
         self._memory, self._places, self._parts = memory, places, parts
         self._lanes, self._streams, self._moved = lanes, streams, moved
         self._away: dict[int, Away] = {}
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, _OpenCopy] = {}
 
     def out(self, trip: int, tensor: torch.Tensor) -> None:
         """Start to copy a tensor to the host."""
@@ -286,7 +286,7 @@ class HostPages:
         for host, device in self._pairs(trip, tensor, nbytes):
             self._lanes.copy(lane, *((host, device) if direction == "out" else (device, host)))
         lane.record_event(done)
-        self._running[trip] = _Running(direction, tensor, done)
+        self._running[trip] = _OpenCopy(direction, tensor, done)
         self._moved.add(direction, nbytes, 1, 0)
 
     def _pairs(self, trip: int, tensor: torch.Tensor, nbytes: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -307,7 +307,7 @@ class HostPages:
                 self._lanes.keep(running.tensor, self._streams[running.direction])
 
 
-def _waited(reached: Event, done: Event) -> int:
+def _waited(reached: CopyEvent, done: CopyEvent) -> int:
     done.synchronize()
     reached.synchronize()
     return max(0, int(reached.elapsed_time(done) * 1_000_000))
