@@ -90,7 +90,10 @@ class Worker:
             return planned_elsewhere(self.model, budget, file, gpu, self.quick)
         limit, split = int(budget) if budget.isdecimal() else budget, True if kind == "remate-split" else None
         paging: Any = {"host_budget" if self.on_gpu else "disk_budget": "16GiB"} if kind == "remate-pages" else {}
-        return remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split, **paging)
+        planned: Any = remate.plan(
+            model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split, **paging
+        )
+        return planned
 
     def _planned(self, model: nn.Module, schedule: Schedule, engine: str, facts: dict[str, Any]) -> nn.Module:
         scheduled = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)
