@@ -133,7 +133,7 @@ def outcomes(output: Path) -> dict[tuple[str, str], Any]:
 def test_the_whole_command(tmp_path: Path) -> None:
     """Every kind of configuration; one that cannot be is written down with its traceback, and the rest goes on."""
     only = "eager,checkpoint,compile=0.5,remate=60%,remate-elsewhere=60%,remate-compiled=60%,remate-split=60%"
-    only += ",remate=checkpoint,remate=1%"
+    only += ",remate-pages=60%,remate=checkpoint,remate=1%"
     done = run(tmp_path, "--models", "unet", "--only", only, "--minutes", "12")
     assert done.returncode == 1, done.stdout + done.stderr
     result = outcomes(tmp_path)
@@ -153,6 +153,9 @@ def test_the_whole_command(tmp_path: Path) -> None:
     split = result["unet", "remate-split=60%"]
     assert split["peak"] < eager["peak"]
     assert split["difference"] < 1e-4
+    paged = result["unet", "remate-pages=60%"]
+    assert paged["peak"] <= 0.6 * paged["baseline"] + LOSS
+    assert paged["bitwise"]
     beside = result["unet", "remate=checkpoint"]
     assert beside["peak"] == pytest.approx(beside["predicted"], abs=LOSS)
     assert beside["predicted"] <= result["unet", "checkpoint"]["peak"] < eager["peak"]

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from torch._guards import detect_fake_mode
 
 from remate_runtime import apply, predicted_peak
-from remate_runtime.engine import engine_of, in_cuda_graphs, without_kernels
+from remate_runtime.engine import engine_of, in_cuda_graphs, without_copies, without_kernels
 from remate_runtime.errors import EngineError
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Block, Schedule, output_leaves
@@ -98,7 +98,7 @@ def dry_run(
     storages, cast = StorageCount(schedule.model.device, resident), schedule.model.autocast
     autocast = torch.autocast(schedule.model.device, TORCH_DTYPES[cast] if cast else None, enabled=bool(cast))
     mode: Any = detect_fake_mode(resident)
-    executes: Any = without_kernels() if engine == "compiled" else engine_of(engine)
+    executes: Any = {"compiled": without_kernels, "eager": without_copies}.get(engine, lambda: engine_of(engine))()
     recorder = DryRecorder(torch.device(schedule.model.device), lambda tensor: storages.leave_out([tensor]))
     watching: contextlib.AbstractContextManager[Any] = recorder if cuda_graphs else contextlib.nullcontext()
     if cuda_graphs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from msgspec.structs import replace
 
 from remate_runtime.format import Lane, PageMemory, Schedule, Settings
@@ -11,12 +12,14 @@ from remate_runtime.support.quantities import size
 from ..budget import BudgetError, parse_budget, parse_speed
 from ..errors import InfeasibleError
 from ..partition.hierarchy import Hierarchy
-from ..profile.bandwidth import measured_lane
+from ..profile.bandwidth import measured_host_lane, measured_lane
+from ..profile.devices import DEVICES, named_gpu
 from ..profile.power import named_power
 from ..strategy import Request, StepInstance, effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, offloaded, paged_solution, poet
 from ..strategy.paging.goal import POET, EnergyGoal
 from .progress import Progress
+from .settings import TO_THE_HOST
 
 COUNTED_ON = 0.85  # share of the bandwidth that plans use, because slower lanes than planned cost much time
 _LATENCY: dict[PageMemory, int] = {"disk": 100_000, "host": 10_000}  # ns, if only a bandwidth is given
@@ -32,11 +35,9 @@ def plan_paged(
     graph = step.captured.graph
     limits = _limits(settings, graph.device)
     power = named_power(settings.power) if settings.power else None
-    lanes = {memory: power.storage.lane if power else _lane(memory, settings.bandwidth) for memory in limits}
+    lanes = {memory: power.storage.lane if power else _lane(memory, settings, cost) for memory in limits}
     for memory, lane in lanes.items():
         say(f"pages to the {memory}: assuming {lane.out / 1e9:.2f} GB/s out and {lane.back / 1e9:.2f} GB/s back")
-    if graph.device != "cpu":
-        say("the runtime of this version pages on the CPU only, and refuses this file on other devices")
     graph = replace(graph, lanes={**graph.lanes, **lanes})
     step = replace(step, captured=replace(step.captured, graph=graph))
     instance = StepInstance(graph, step.parts)
@@ -71,17 +72,35 @@ def _limits(settings: Settings, device: str) -> dict[PageMemory, int]:
             "host_budget: the step runs in the memory of the host\n  hint: page to the disk: "
             "disk_budget (--disk-budget)"
         )
+    if "disk" in limits and device != "cpu":
+        raise BudgetError(f"disk_budget: the step runs on {device}, and {TO_THE_HOST}")
+    if settings.strategy == "weight-offloading" and device != "cpu":
+        raise BudgetError(
+            f"the strategy 'weight-offloading' pages parameters and gradients of models on the CPU only, and the step "
+            f"runs on {device}\n  hint: strategy='mixed' (--strategy mixed) pages results of forward"
+        )
     return limits
 
 
-def _lane(memory: PageMemory, bandwidth: str) -> Lane:
-    if bandwidth != "measured":
-        speed = int(COUNTED_ON * parse_speed(bandwidth))
+def _lane(memory: PageMemory, settings: Settings, cost: str) -> Lane:
+    if settings.bandwidth != "measured":
+        speed = int(COUNTED_ON * parse_speed(settings.bandwidth))
         return Lane(out=speed, back=speed, latency=_LATENCY[memory])
-    if memory == "host":
-        raise BudgetError(
-            "the bandwidth to pinned memory cannot be measured\n  hint: state it: bandwidth='50GB/s' (--bandwidth "
-            "50GB/s)"
-        )
-    lane = measured_lane()
+    if memory == "disk":
+        lane = measured_lane()
+    elif torch.cuda.is_available() and not settings.device:
+        lane = measured_host_lane(torch.device("cuda", torch.cuda.current_device()))
+    else:
+        lane = _stated(settings.device, cost)
     return Lane(out=int(COUNTED_ON * lane.out), back=int(COUNTED_ON * lane.back), latency=lane.latency)
+
+
+def _stated(device: str, cost: str) -> Lane:
+    """Return the lane to the host of a GPU that is not here."""
+    named = named_gpu(device or None) or DEVICES.get(cost)
+    if named is None or not named.host:
+        raise BudgetError(
+            "the bandwidth to pinned memory cannot be measured without the GPU\n  hint: state it: bandwidth='50GB/s' "
+            "(--bandwidth 50GB/s)"
+        )
+    return Lane(out=int(named.host), back=int(named.host), latency=_LATENCY["host"])

@@ -134,7 +134,8 @@ def plan(
             come back before they are read. The result is the fastest schedule, with or without pages. Default: no
             pages.
         host_budget: Bytes that a step may page to pinned memory of the host, for a model on CUDA.
-        bandwidth: Bandwidth of paging, `"2GB/s"`, or `"measured"`. Plans assume 85% of it.
+        bandwidth: Bandwidth of paging, `"2GB/s"`, or `"measured"`; for a GPU that is not here, `"measured"` is 80% of
+            its PCIe rate. Plans assume 85% of it.
         split: `"head"` permits that loss heads run in tiles of rows, forward and backward, if that is faster. It lowers
             the floor, and changes the order of some sums of gradients, which the schedule lists. True, or `"all"`, also
             permits it for other operations that need much memory: layers of products, convolutions between norms. The

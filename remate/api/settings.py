@@ -82,6 +82,12 @@ def _text(number: str | int | None) -> str:
     return "" if number is None else str(number)
 
 
+TO_THE_HOST = (  # why a step on CUDA does not page to the disk
+    "values of a GPU are paged to pinned memory of the host, not to the disk\n  hint: host_budget (--host-budget) "
+    "instead of disk_budget"
+)
+
+
 def checked(settings: Settings) -> Settings:
     """Check settings and return them. Raises UnknownNameError for an unknown strategy, BudgetError for wrong paging."""
     if pages(settings):
@@ -90,8 +96,8 @@ def checked(settings: Settings) -> Settings:
                 raise BudgetError(f"the budget of pages must be in bytes, not {text}\n  hint: write 64GiB")
         if settings.bandwidth != "measured":
             parse_speed(settings.bandwidth)
-        if settings.device:
-            refuse_paging(settings, f"device={settings.device!r} does not support paging")
+        if settings.device and settings.disk_budget:
+            raise BudgetError(f"disk_budget: the step is for device={settings.device!r}, and {TO_THE_HOST}")
     if settings.split not in ("", *SPLITS):
         raise UnknownNameError(_unknown(settings.split))
     if settings.strategy not in PAGED_STRATEGIES:

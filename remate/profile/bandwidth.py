@@ -1,12 +1,13 @@
-"""Measures the speed of paging values to the scratch file, with the copies that the runtime makes."""
+"""Measures the speed of paging values, to the scratch file or to pinned memory, with the copies of the runtime."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 
-from remate_runtime.engine import Pager, StepPages
+from remate_runtime.engine import HostPager, HostPages, Pager, StepPages
 from remate_runtime.format import Lane
 
 _LARGE, _SMALL = 64 << 20, 4 << 10  # bytes
@@ -30,6 +31,56 @@ def measured_lane() -> Lane:
         return _LARGE * 1_000_000_000 // max(1, min(spent[direction] for spent, _ in copied) - latency)
 
     return Lane(out=speed(0), back=speed(1), latency=latency)
+
+
+def measured_host_lane(
+    device: torch.device, synchronize: Callable[[torch.device], object] = torch.cuda.synchronize
+) -> Lane:
+    """Return the lane to pinned memory of the host, with copies in both directions at once, as in `measured_lane`.
+
+    Args:
+        device: A CUDA device.
+        synchronize: Waits for the work of the device.
+
+    Raises:
+        ExecutionError: There is no pinned memory.
+    """
+    sizes = {0: ("a large tensor", _LARGE), 1: ("a large tensor", _LARGE), 2: ("a small tensor", _SMALL)}
+    pager, sizes_of = HostPager(sizes, 0, device), (_LARGE, _LARGE, _SMALL)
+    away, leaves, small = (torch.zeros(nbytes, dtype=torch.uint8, device=device) for nbytes in sizes_of)
+    pages, large, least = pager.open(), list[int](), list[int]()
+
+    def timed(copies: Callable[[], object]) -> int:
+        synchronize(device)
+        began = time.perf_counter_ns()
+        copies()
+        synchronize(device)
+        return time.perf_counter_ns() - began
+
+    for _ in range(_TIMES):
+        pages.out(0, away)
+        pages.wait(0)
+        large.append(timed(lambda: _both(pages, leaves)))
+        pages.back(1)
+        pages.wait(1)
+        least.append(timed(lambda: _out(pages, small)))
+        pages.back(2)
+        pages.wait(2)
+    latency = min(least)
+    speed = _LARGE * 1_000_000_000 // max(1, min(large) - latency)
+    return Lane(out=speed, back=speed, latency=latency)
+
+
+def _both(pages: HostPages, leaves: torch.Tensor) -> None:
+    pages.out(1, leaves)
+    pages.back(0)
+    pages.wait(1)
+    pages.wait(0)
+
+
+def _out(pages: HostPages, small: torch.Tensor) -> None:
+    pages.out(2, small)
+    pages.wait(2)
 
 
 def _copied(pages: StepPages, trip: int, tensor: torch.Tensor) -> tuple[int, int]:

@@ -41,6 +41,7 @@ class Device(msgspec.Struct, frozen=True):
         processors: Units that work on blocks of a matrix product at the same time.
         attention: Shares of the matrix peak that kernels of fused attention reach forward and backward, by kernel.
             Others reach `efficiency`.
+        host: Bytes/s of copies from and to pinned memory of the host, each way; 0 for a CPU.
     """
 
     name: str
@@ -54,12 +55,17 @@ class Device(msgspec.Struct, frozen=True):
     gpu: Gpu | None = None
     processors: int = 1
     attention: dict[str, tuple[float, float]] = {}
+    host: float = 0
 
 
 # Launch: a Python loop over resolved overloads issues an operation every 3 to 5 µs to a GPU.
 _LAUNCH_CUDA = 4_000
 # NCCL's collectives within a machine take at least about 12 µs, and reach 80% of the link's bandwidth.
 _NCCL_NS, _NCCL = 12_000, 0.8
+# PCIe x16, bytes/s each way: 8, 16 and 32 GT/s per lane, with 128 of 130 bits of data (PCI Express Base Specification,
+# revisions 3.0, 4.0 and 5.0). Packets have headers, and large copies from and to pinned memory reach about 80% of it.
+_PCIE3, _PCIE4, _PCIE5 = (0.8 * 16 * rate * 1e9 / 8 * 128 / 130 for rate in (8, 16, 32))
+_PCIE = {7: _PCIE3, 8: _PCIE4}  # of the data sheets, by compute capability; others have 5.0
 # Gloo between two processes of one machine: 200 µs, and 1 GB/s.
 _GLOO = Link(200_000, 1e9)
 # The fastest BF16 products have 87% of the tensor cores' peak on A100, 80% on H100 and 51% on MI300X (S. Bekman,
@@ -168,7 +174,8 @@ def _gpu(
 ) -> Device:
     attention = _ATTENTION_HOPPER if sm[0] == 9 else {}
     gpu, between = Gpu(title, sm, gigabytes * 10**9), Link(_NCCL_NS, link * _NCCL)
-    return Device(name, "cuda", *rates, bandwidth, efficiency, _LAUNCH_CUDA, between, gpu, processors, attention)
+    about = between, gpu, processors, attention, _PCIE.get(sm[0], _PCIE5)
+    return Device(name, "cuda", *rates, bandwidth, efficiency, _LAUNCH_CUDA, *about)
 
 
 DEVICES: dict[str, Device] = {
@@ -210,6 +217,7 @@ DEVICES: dict[str, Device] = {
             _LAUNCH_CUDA,
             Link(_NCCL_NS, 448e9 * _NCCL),
             processors=304,
+            host=_PCIE5,
         ),
         # POET's times are FLOP over FLOP/s, without memory traffic
         *(

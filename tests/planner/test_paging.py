@@ -14,8 +14,13 @@ from torch import nn
 
 import remate
 import remate_runtime
+from remate.api.dry_run import dry_run
+from remate.api.elsewhere import on_device_of
+from remate.api.paging import COUNTED_ON
 from remate.budget import BudgetError, parse_speed
+from remate.capture.recorded import RecordedCall
 from remate.errors import InfeasibleError
+from remate.profile.devices import DEVICES
 from remate.schedule_tools.analysis import analyse
 from remate.schedule_tools.check import findings
 from remate.step_measurement.allocator import peak_bytes
@@ -186,6 +191,38 @@ def test_the_same_arguments_give_the_same_file() -> None:
 def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
     with pytest.raises(BudgetError, match=reason):
         planned_file(Deep(), torch.randn(8, 64), **options)
+
+
+def test_a_step_of_a_gpu_is_planned_with_pages_to_the_host() -> None:
+    """The lane is that of the GPU's PCIe, and the runtime can run the file dry."""
+    model, x = Deep(), torch.randn(512, 64)
+    planned = planned_file(model, x, device="cuda:h100", cost="h100", host_budget="1GiB", strategy="offload-only")
+    speed = int(COUNTED_ON * int(DEVICES["h100"].host))
+    assert planned.lanes == {"host": Lane(out=speed, back=speed, latency=10_000)}
+    assert 40e9 < speed < 50e9
+    pages = [statement for statement in planned.statements if isinstance(statement, Page)]
+    assert {page.to for page in pages} == {"host"}
+    with on_device_of(planned, RecordedCall.of(model, (x,), {})) as there:
+        result = dry_run(there, planned)
+    assert result.peak == result.predicted <= planned.solve.peak
+
+
+def test_slower_slots_have_slower_lanes() -> None:
+    assert DEVICES["t4"].host < DEVICES["a100"].host < DEVICES["h100"].host == DEVICES["b200"].host < 64e9
+    assert DEVICES["cpu"].host == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"disk_budget": "1GiB"}, "not to the disk\n.*host_budget"),
+        ({"disk_budget": "1GiB", "host_budget": "1GiB"}, "not to the disk\n.*host_budget"),
+        ({"host_budget": "1GiB", "strategy": "weight-offloading"}, "on the CPU only.*\n.*mixed"),
+    ],
+)
+def test_what_a_gpu_cannot_page_is_refused(options: Any, reason: str) -> None:
+    with pytest.raises(BudgetError, match=reason):
+        planned_file(Deep(), torch.randn(8, 64), device="cuda:h100", cost="h100", **options)
 
 
 def test_pages_have_a_budget_by_default() -> None:

@@ -18,6 +18,8 @@ from .compiled.artefacts import Artefacts, ns_of
 from .compiled.compiled_engine import without_kernels
 from .compiled.prediction import PredictedMemory, check_available, predict_memory
 from .compiled_step import CompiledStep, Engine, Forwarded, MeasuredLane
+from .eager.eager_engine import without_copies
+from .eager.host_pages import HostPager, HostPages
 from .eager.pages import Pager, StepPages
 from .experimental.cuda_graphs import PoolLease, in_cuda_graphs
 from .registry import ENGINES, engine_of
@@ -31,6 +33,8 @@ __all__ = [
     "CompiledStep",
     "Engine",
     "Forwarded",
+    "HostPager",
+    "HostPages",
     "MeasuredLane",
     "Pager",
     "PoolLease",
@@ -45,5 +49,6 @@ __all__ = [
     "of_torch",
     "predict_memory",
     "run_step",
+    "without_copies",
     "without_kernels",
 ]

@@ -130,7 +130,7 @@ def main() -> int:
         "--only",
         default=",".join(CONFIGURATIONS),
         help=f"of {', '.join(CONFIGURATIONS)}, remate=BUDGET, remate-compiled=BUDGET, remate-graphs=BUDGET, "
-        "remate-split=BUDGET, remate-elsewhere=BUDGET",
+        "remate-split=BUDGET, remate-pages=BUDGET, remate-elsewhere=BUDGET",
     )
     parser.add_argument("--no-tests", action="store_true", help="only the benchmarks")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="default: tools/bench/results/DEVICE")

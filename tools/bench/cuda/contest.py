@@ -26,6 +26,7 @@ CONFIGURATIONS = (
     "remate-compiled=40%",
     "remate-graphs=60%",
     "remate-split=40%",
+    "remate-pages=40%",
     "remate=checkpoint",  # at the peak that checkpointing per block was measured at
 )
 STEPS = 3  # timed, whenever a configuration has its turn

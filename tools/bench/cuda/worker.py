@@ -36,6 +36,7 @@ _ENGINES = {
     "remate-compiled": "compiled",
     "remate-graphs": "compiled",
     "remate-split": "eager",
+    "remate-pages": "eager",
     "remate-elsewhere": "eager",
 }
 
@@ -88,7 +89,11 @@ class Worker:
             file, gpu = Path(f"{self.profile}.elsewhere.json"), name_of_this_gpu() if self.on_gpu else ""
             return planned_elsewhere(self.model, budget, file, gpu, self.quick)
         limit, split = int(budget) if budget.isdecimal() else budget, True if kind == "remate-split" else None
-        return remate.plan(model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split)
+        paging: Any = {"host_budget" if self.on_gpu else "disk_budget": "16GiB"} if kind == "remate-pages" else {}
+        planned: Any = remate.plan(
+            model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split, **paging
+        )
+        return planned
 
     def _planned(self, model: nn.Module, schedule: Schedule, engine: str, facts: dict[str, Any]) -> nn.Module:
         scheduled = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)

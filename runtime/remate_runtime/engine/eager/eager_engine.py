@@ -19,8 +19,9 @@ from ...link.events import BackwardStart, Event
 from ...link.inference import forward_alone
 from ...operator_calls.overloads import check_kernels
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
+from .host_pages import LanesOf, NoCopies
 from .instructions import InstructionCompiler, Slots
-from .pages import check_pages, pager_of
+from .page_instructions import check_pages, pager_of
 from .part import Bordered, InstructionPart, bordered
 from .placed import Room
 from .programs import Programs, StepProgram, program_of
@@ -51,7 +52,13 @@ class _Calls:
         return calls
 
 
-def compile_step(step: LinkedStep, device: torch.device, programs: Programs, room: Room | None = None) -> CompiledStep:
+def compile_step(
+    step: LinkedStep,
+    device: torch.device,
+    programs: Programs,
+    room: Room | None = None,
+    lanes: LanesOf | None = None,
+) -> CompiledStep:
     """Prepare a step for a device.
 
     Args:
@@ -59,6 +66,7 @@ def compile_step(step: LinkedStep, device: torch.device, programs: Programs, roo
         device: The device.
         programs: The programs of all steps of a model.
         room: The memory for results of calls that backward follows. None: each operator allocates its results.
+        lanes: Returns the lanes that page values to the host. None: those of the device.
 
     Raises:
         BindError: The file was planned for a different class of device and uses operators without a kernel here.
@@ -74,7 +82,7 @@ def compile_step(step: LinkedStep, device: torch.device, programs: Programs, roo
     ahead = bordered(program.forward, graph, calls.forward(linked.forward))
     back = _segments(program, graph, contract, calls.backward())
     opened = empty.copy if room is None else room.opened(empty, compiler.views, program.spare)
-    pager = None if compiler.pages is None else pager_of(linked, compiler.pages)
+    pager = None if compiler.pages is None else pager_of(linked, compiler.pages, device, lanes)
     fill = compiler.filler()
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)
@@ -151,6 +159,11 @@ def _segments(
 
 def _start() -> Compile:
     return partial(compile_step, programs=Programs())
+
+
+def without_copies() -> Engine:
+    """Return the engine for dry runs: on tensors without memory, no page is copied."""
+    return EAGER._replace(start=lambda: partial(compile_step, programs=Programs(), lanes=NoCopies))
 
 
 EAGER = Engine("eager", "calls one operator after the other", _start, shared=True)

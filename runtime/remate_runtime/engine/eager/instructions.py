@@ -38,7 +38,7 @@ from ...operator_calls.overloads import in_place, kernel, literal
 from ...operators import IN_PLACE
 from ...torch_private.operators import OpOverload
 from .first_run import counts_elements, judged, judged_placed
-from .pages import moving
+from .page_instructions import moving
 from .placed import Placed, ResultPlace, Slots, writing
 from .random_runs import replaying, saving
 

@@ -14,64 +14,21 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from ctypes import c_char
-from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ...devices.cpu_memory import note_resident
-from ...errors import EngineError, ExecutionError
-from ...flat_step.graph import Graph
-from ...flat_step.page_rules import is_paged_gradient, is_parameter
-from ...link.events import Linked, PageBack, PageGone, PageOut, PageReady, Paging
-from ..compiled_step import LinkedStep, MeasuredLane
-from .mapped import Fetch, check_parameter, drop, is_mapped, mapped, reason_against
-from .placed import Slots
+from ...errors import ExecutionError
+from ..compiled_step import MeasuredLane
+from .mapped import Fetch, check_parameter, drop, is_mapped, mapped
+from .page_copies import Away, Moved, Place, copied_bytes, end_of, placed, span
 
-Direction = Literal["out", "back"]
 _PAGE = 4096  # alignment of places in the file, in bytes
 _NOTHING: Mapping[int, Any] = {}
-_KEEP = "\n  delete the page statements (`remate edit S.json --keep ID`), or plan without them"
 
 
-def check_pages(step: LinkedStep, device: torch.device) -> None:
-    """Raise EngineError with the reason if the values of a step cannot be paged."""
-    graph = step.linked.graph
-    events = step.linked.events if step.linked.pages else ()
-    paging = [event for event in events if isinstance(event, PageOut | PageBack)]
-    if not paging:
-        return
-    memories = {event.to for event in paging}
-    mapping = any(is_parameter(graph, event.value) or is_paged_gradient(graph, event.value) for event in paging)
-    if "host" in memories and device.type == "cpu":
-        reason = (
-            "values are paged to 'host', and on a CPU they are in that memory already\n"
-            '  page them to "disk", or delete the page statements'
-        )
-    elif device.type not in ("cpu", "meta"):
-        reason = f"values are paged, which works on the CPU only, and the model is on {device.type}{_KEEP}"
-    elif step.sharded is not None:
-        reason = (
-            f"values are paged, and fully_shard has sharded parts of the model; they do not work together yet{_KEEP}"
-        )
-    elif not hasattr(os, "pwrite"):
-        reason = f"values are paged to a scratch file, which needs a POSIX system{_KEEP}"
-    elif mapping and (against := reason_against()):
-        reason = f"{against}{_KEEP}"
-    else:
-        return
-    raise EngineError(reason)
-
-
-class _Place(NamedTuple):
-    """The place of a trip in the file: name of its value, offset in bytes, and size in bytes."""
-
-    value: str
-    offset: int
-    nbytes: int
-
-
-class _PagedParameters(NamedTuple):
+class PagedParameters(NamedTuple):
     """The parameters of a step that pages some of them.
 
     Attributes:
@@ -85,7 +42,7 @@ class _PagedParameters(NamedTuple):
     names: dict[int, str]
 
 
-_NO_PARAMETERS = _PagedParameters(frozenset(), frozenset(), {})
+_NO_PARAMETERS = PagedParameters(frozenset(), frozenset(), {})
 
 
 class Pager:
@@ -100,7 +57,7 @@ class Pager:
         sizes: Mapping[int, tuple[str, int]],
         slot: int,
         gradients: Mapping[int, str] | None = None,
-        parameters: _PagedParameters = _NO_PARAMETERS,
+        parameters: PagedParameters = _NO_PARAMETERS,
     ) -> None:
         """Reserve places in the file.
 
@@ -111,16 +68,12 @@ class Pager:
             parameters: The paged parameters.
         """
         self.slot = slot
-        rounded = [-(-nbytes // _PAGE) * _PAGE for _, nbytes in sizes.values()]
-        offsets = accumulate(rounded, initial=0)
-        self._places = {
-            trip: _Place(name, at, size)
-            for (trip, (name, _)), at, size in zip(sizes.items(), offsets, rounded, strict=False)
-        }
-        self._nbytes, self._gradients, self._parameters = sum(rounded), gradients or {}, parameters
+        self._places = placed(sizes, _PAGE)
+        self._nbytes = end_of(self._places.values())
+        self._gradients, self._parameters = gradients or {}, parameters
         self._threads: tuple[ThreadPoolExecutor, ThreadPoolExecutor] | None = None
         self._process = 0
-        self._latest = _Moved()
+        self._latest = Moved()
 
     def open(self, sources: Mapping[int, Any] = _NOTHING) -> StepPages:
         """Return the pages of a run that begins.
@@ -137,7 +90,7 @@ class Pager:
         parameters = {value: sources[value] for value in self._parameters.names}
         self._settle(parameters)
         file = _Scratch(self._nbytes) if self._places else None
-        names, self._latest = self._parameters.names, _Moved()
+        names, self._latest = self._parameters.names, Moved()
         return StepPages(file, self._places, self._gradients, parameters, names, self._latest, *self._threads)
 
     def paged(self) -> tuple[MeasuredLane, ...]:
@@ -159,45 +112,13 @@ class Pager:
                 note_resident(tensor, True)
 
 
-def pager_of(linked: Linked, slot: int) -> Pager:
-    """Return the pager of a step. slot: slot of the pages."""
-    graph, outs = linked.graph, [event for event in linked.events if isinstance(event, PageOut)]
-    gradients = {e.trip: graph.values[e.value].name for e in outs if is_paged_gradient(graph, e.value)}
-    sizes = {e.trip: (graph.values[e.value].name, graph.nbytes(e.value)) for e in outs if e.trip not in gradients}
-    return Pager(sizes, slot, gradients, _parameters(linked))
-
-
-def _parameters(linked: Linked) -> _PagedParameters:
-    graph, first = linked.graph, dict[int, Paging]()
-    for event in linked.events:
-        if isinstance(event, PageBack | PageGone) and is_parameter(graph, event.value):
-            first.setdefault(event.value, event)
-    away = frozenset(value for value, event in first.items() if isinstance(event, PageBack))
-    names = {at: v.name for at, v in enumerate(graph.values) if first and v.kind == "parameter" and not v.type.cpu}
-    return _PagedParameters(frozenset(first), away, names)
-
-
 def _move_to_file(name: str, parameter: torch.Tensor) -> None:
     check_parameter(name, parameter)
     file, nbytes = _Scratch(parameter.nbytes), parameter.nbytes
-    copy = _Copy(parameter, file, _Place(name, 0, nbytes), nbytes, True)
+    copy = _Copy(parameter, file, Place(name, 0, nbytes), nbytes, True)
     copy.run()
     copy.check()
     parameter.data = mapped(file.number, parameter)
-
-
-class _Moved:
-    """Counts the bytes that a step has moved, and the time that it has waited for them."""
-
-    def __init__(self) -> None:
-        self._lanes: dict[Direction, MeasuredLane] = {}
-
-    def add(self, direction: Direction, nbytes: int, copies: int, waited: int) -> None:
-        old = self._lanes.get(direction, MeasuredLane(direction, 0, 0, 0))
-        self._lanes[direction] = MeasuredLane(direction, old.nbytes + nbytes, old.copies + copies, old.waited + waited)
-
-    def lanes(self) -> tuple[MeasuredLane, ...]:
-        return tuple(self._lanes.values())
 
 
 class _Scratch:
@@ -231,7 +152,7 @@ class _Copy:
     """A copy between a tensor and the scratch file. It drops its reference to the tensor before it completes, so that
     the step frees the tensor, and no thread does so later."""
 
-    def __init__(self, tensor: torch.Tensor, file: _Scratch, place: _Place, nbytes: int, out: bool) -> None:
+    def __init__(self, tensor: torch.Tensor, file: _Scratch, place: Place, nbytes: int, out: bool) -> None:
         self._tensor: torch.Tensor | None = tensor
         self._file, self._place, self._nbytes, self.out = file, place, nbytes, out
         self.failed = ""
@@ -267,33 +188,24 @@ class _Copy:
             )
 
 
-class _Away(NamedTuple):
-    """The type of a tensor that has been paged out."""
-
-    size: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-
 class StepPages:
     """The pages of one run of a step."""
 
     def __init__(
         self,
         file: _Scratch | None,
-        places: Mapping[int, _Place],
+        places: Mapping[int, Place],
         gradients: Mapping[int, str],
         parameters: Mapping[int, torch.Tensor],
         names: Mapping[int, str],
-        moved: _Moved,
+        moved: Moved,
         out: ThreadPoolExecutor,
         back: ThreadPoolExecutor,
     ) -> None:
         """Prepare for a run. Places and names of gradients are by trip, parameters and their names by value."""
         self._file, self._places, self._threads = file, places, {True: out, False: back}
         self._gradients, self._parameters, self._names, self._moved = gradients, parameters, names, moved
-        self._away: dict[int, _Away] = {}
+        self._away: dict[int, Away] = {}
         self._handed: dict[int, torch.Tensor] = {}
         self._running: dict[int, tuple[Future[None], _Copy | Fetch]] = {}
 
@@ -311,10 +223,10 @@ class StepPages:
 
     def hand_over(self, trip: int, gradient: torch.Tensor) -> None:
         """Start to copy a gradient to a file of its own."""
-        nbytes = _span(gradient)
+        nbytes = span(gradient)
         file = _Scratch(nbytes)
         self._handed[trip] = mapped(file.number, gradient)
-        self._start(trip, gradient, file, _Place(self._gradients[trip], 0, nbytes), True)
+        self._start(trip, gradient, file, Place(self._gradients[trip], 0, nbytes), True)
 
     def handed(self, trip: int) -> torch.Tensor:
         """Wait for the copy, and return the gradient in its file. Raises ExecutionError if the copy failed."""
@@ -323,14 +235,13 @@ class StepPages:
 
     def out(self, trip: int, tensor: torch.Tensor) -> None:
         """Start to copy a tensor to the file."""
-        self._away[trip] = _Away(tensor.size(), tensor.stride(), tensor.dtype, tensor.device)
+        self._away[trip] = Away.of(tensor)
         assert self._file is not None
         self._start(trip, tensor, self._file, self._places[trip], True)
 
     def back(self, trip: int) -> torch.Tensor:
         """Start to copy from the file into a new tensor, and return it."""
-        away = self._away.pop(trip)
-        tensor = torch.empty_strided(away.size, away.stride, dtype=away.dtype, device=away.device)
+        tensor = self._away.pop(trip).empty()
         assert self._file is not None
         self._start(trip, tensor, self._file, self._places[trip], False)
         return tensor
@@ -344,54 +255,8 @@ class StepPages:
         self._moved.add("out" if out else "back", 0, 0, time.perf_counter_ns() - began)
         copy.check()
 
-    def _start(self, trip: int, tensor: torch.Tensor, file: _Scratch, place: _Place, out: bool) -> None:
-        nbytes = _span(tensor)
-        beyond = tensor.storage_offset() * tensor.element_size() + nbytes > tensor.untyped_storage().nbytes()
-        if nbytes > place.nbytes or beyond or tensor.is_conj() or tensor.is_neg():
-            raise ExecutionError(
-                f"{place.value} does not have the memory layout that the file declares, and cannot be paged"
-                "\n  plan again with the installed versions of torch and remate, on the device that trains"
-            )
+    def _start(self, trip: int, tensor: torch.Tensor, file: _Scratch, place: Place, out: bool) -> None:
+        nbytes = copied_bytes(tensor, place)
         self._moved.add("out" if out else "back", nbytes, 1, 0)
         copy = _Copy(tensor, file, place, nbytes, out)
         self._running[trip] = self._threads[out].submit(copy.run), copy
-
-
-def _span(tensor: torch.Tensor) -> int:
-    """Return the bytes from the first element of a tensor to the last one, inclusive."""
-    if not tensor.numel():
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return (last + 1) * tensor.element_size()
-
-
-def moving(event: Paging, pages: int, graph: Graph) -> Any:
-    """Return the function of a paging event. pages: slot of the step's pages."""
-    trip, value = event.trip, event.value
-
-    def out(slots: Slots) -> None:
-        slots[pages].out(trip, slots[value])
-
-    def back(slots: Slots) -> None:
-        slots[value] = slots[pages].back(trip)
-
-    def wait(slots: Slots) -> None:
-        slots[pages].wait(trip)
-
-    def fetch(slots: Slots) -> None:
-        slots[pages].fetch(trip, value)
-
-    def leave(slots: Slots) -> None:
-        slots[pages].leave(value)
-
-    def hand_over(slots: Slots) -> None:
-        slots[pages].hand_over(trip, slots[value])
-
-    def handed(slots: Slots) -> None:
-        slots[value] = slots[pages].handed(trip)
-
-    if is_parameter(graph, value):
-        return {PageBack: fetch, PageReady: wait, PageGone: leave}[type(event)]
-    if is_paged_gradient(graph, value):
-        return {PageOut: hand_over, PageGone: handed}[type(event)]
-    return {PageOut: out, PageGone: wait, PageBack: back, PageReady: wait}[type(event)]

@@ -22,6 +22,8 @@ def _reasons(step: LinkedStep) -> Iterator[str]:
     graph = step.linked.graph
     if step.sharded is not None:
         yield "fully_shard has sharded parts of the model, which are gathered anew by each call"
+    if step.linked.paged:
+        yield "it pages values, and their copies run on streams beside the recorded one"
     if step.ranges is not None:
         yield "record_functions names operations while they are called"
     if graph.calls > 1:
