@@ -23,6 +23,7 @@ import torch
 from torch._subclasses import fake_tensor
 
 from ...errors import CaptureError
+from ..stand_ins import stand_ins
 from .attention import Capability, choice, read
 from .versions import cudnn_of_build
 
@@ -111,25 +112,21 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         "synchronize": lambda device=None: None,
         "default_generators": (torch.Generator(),),
     }
-    usual = {key: getattr(torch.cuda, key) for key in answers}
     fake: Any = fake_tensor
     fake_mode: Any = fake.FakeTensorMode
     lifted, initialize = fake_mode.avoid_device_init, fake.init_gpu_context
     binding: Any = torch._C
     reserve = binding._get_cudnn_batch_norm_reserve_space_size
     try:
-        for key, answer in answers.items():
-            setattr(torch.cuda, key, answer)
         fake_mode.avoid_device_init = property(lambda mode: True)  # torch.tensor(0, device="cuda") begins on the CPU
         fake.init_gpu_context = lambda device: None  # torch 2.12 and older would make a tensor there
         # Only cuDNN on a GPU knows it. The first step there detects another size.
         binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
-        yield
+        with stand_ins(torch.cuda, answers):
+            yield
     finally:
         fake_mode.avoid_device_init, fake.init_gpu_context = lifted, initialize
         binding._get_cudnn_batch_norm_reserve_space_size = reserve
-        for key, function in usual.items():
-            setattr(torch.cuda, key, function)
 
 
 class Absent(msgspec.Struct, frozen=True):
