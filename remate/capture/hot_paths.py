@@ -17,6 +17,8 @@ from torch.utils import _pytree
 
 from remate_runtime.support.gc_pause import gc_paused
 
+from .stand_ins import stand_ins
+
 _PATCHED = ("tree_flatten", "tree_map_only", "tree_leaves")
 
 
@@ -26,21 +28,10 @@ def hot_paths() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(gc_paused())
         stack.enter_context(modules._use_lazy_graph_module(True))  # generates no Python code for graphs that never run
-        stack.enter_context(_replaced(proxies, "_extract_tensor_metadata", lambda value: None))
+        stack.enter_context(stand_ins(proxies, {"_extract_tensor_metadata": lambda value: None}))
         trees = _Trees()
-        for name in _PATCHED:
-            stack.enter_context(_replaced(_pytree, name, getattr(trees, name)))
+        stack.enter_context(stand_ins(_pytree, {name: getattr(trees, name) for name in _PATCHED}))
         yield
-
-
-@contextlib.contextmanager
-def _replaced(holder: object, name: str, value: object) -> Iterator[None]:
-    usual = getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        setattr(holder, name, usual)
 
 
 class _Trees:

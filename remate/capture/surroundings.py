@@ -7,6 +7,7 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,8 @@ from torch.nn import Module
 from torch.utils import _pytree as pytree
 
 from remate_runtime.support.quantities import size
+
+from .stand_ins import stand_ins
 
 _NOTHING: Any = object()
 _REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
@@ -233,7 +236,6 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
     module: Any = torch.utils.checkpoint
     # The last name is torch 2.15's.
     generators = "_checkpoint_without_reentrant_generator", "_checkpoint_without_reentrant_generator_impl"
-    saved = {name: getattr(module, name) for name in ("CheckpointFunction", *generators) if hasattr(module, name)}
 
     class Once:
         @staticmethod
@@ -245,13 +247,9 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
         met(sys._getframe(1))
         yield
 
-    for name in saved:
-        setattr(module, name, Once if name == "CheckpointFunction" else generator)
-    try:
+    functions = {name: partial(generator) for name in generators if hasattr(module, name)}  # an object for each name
+    with stand_ins(module, {"CheckpointFunction": Once, **functions}):
         yield
-    finally:
-        for name, usual in saved.items():
-            setattr(module, name, usual)
 
 
 class Ties:

@@ -164,6 +164,26 @@ def test_outputs_dropped_without_backward_release_everything(make):
         gc.enable()
 
 
+@pytest.mark.eager
+@pytest.mark.parametrize("engine", ["eager", "arena", "compiled"])
+@pytest.mark.parametrize("options", [{}, {"verify": True}, {"otherwise": "original"}], ids=str)
+def test_a_model_is_freed_with_its_last_reference(engine, options):
+    """As a model without a schedule: nothing that it has refers back to it."""
+    model, x = seeded(Deep()), data(64, 16)
+    schedule = schedule_of(model, (x,), recomputes=everything)
+    gc.collect()
+    gc.disable()
+    try:
+        planned = apply(model, schedule, engine=engine, **options)
+        for _ in range(2):
+            planned(x).backward()
+        kept = [weakref.ref(parameter) for parameter in model.parameters()]
+        del model, planned
+        assert all(reference() is None for reference in kept)
+    finally:
+        gc.enable()
+
+
 def test_backward_leaves_nothing_behind():
     model, x = seeded(Deep()), data(64, 16)
     planned = apply(model, schedule_of(model, (x,), recomputes=everything))

@@ -25,6 +25,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import CaptureError
+from ..stand_ins import stand_ins
 from .attention import Capability, choice, read
 from .versions import cudnn_of_build
 
@@ -113,7 +114,6 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         "synchronize": lambda device=None: None,
         "default_generators": (torch.Generator(),),
     }
-    usual = {key: getattr(torch.cuda, key) for key in answers}
     fake: Any = fake_tensor
     fake_mode: Any = fake.FakeTensorMode
     lifted, initialize = fake_mode.avoid_device_init, fake.init_gpu_context
@@ -121,20 +121,17 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
     reserve = binding._get_cudnn_batch_norm_reserve_space_size
     unset: Any = proxy_tensor.unset_fake_temporarily
     try:
-        for key, answer in answers.items():
-            setattr(torch.cuda, key, answer)
         fake_mode.avoid_device_init = property(lambda mode: True)  # torch.tensor(0, device="cuda") begins on the CPU
         fake.init_gpu_context = lambda device: None  # torch 2.12 and older would make a tensor there
         # Only cuDNN on a GPU knows it. The first step there detects another size.
         binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
         proxy_tensor.unset_fake_temporarily = functools.partial(_constants_on_host, unset)
-        yield
+        with stand_ins(torch.cuda, answers):
+            yield
     finally:
         fake_mode.avoid_device_init, fake.init_gpu_context = lifted, initialize
         binding._get_cudnn_batch_norm_reserve_space_size = reserve
         proxy_tensor.unset_fake_temporarily = unset
-        for key, function in usual.items():
-            setattr(torch.cuda, key, function)
 
 
 @contextlib.contextmanager
