@@ -8,9 +8,11 @@ from remate.capture.cuda.attention import Call, TensorFacts, choice
 NAMES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn", -1: "none"}
 
 
-def attention(capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0, groups=8, cudnn=92000, torch=(2, 13)):
+def attention(
+    capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0, groups=8, cudnn=92000, torch=(2, 13), batch=2
+):
     def facts(heads):
-        shape = (2, heads, 128, head)
+        shape = (batch, heads, 128, head)
         return TensorFacts(dtype, True, shape, (heads * 128 * head, 128 * head, head, 1))
 
     masked = TensorFacts(dtype, False, (128, 128), (128, 1)) if mask else None
@@ -89,3 +91,9 @@ def test_what_older_cudnn_takes(cudnn, large, with_dropout):
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):
         assert attention((9, 0), head=160, **old) == large
         assert attention((9, 0), dropout=0.1, **old) == with_dropout
+
+
+@pytest.mark.parametrize(("version", "expected"), [((2, 12), "cudnn"), ((2, 13), "flash"), ((2, 14), "flash")])
+def test_cudnn_takes_batches_up_to_a_limit_from_torch_2_13(version, expected):
+    assert attention((9, 0), batch=65535, torch=version) == "cudnn"
+    assert attention((9, 0), batch=65536, torch=version) == expected

@@ -13,9 +13,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import remate
 import remate_runtime
-from remate_runtime import StaleModelWarning
+from remate_runtime import StaleModelError, StaleModelWarning
 from remate_runtime.format import Schedule, decode, encode
 from remate_runtime.format.fingerprints import fingerprint
+from remate_runtime.staleness import BEYOND_EAGER
 
 
 class Attention(nn.Module):
@@ -87,3 +88,29 @@ def test_a_file_of_this_device_is_not_compared_so() -> None:
     model = Attention()
     texts = warned(model, planned(model, ""), SDPBackend.MATH)
     assert not any("chosen for" in text for text in texts)
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.project(x)
+        return (x * torch.rand_like(x)).sum()
+
+
+def test_a_kernel_that_draws_other_random_numbers_is_refused_with_the_reason() -> None:
+    model = Noisy()
+    text = encode(planned(model)).decode()
+    edited = text.replace('"op": "aten.rand_like"', '"op": "aten.randn_like"')
+    assert edited != text
+    applied = remate_runtime.apply(model, stamped(decode(edited)))
+    said = "other random numbers are drawn, so results differ"
+    with pytest.warns(StaleModelWarning, match=said), pytest.raises(StaleModelError) as raised:
+        applied(X)
+    (reason,) = [line for line in str(raised.value).splitlines() if BEYOND_EAGER in line]
+    assert "aten.randn_like, as in" in reason
+    assert "they are those of cpu, torch 2." in reason
+    assert "these draw other random numbers, so results cannot be compared" in reason
+    assert "remate replan S.json" in str(raised.value)

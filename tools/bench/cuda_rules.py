@@ -1,32 +1,42 @@
 """Compares the rules for CUDA with the dispatch of a CUDA build of torch, for each architecture. Needs no GPU.
 
-    tools/cuda-build                                                # the CUDA build, 5 GB
-    python -m tools.bench.cuda_rules --keep build/observed -o tools/bench/results/cuda_rules.txt
+    tools/cuda-build build/cuda-2.12.1 2.12.1                       # the CUDA build, 5 GB
+    REMATE_CUDA_BUILD=build/cuda-2.12.1 python -m tools.bench.cuda_rules --keep build/observed \\
+        -o tools/bench/results/cuda_rules/2.12.1.txt
 
-Both are observed in processes of their own, which takes about 2 minutes for each architecture. With --keep, a later run
-reads what is there, so that an interrupted run goes on; remove the folder after a change of rules or cases.
+Rules follow the version of torch that plans: where this one is another than the CUDA build, the CUDA build plans too,
+without a GPU. Both are observed in processes of their own, which takes about 2 minutes for each architecture. With
+--keep, a later run reads what is there, so that an interrupted run goes on; remove the folder after a change of rules
+or cases.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 from pathlib import Path
 
-from tests.planner.cuda_build.compared import ARCHITECTURES, PYTHON, Chosen, differences, observed
+from tests.planner.cuda_build.compared import (
+    ARCHITECTURES,
+    PYTHON,
+    Chosen,
+    differences,
+    observed,
+    python_for,
+    versions,
+)
 
 from .text import environment, table
 
 HEAD = ["GPU", "attention calls", "steps of models", "differences"]
 
 
-def _seen(folder: Path | None, architecture: str, source: str) -> Chosen:
-    file = folder / f"{source}_{architecture}.json" if folder else None
+def _seen(folder: Path | None, version: str, architecture: str, source: str) -> Chosen:
+    file = folder / f"{version}_{source}_{architecture}.json" if folder else None
     if file and file.exists():
         return json.loads(file.read_text(encoding="utf-8").splitlines()[-1])
-    chosen = observed(str(PYTHON) if source == "stub" else sys.executable, architecture, source)
+    chosen = observed(python_for(source), architecture, source)
     if file:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(chosen), encoding="utf-8")
@@ -41,11 +51,12 @@ def main() -> None:
     chosen = parser.parse_args()
     if not PYTHON.exists():
         parser.error(f"{PYTHON} is missing: run tools/cuda-build, or name its folder in REMATE_CUDA_BUILD")
-    about = "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"
-    build = subprocess.run([str(PYTHON), "-c", about], capture_output=True, text=True, check=True).stdout.split()
+    build = versions(str(PYTHON))
     rows, found = [HEAD], 0
     for architecture in chosen.architectures:
-        rules, dispatch = (_seen(chosen.keep, architecture, source) for source in ("rules", "stub"))
+        rules, dispatch = (
+            _seen(chosen.keep, build[0].split("+")[0], architecture, source) for source in ("rules", "stub")
+        )
         differing = differences(rules, dispatch)
         found += len(differing)
         print("\n".join(differing[:5]), file=sys.stderr, end="\n" if differing else "")

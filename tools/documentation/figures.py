@@ -13,7 +13,7 @@ from remate_runtime.format import load
 from remate_runtime.support.quantities import size
 
 from .gpu_figures import gpu_contest
-from .results import ROOT, Table, cells, lines_of, markdown, object_of, records_of, text_tables
+from .results import RESULTS, ROOT, Table, cells, lines_of, markdown, object_of, records_of, text_tables
 from .rooms import rooms
 
 _EXAMPLES = {
@@ -247,6 +247,20 @@ def versions() -> Table:
     return table
 
 
+def cuda_rules() -> Table:
+    """The comparison of the rules for CUDA with the CUDA builds of several versions of PyTorch."""
+    table: Table = []
+    for path in sorted((RESULTS / "cuda_rules").glob("*.txt")):
+        name = f"cuda_rules/{path.name}"
+        versions = re.search(r"against torch (\S+), CUDA (\S+), cuDNN (\d+);", lines_of(name)[0])
+        assert versions, name
+        torch, cuda, cudnn = versions[1].split("+")[0], versions[2], int(versions[3])
+        head, *rows = text_tables(name)[0]
+        table = table or [["PyTorch", "CUDA", "cuDNN", *head]]
+        table += [[torch, cuda, f"{cudnn // 10_000}.{cudnn // 100 % 100}", *row] for row in rows]
+    return table
+
+
 def _cell(records: Sequence[Mapping[str, Any]], name: str) -> str:
     """The time of a strategy, or the reason why there is none."""
     record = next((r for r in records if r["strategy"] == name), None)
@@ -328,7 +342,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "compile-time": _text("compile_time.txt"),
     "overhead": _text("overhead.txt"),
     "published": _text("published.txt"),
-    "cuda-rules": _text("cuda_rules.txt"),
+    "cuda-rules": cuda_rules,
     "gpu-contest": gpu_contest,
     "versions": versions,
     "rooms-runtime": lambda: rooms("RUNTIME", ROOT / "runtime" / "remate_runtime"),

@@ -13,6 +13,7 @@ Conditions of versions:
 | all | to 9.10, 9.11 | cuDNN's kernel takes heads up to 128 only: sm_90, sm_100 | `check_cudnn_tensor_shapes` |
 | 2.11 | all | cuDNN's kernel takes any dropout | |
 | from 2.12 | all | cuDNN's kernel takes dropout in steps of 1/16 | `check_cudnn_dropout` |
+| from 2.13 | all | cuDNN's kernel takes batches and heads up to 65,535 | `check_cudnn_tensor_shapes` |
 | from 2.14 | from 9.22.1 | cuDNN's kernel: other sizes of heads | `check_cudnn_tensor_shapes` |
 | from 2.14 | all | the memory-efficient kernel takes groups | `can_use_mem_efficient_attention` |
 """
@@ -214,6 +215,10 @@ def _cudnn_dropout(call: Call) -> bool:
     return call.torch < (2, 12) or math.modf(call.dropout * 16)[0] == 0
 
 
+def _cudnn_sizes(call: Call) -> bool:
+    return call.torch < (2, 13) or max(call.query.shape[:2]) <= 65535
+
+
 def _several_keys(call: Call) -> bool:
     return call.key.shape[2] != 1
 
@@ -279,6 +284,7 @@ CUDNN = Kernel(
         _half,
         _plain_mask,
         _cudnn_heads,
+        _cudnn_sizes,
         _cudnn_dropout,
         _several_keys,
         _not_deterministic,

@@ -20,7 +20,13 @@ import torch
 from ..devices.libraries import present_platform
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..operator_calls.overloads import is_fake
-from ..staleness.eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager, beyond_schedule
+from ..staleness.eager_operators import (
+    BEYOND_EAGER,
+    EagerOperators,
+    beyond_eager,
+    beyond_schedule,
+    draws_beyond_eager,
+)
 from ..support.callers import frames_to_caller
 from ..torch_private.execution import dispatch_modes
 from . import ranks
@@ -177,11 +183,16 @@ class _Check:
         if differing:
             instead = beyond_schedule(self.program.graph, operators)
             here = present_platform(self.program.device)
+            results = (
+                "other random numbers are drawn, so results differ"
+                if draws_beyond_eager(self.program.graph, operators)
+                else "results can differ by rounding"
+            )
             self._warn(
                 f"the operators of schedule {self.program.name!r} were chosen for {self.program.chosen_for}, and "
                 f"the model runs others in forward here ({here}). The schedule has\n{_lines(differing)}\n"
                 f"  and the model\n{_lines(instead or ['nothing instead'])}\n"
-                "  results can differ by rounding, and memory and time from the prediction. Plan again here: "
+                f"  {results}, and memory and time can differ from the prediction. Plan again here: "
                 "remate replan S.json --model FILE.py:build; or keep the plans: remate rebind, with the same arguments",
                 once="operators",
             )
@@ -289,9 +300,7 @@ class _Check:
         outputs = program.run()
         differing = [*(self._compared(live.outcome, outputs, True) if live is not None else ()), *gradients]
         if operators_beyond and differing:
-            branches = f"{BEYOND_EAGER} {'; '.join(operators_beyond[:_SHOWN])}"
-            explanation = f"{branches}: the schedule took a different branch, so its sums may have a different order"
-            differing.append(Difference(explanation, Kind.ROUNDING))
+            differing.append(Difference(self._explained(operators_beyond, operators), Kind.ROUNDING))
         rounds = bool(self._tolerance.largest)  # which explains a difference that does not appear again
         if not differing and live is not None and not rounds:
             self._warn(
@@ -300,6 +309,18 @@ class _Check:
                 once="again",
             )
         return outputs, differing
+
+    def _explained(self, beyond: Sequence[str], operators: EagerOperators) -> str:
+        chosen = self.program.chosen_for
+        if not chosen:
+            why = "the schedule took a different branch"
+        else:
+            why = f"they are those of {chosen}, and this is {present_platform(self.program.device)}"
+        if draws_beyond_eager(self.program.graph, operators):
+            effect = "these draw other random numbers, so results cannot be compared"
+        else:
+            effect = "sums may have a different order"
+        return f"{BEYOND_EAGER} {'; '.join(beyond[:_SHOWN])}: {why}; {effect}"
 
     def _put_back(self) -> None:
         self._start.restore()

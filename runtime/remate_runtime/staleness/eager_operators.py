@@ -52,12 +52,21 @@ class EagerOperators(TorchDispatchMode):
 
 def beyond_eager(graph: Graph, eager: EagerOperators) -> list[str]:
     """Return, as text, the operators that the schedule's forward runs more often than `eager` counted, in order."""
+    return [_described(ops, counted) for ops, counted in _beyond(graph, eager)]
+
+
+def draws_beyond_eager(graph: Graph, eager: EagerOperators) -> bool:
+    """Return whether one of `beyond_eager` draws random numbers: another kernel draws others from the same state."""
+    return any(op.random for ops, _ in _beyond(graph, eager) for op in ops)
+
+
+def _beyond(graph: Graph, eager: EagerOperators) -> list[tuple[list[Op], int]]:
     operators: dict[Kind, list[Op]] = {}
     for op in graph.operations[: graph.backward_start]:
         kind = _kind(graph, op)
         if kind is not None:
             operators.setdefault(kind, []).append(op)
-    return [_described(ops, eager.counted[kind]) for kind, ops in operators.items() if len(ops) > eager.counted[kind]]
+    return [(ops, eager.counted[kind]) for kind, ops in operators.items() if len(ops) > eager.counted[kind]]
 
 
 def beyond_schedule(graph: Graph, eager: EagerOperators) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -12,6 +13,22 @@ FOLDER = Path(os.environ.get("REMATE_CUDA_BUILD") or ROOT / "build" / "cuda-buil
 PYTHON = FOLDER / "bin" / "python"
 ARCHITECTURES = ("75", "80", "86", "89", "90", "100")
 Chosen = dict[str, dict[str, str]]
+_ABOUT = "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"
+
+
+def versions(python: str) -> list[str]:
+    """Return the versions of torch, CUDA and cuDNN in an environment; "None" for what is missing."""
+    return subprocess.run([python, "-c", _ABOUT], capture_output=True, text=True, check=True).stdout.split()
+
+
+def python_for(source: str) -> str:
+    """Return the Python that observes a source.
+
+    Rules follow the version of torch that plans. So this Python observes them if its version is that of the CUDA build,
+    and else the CUDA build, which sees no GPU without the stub.
+    """
+    here, build = (versions(python)[0].split("+")[0] for python in (sys.executable, str(PYTHON)))
+    return sys.executable if source == "rules" and here == build else str(PYTHON)
 
 
 def observed(python: str, architecture: str, source: str) -> Chosen:

@@ -1,7 +1,7 @@
 """Prints what operators CUDA runs for the cases, as JSON: `python -m tests.planner.cuda_build.observe SM stub|rules`.
 
-`stub` needs a CUDA build of torch: its dispatch chooses. `rules` needs any other build. A process of its own, because a
-stub changes torch for good.
+`stub` needs a CUDA build of torch: its dispatch chooses. `rules` needs any build of the same version that sees no GPU.
+A process of its own, because a stub changes torch for good.
 """
 
 from __future__ import annotations
