@@ -62,11 +62,18 @@ class _Copy:
             faults.append("a copy back writes to a storage that is freed")
 
 
+class _Wait:
+    """Until another lane has come to an event."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+
 class Lane:
     """A queue of copies and events."""
 
     def __init__(self, lanes: DelayedLanes) -> None:
-        self._lanes, self._queue, self._done = lanes, list[_Copy | Event | torch.Tensor](), 0
+        self._lanes, self._queue, self._done = lanes, list[_Copy | _Wait | Event | torch.Tensor](), 0
         self._behind = False  # the current stream, as far as it was given work
 
     def record_event(self, event: Event) -> None:
@@ -76,6 +83,8 @@ class Lane:
     def wait_event(self, event: Event) -> None:
         if isinstance(event.stream, Current):
             self._behind = True
+        elif event.stream is not self:
+            self._queue.append(_Wait(event))
 
     def copy(self, copy: _Copy) -> None:
         if not self._behind:
@@ -92,6 +101,8 @@ class Lane:
                 entry.run(self._lanes.faults)
             elif isinstance(entry, Event):
                 entry.happened = time.perf_counter_ns()
+            elif isinstance(entry, _Wait):
+                entry.event.synchronize()
             self._queue[self._done] = Event()  # drops what it held
             self._done += 1
 

@@ -19,7 +19,8 @@ from . import host_paging as checks
 from .stepping import assert_same, just_in_time, no_recomputes, schedule_of, step
 
 pytestmark = pytest.mark.cuda
-EAGER = 1e-5  # kernels of eager PyTorch may add up in another order
+# Kernels of eager PyTorch may add up in another order; one model computes in bfloat16.
+EAGER = {"layers": 1e-5, "dropping": 1e-5, "strided": 2e-2, "gpt": 1e-4, "convolutions": 1e-4}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def equal_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("name", list(checks.MODELS))
 def test_steps_equal_eager(name, recomputes, points):
-    checks.steps_equal(name, "cuda", recomputes, points, EAGER)
+    checks.steps_equal(name, "cuda", recomputes, points, EAGER[name])
 
 
 def test_training():
@@ -44,7 +45,7 @@ def test_another_stream(name):
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        checks.steps_equal(name, "cuda", no_recomputes, True, EAGER)
+        checks.steps_equal(name, "cuda", no_recomputes, True, EAGER[name])
     torch.cuda.current_stream().wait_stream(stream)
 
 
@@ -86,7 +87,7 @@ def test_no_pinned_memory():
 @pytest.mark.parametrize("name", list(checks.PLANNED))
 def test_planned_with_a_budget_of_the_host(name):
     """The whole way: measured costs and a measured lane, a plan with pages, steps, and their peak."""
-    checks.planned_steps_equal(name, "cuda", EAGER, host_budget="4GiB")
+    checks.planned_steps_equal(name, "cuda", EAGER[name], host_budget="4GiB")
 
 
 def test_copies_run_beside_the_operations():

@@ -113,6 +113,21 @@ def test_pinned_memory_is_what_was_simulated_up_to_a_mebibyte(lanes):
     assert all(nbytes & (nbytes - 1) == 0 for nbytes in lanes[0].allocated)
 
 
+def test_pinned_memory_goes_to_the_next_step(lanes):
+    """However far the host is ahead, there is as much as for the steps in flight."""
+    model, x = checks.made("layers", "cpu")
+    planned = apply(model, checks.paged(schedule_of(model, (x,), recomputes=no_recomputes), True))
+    step(planned, (x,))
+    once = list(lanes[0].allocated)
+    for _ in range(3):
+        step(planned, (x,))
+        planned(x)
+    assert lanes[0].allocated == once
+    first, second = planned(x), planned(x)
+    (first + second).backward()
+    assert lanes[0].allocated == once * 2
+
+
 def test_a_place_can_be_in_several_chunks():
     chunks = _chunks(7 << 20)
     assert chunks == [4 << 20, 2 << 20, 1 << 20]

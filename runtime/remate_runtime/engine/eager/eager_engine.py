@@ -82,7 +82,7 @@ def compile_step(
     ahead = bordered(program.forward, graph, calls.forward(linked.forward))
     back = _segments(program, graph, contract, calls.backward())
     opened = empty.copy if room is None else room.opened(empty, compiler.views, program.spare)
-    pager = None if compiler.pages is None else pager_of(linked, compiler.pages, device, lanes)
+    pager = None if compiler.pages is None else pager_of(linked, compiler.pages, device, lanes, programs.pinned)
     fill = compiler.filler()
     backward_start = linked.events[linked.backward_start]
     assert isinstance(backward_start, BackwardStart)

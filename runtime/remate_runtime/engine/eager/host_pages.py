@@ -1,17 +1,18 @@
 """Copies values of a step on CUDA to pinned memory of the host, and back.
 
-A step with paged values has pinned memory of its own from its forward to the end of its backward. PyTorch keeps that
-memory for later steps, and hands it out again when the copies that use it are complete. Copies run on two streams
-beside the operations, one for each direction, and the host waits for none of them:
+A step with paged values has pinned memory of its own from its forward to the end of its backward, and then leaves it to
+later steps. Copies run on two streams beside the operations, one for each direction, and the host waits for none of
+them:
 
 - A copy begins behind all work that the current stream was given before it.
 - The current stream waits for a copy out before the storage is freed, so that nothing writes to the storage meanwhile.
 - The current stream waits for a copy back before the value is read.
+- A step whose pinned memory was that of an earlier one copies out behind the copies of that step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
@@ -166,6 +167,42 @@ class _Piece(NamedTuple):
     stop: int
 
 
+class PinnedMemory:
+    """Pinned memory that the steps of a model have given back.
+
+    PyTorch would keep it, too, but hand it out again only when the device has done all copies. The host is ahead of the
+    device, so that several steps would have memory at once. Here the next step's copies wait on the device.
+    """
+
+    def __init__(self) -> None:
+        self._free: dict[int, list[_Chunk]] = {}
+
+    def take(self, lanes: HostLanes, sizes: Iterable[int], out: CopyStream) -> list[torch.Tensor]:
+        """Return chunks. Copies of the stream `out` then wait for older ones. Raises RuntimeError if there is none."""
+        taken: list[_Chunk] = []
+        try:
+            for nbytes in sizes:
+                free = self._free.get(nbytes)
+                taken.append(free.pop() if free else _Chunk(lanes.pinned(nbytes), ()))
+        except RuntimeError:
+            for chunk in taken:
+                self.give([chunk.memory], chunk.busy)
+            raise
+        for event in dict.fromkeys(event for chunk in taken for event in chunk.busy):
+            out.wait_event(event)
+        return [chunk.memory for chunk in taken]
+
+    def give(self, memory: Iterable[torch.Tensor], busy: Sequence[CopyEvent]) -> None:
+        """Take chunks back. busy: behind the copies that use them."""
+        for chunk in memory:
+            self._free.setdefault(chunk.nbytes, []).append(_Chunk(chunk, busy))
+
+
+class _Chunk(NamedTuple):
+    memory: torch.Tensor
+    busy: Sequence[CopyEvent]
+
+
 class HostPager:
     """Creates the pages of each run of a step.
 
@@ -174,7 +211,12 @@ class HostPager:
     """
 
     def __init__(
-        self, sizes: Mapping[int, tuple[str, int]], slot: int, device: torch.device, lanes: LanesOf | None = None
+        self,
+        sizes: Mapping[int, tuple[str, int]],
+        slot: int,
+        device: torch.device,
+        lanes: LanesOf | None = None,
+        pinned: PinnedMemory | None = None,
     ) -> None:
         """Reserve places in pinned memory.
 
@@ -183,9 +225,10 @@ class HostPager:
             slot: Slot of the pages.
             device: The device of the step.
             lanes: Returns the lanes of the device. None: those of `HOST_LANES`.
+            pinned: Memory that the steps of a model share, one after the other. None: the step has its own.
         """
         self.slot = slot
-        self._device, self._lanes_of = device, lanes
+        self._device, self._lanes_of, self._pinned = device, lanes, pinned or PinnedMemory()
         self._places = placed(sizes, _ALIGNED)
         self._chunks = _chunks(end_of(self._places.values()))
         self._parts = {trip: tuple(_parts(place, self._chunks)) for trip, place in self._places.items()}
@@ -203,7 +246,7 @@ class HostPager:
             lanes = (self._lanes_of or HOST_LANES[self._device.type])(self._device)
             self._streams, self._lanes = {"out": lanes.beside(), "back": lanes.beside()}, lanes
         try:
-            memory = [self._lanes.pinned(nbytes) for nbytes in self._chunks]
+            memory = self._pinned.take(self._lanes, self._chunks, self._streams["out"])
         except RuntimeError as error:
             raise ExecutionError(
                 f"cannot allocate {sum(self._chunks):,} bytes of pinned memory for paged values: "
@@ -212,7 +255,8 @@ class HostPager:
                 "run yet"
             ) from None
         self._latest = Moved()
-        return HostPages(memory, self._places, self._parts, self._lanes, self._streams, self._latest)
+        run = self._lanes, self._streams, self._latest, self._pinned
+        return HostPages(memory, self._places, self._parts, *run)
 
     def paged(self) -> tuple[MeasuredLane, ...]:
         """Return what the latest run has moved. It waits for the copies of that run."""
@@ -253,10 +297,11 @@ class HostPages:
         lanes: HostLanes,
         streams: Mapping[Direction, CopyStream],
         moved: Moved,
+        pinned: PinnedMemory,
     ) -> None:
-        """Prepare for a run. memory: the chunks."""
+        """Prepare for a run. memory: the chunks, which go back to `pinned`."""
         self._memory, self._places, self._parts = memory, places, parts
-        self._lanes, self._streams, self._moved = lanes, streams, moved
+        self._lanes, self._streams, self._moved, self._pinned = lanes, streams, moved, pinned
         self._away: dict[int, Away] = {}
         self._running: dict[int, _OpenCopy] = {}
 
@@ -305,6 +350,10 @@ class HostPages:
         with suppress(Exception):
             for running in self._running.values():
                 self._lanes.keep(running.tensor, self._streams[running.direction])
+            busy = [self._lanes.event() for _ in self._streams]
+            for stream, event in zip(self._streams.values(), busy, strict=True):
+                stream.record_event(event)
+            self._pinned.give(self._memory, busy)
 
 
 def _waited(reached: CopyEvent, done: CopyEvent) -> int:

@@ -12,7 +12,7 @@ from ...flat_step.graph import Graph
 from ...flat_step.page_rules import is_paged_gradient, is_parameter
 from ...link.events import Linked, PageBack, PageGone, PageOut, PageReady, Paging
 from ..compiled_step import LinkedStep
-from .host_pages import HOST_LANES, HostPager, LanesOf
+from .host_pages import HOST_LANES, HostPager, LanesOf, PinnedMemory
 from .mapped import reason_against
 from .pages import PagedParameters, Pager
 from .placed import Slots
@@ -60,13 +60,15 @@ def check_pages(step: LinkedStep, device: torch.device) -> None:
     raise EngineError(reason)
 
 
-def pager_of(linked: Linked, slot: int, device: torch.device, lanes: LanesOf | None = None) -> Pager | HostPager:
-    """Return the pager of a step that `check_pages` has accepted. slot: slot of the pages. lanes: as in `HostPager`."""
+def pager_of(
+    linked: Linked, slot: int, device: torch.device, lanes: LanesOf | None, pinned: PinnedMemory
+) -> Pager | HostPager:
+    """Return the pager of a step that `check_pages` has accepted. Others: as in `HostPager`."""
     graph, outs = linked.graph, [event for event in linked.events if isinstance(event, PageOut)]
     gradients = {e.trip: graph.values[e.value].name for e in outs if is_paged_gradient(graph, e.value)}
     sizes = {e.trip: (graph.values[e.value].name, graph.nbytes(e.value)) for e in outs if e.trip not in gradients}
     if any(event.to == "host" for event in outs):
-        return HostPager(sizes, slot, device, lanes)
+        return HostPager(sizes, slot, device, lanes, pinned)
     return Pager(sizes, slot, gradients, _parameters(linked))
 
 

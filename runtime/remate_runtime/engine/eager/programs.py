@@ -14,6 +14,7 @@ from ...operator_calls.bindings import kind
 from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import literal
 from ..compiled_step import LinkedStep
+from .host_pages import PinnedMemory
 from .instructions import NOWHERE, Instruction, InstructionCompiler
 from .placed import Placed, Slots
 
@@ -49,10 +50,12 @@ class Programs:
 
     Attributes:
         constants: The constants of all steps.
+        pinned: Memory for their paged values.
     """
 
     def __init__(self) -> None:
         self.constants = Constants()
+        self.pinned = PinnedMemory()
         self._kept: OrderedDict[Any, StepProgram] = OrderedDict()
 
     def of(self, step: LinkedStep, device: torch.device) -> StepProgram:
