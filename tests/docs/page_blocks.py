@@ -119,10 +119,15 @@ def _run_python(page: str, block: Block, module: ModuleType, folder: Path) -> No
         raise AssertionError(f"{page}:{block.line}: {type(error).__name__}: {error}") from error
 
 
+_VARIABLE = re.compile(r"[A-Z_]+=")  # of the environment, in front of a command
+
+
 def commands(block: Block) -> Iterator[list[str]]:
     """The commands of a block of shell, as words; comments and continued lines as a shell reads them."""
     for line in block.text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True)
+        while words and _VARIABLE.match(words[0]):
+            del words[0]
         if words:
             yield words
 

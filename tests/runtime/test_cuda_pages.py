@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 import remate
 from remate.profile.bandwidth import measured_host_lane
@@ -100,14 +101,20 @@ def test_the_lane_is_measured():
     assert 0 < lane.latency < 1_000_000
 
 
-@pytest.mark.parametrize("changes", [{"to": "disk"}, {"page": "parameter"}])
-def test_what_is_refused(changes: dict[str, Any]):
+def test_a_page_to_the_disk_is_refused():
+    model, x = checks.made("layers", "cuda")
+    schedule = checks.paged(schedule_of(model, (x,), recomputes=no_recomputes), True)
+    pages = [replace(s, to="disk") if isinstance(s, checks.Page) else s for s in schedule.statements]
+    with pytest.raises(EngineError, match="host"):
+        apply(model, replace(schedule, statements=tuple(pages)))
+
+
+def test_a_page_of_a_parameter_is_refused():
     model, x = checks.made("layers", "cuda")
     schedule = schedule_of(model, (x,), recomputes=no_recomputes)
-    values = expand(schedule).graph.values
-    name = next(v.name for v in values if v.kind == "parameter") if "page" in changes else checks.first(schedule)
-    with pytest.raises(EngineError, match="host" if "to" in changes else "parameters or gradients"):
-        apply(model, checks.with_pages(schedule, [checks.Page((name,), changes.get("to", "host"))]))
+    name = next(v.name for v in expand(schedule).graph.values if v.kind == "parameter")
+    with pytest.raises(EngineError, match="parameters or gradients"):
+        apply(model, checks.with_pages(schedule, [checks.Page((name,), "host")]))
 
 
 def test_a_disk_budget_is_refused_with_the_way_out():
