@@ -74,7 +74,7 @@ def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
             op._dispatch_cache.clear()
 
 
-def _not_flattened(layer: torch.nn.RNNBase) -> None:
+def _not_flattened(self: torch.nn.RNNBase) -> None:
     """Replace `RNNBase.flatten_parameters`."""
 
 

@@ -119,7 +119,8 @@ def test_auto_under_ddp(tmp_path: Path) -> None:
 
 
 def test_auto_in_channels_last() -> None:
-    model, args, kwargs = ZOO["resnet"].build("cuda")
+    built: Any = ZOO["resnet"].build("cuda")
+    model, args, kwargs = built
     model = model.to(memory_format=torch.channels_last)
     x = args[0].to(memory_format=torch.channels_last)
 
