@@ -119,19 +119,20 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
     lifted, initialize = fake_mode.avoid_device_init, fake.init_gpu_context
     binding: Any = torch._C
     reserve = binding._get_cudnn_batch_norm_reserve_space_size
-    unset: Any = proxy_tensor.unset_fake_temporarily
+    tracer: Any = proxy_tensor
+    unset = tracer.unset_fake_temporarily
     try:
         fake_mode.avoid_device_init = property(lambda mode: True)  # torch.tensor(0, device="cuda") begins on the CPU
         fake.init_gpu_context = lambda device: None  # torch 2.12 and older would make a tensor there
         # Only cuDNN on a GPU knows it. The first step there detects another size.
         binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
-        proxy_tensor.unset_fake_temporarily = functools.partial(_constants_on_host, unset)
+        tracer.unset_fake_temporarily = functools.partial(_constants_on_host, unset)
         with stand_ins(torch.cuda, answers):
             yield
     finally:
         fake_mode.avoid_device_init, fake.init_gpu_context = lifted, initialize
         binding._get_cudnn_batch_norm_reserve_space_size = reserve
-        proxy_tensor.unset_fake_temporarily = unset
+        tracer.unset_fake_temporarily = unset
 
 
 @contextlib.contextmanager
