@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-_BETWEEN = 0.05  # seconds between two checks
+_FIRST, _MOST = 0.001, 0.05  # seconds between two checks, which grow
 
 
 class Waited(NamedTuple):
@@ -32,7 +32,7 @@ def wait_for(store: Any, keys: Sequence[str], timeout: float, ended: Callable[[]
         timeout: Seconds to wait.
         ended: Returns why to wait no longer; "" to go on.
     """
-    begun, missing = time.monotonic(), list(keys)
+    begun, missing, pause = time.monotonic(), list(keys), _FIRST
     while True:
         try:
             missing = [key for key in missing if not store.check([key])]
@@ -44,4 +44,5 @@ def wait_for(store: Any, keys: Sequence[str], timeout: float, ended: Callable[[]
             return Waited(missing, round(seconds, 1), why)
         if seconds > timeout:
             return Waited(missing, timeout, "")
-        time.sleep(_BETWEEN)
+        time.sleep(pause)
+        pause = min(_MOST, 2 * pause)
