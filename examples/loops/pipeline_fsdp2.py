@@ -1,10 +1,9 @@
-"""A pipeline whose stages FSDP2 shards: `remate.plan_pipeline` with `fsdp` and `shards`, then `apply`, then `fully_shard`.
+"""A pipeline whose stages FSDP2 shards: `remate.plan_pipeline` with `fsdp` and `shards`, `apply`, then `fully_shard`.
 
     torchrun --nproc-per-node 4 examples/loops/pipeline_fsdp2.py stages
 
-The ranks are a mesh of 2 stages by the shards of each, 2 of 4 ranks. Rank 0 plans all stages for 85% of the largest rank's peak without
-recomputation, which includes what FSDP2 holds. `fully_shard` comes after `apply`, and keeps parameters gathered from
-microbatch to microbatch.
+The ranks are a mesh of 2 stages by 2 shards. Rank 0 plans all stages for 85% of the largest rank's peak without
+recomputation, which includes what FSDP2 holds. Parameters stay gathered from microbatch to microbatch.
 """
 
 from __future__ import annotations
