@@ -18,6 +18,10 @@ from tests.ranks import run_ranks
 from .small import data, seeded
 from .test_sharded import fully_sharded, needs_ranks
 
+# The estimated costs count one-element tensors for each operation with a number among its arguments. The one at the peak
+# of a split head, _log_softmax_backward_data, has a number (its axis), and makes none.
+_SCALARS = 16
+
 
 class Deep(nn.Module):
     """Blocks of 0.4 MiB, so that gradients are delivered, and reduced, during backward."""
@@ -36,7 +40,7 @@ def _planned(rank: int, world: int) -> None:
     """The peak of a rank is the one of the plan. gloo may free buffers late, on a thread of its own, so that the least
     of several measured peaks counts.
     """
-    x, buffer = data(300, 128), 4 * (2 * 128 * 400 + 528) + 64
+    x = data(300, 128)
     for words, budget, split in ((3, "100%", None), (3, "88%", None), (4096, "50%", "head")):
         schedule = remate.plan(
             seeded(Deep(words)),
@@ -62,7 +66,7 @@ def _planned(rank: int, world: int) -> None:
         for _ in range(8):  # all ranks measure equally often
             model.zero_grad()
             peaks.append(peak_bytes(lambda model=model: model(x).backward()))
-        assert -64 <= min(peaks) - schedule.peak_bytes <= buffer, (budget, peaks, schedule.peak_bytes)
+        assert min(peaks) - schedule.peak_bytes == (-_SCALARS if split else 0), (budget, peaks, schedule.peak_bytes)
         assert schedule.peak_bytes < schedule.baseline_peak_bytes or budget == "100%"
 
 
