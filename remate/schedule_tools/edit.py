@@ -106,6 +106,9 @@ class Editor:
     ) -> None:
         """Page values, or all values of instances that can leave the device. Points are as in the file; "" means the
         default."""
+        if self.schedule.model.sharded is not None:
+            hint = "recompute them instead, --recompute ID --before POINT"
+            raise EditError(f"beside parameters that FSDP2 shards, no values are paged\n  hint: {hint}")
         for name in names:
             self._kept(name.partition(":")[0])
         points = [point for point in (out, gone, back) if point]
