@@ -45,6 +45,7 @@ from .refused_layers import refuse_layers
 from .refused_writes import refuse_differentiated, refuse_writes
 from .repeats.second_call import next_call_is_same
 from .repeats.tracing import traced
+from .ring_attention import without_ring_attention
 from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
@@ -96,7 +97,7 @@ def capture(
         model, args, kwargs = fake_module(model, args, kwargs or {})
     call = model, tuple(args), dict(kwargs or {})
     options: dict[str, Any] = {"sizes": sizes, "live": live, "stepwise": stepwise, "digested": digested}
-    with local_tensors(model) as distributed:
+    with local_tensors(model) as distributed, without_ring_attention():
         if not distributed:
             return _capture_at_rest(call, differentiate, digested, {**options, "distributed": None})
         refuse_open_sizes(sizes)

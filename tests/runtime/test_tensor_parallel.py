@@ -260,6 +260,10 @@ def _in_contexts(rank: int) -> None:
         with pytest.raises(BindError, match=r"was replaced after apply, as context_parallel\(\) does"):
             planned(whole)
         assert without(whole).shape == part.shape
+        with pytest.raises(
+            CaptureError, match=r"is replaced by ring attention \(context_parallel\).*\n.*plan the parts"
+        ):
+            remate.plan(seeded(Attends()), (whole,))
     assert planned(part).shape == (2, 1, 4, 8)
 
 
