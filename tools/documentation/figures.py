@@ -342,6 +342,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "compile-time": _text("compile_time.txt"),
     "overhead": _text("overhead.txt"),
     "published": _text("published.txt"),
+    "layouts": _text("layouts.txt"),
     "cuda-rules": cuda_rules,
     "gpu-contest": gpu_contest,
     "versions": versions,
