@@ -65,7 +65,7 @@ class _Seen:
 class Trained(Listener):
     """Gives trained modules schedules.
 
-    Attributes:
+    Args:
         options: Options of `auto`.
         file: Path of the first module's schedule. Other modules add the names of their classes.
         skip: Names of classes without schedules.

@@ -35,7 +35,7 @@ class _Spent(Exception):  # noqa: N818 (no error: the search ends)
 class CanonicalSearch:
     """Searches for packings.
 
-    Attributes:
+    Args:
         overlaps: For each buffer, those in use at the same time.
         left: Remaining effort, in visits of buffers.
     """
