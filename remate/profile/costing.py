@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 MEASURED = "measured"  # the cost model that runs operations on the device
 COMPILED = "compiled"  # the same, for a plan whose budget the engine of this name keeps
 
-__all__ = ["COMPILED", "MEASURED", "Cost", "costed", "costs_digest", "signature"]
+__all__ = ["COMPILED", "MEASURED", "Cost", "costed", "costs_digest", "device_named", "signature"]
 
 
 def costed(
@@ -65,7 +65,7 @@ def costed(
                 f"the profile {profile} holds measured costs, and cost={cost!r} needs none\n"
                 '  hint: leave the profile out, or say cost="measured"'
             )
-        device = _named(cost)
+        device = device_named(cost)
         _warn_of_unknown(distinct.values())
         costs = {key: estimate(graph, op, device) for key, op in distinct.items()}
     return replace(graph, operations=tuple(_with_cost(graph, op, costs) for op in graph.operations))
@@ -90,7 +90,8 @@ def _with_cost(graph: Graph, op: Op, costs: Mapping[str, Cost]) -> Op:
     return replace(op, ns=max(1, known.ns), workspace=known.workspace)
 
 
-def _named(cost: str) -> Device:
+def device_named(cost: str) -> Device:
+    """Return the device of the roofline model that these costs are of. Raises ProfileError."""
     if cost == COMPILED:
         raise ProfileError(
             'only whole models are planned with cost="compiled", one budget at a time (remate plan, replan)\n'

@@ -206,7 +206,7 @@ class Auto:
         if results:
             return results[0]
         if shared.refused:
-            raise RemateError(f"another rank could not plan {what}: {shared.refused}")
+            raise RemateError(f"rank {shared.rank} could not plan {what}: {shared.refused}")
         schedules = tuple(decode(text.encode()) for text in shared.texts)
         try:
             model = applied(self.plain, schedules, settings)
@@ -234,7 +234,7 @@ class Auto:
 
         shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
         if shared.refused and not made:
-            raise RemateError(f"another rank could not plan {what}: {shared.refused}")
+            raise RemateError(f"rank {shared.rank} could not plan {what}: {shared.refused}")
         planned = [decode(text.encode()) for text in shared.texts]
         if made and made[0]:
             self._save(planned)

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..bind.agreement import agree, sharded_actions
 from ..bind.fsdp2 import Fsdp2, sharding_fault
+from ..bind.modes import tell_own_forward, tell_scheduled
 from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
 from ..format.schedule import Model, Schedule
@@ -196,7 +197,8 @@ class Dispatch:
         """Raise BindError unless all ranks gather and reduce in the same order. All ranks make their first call."""
         linked, schedule, named = self.steps[0].steps.linked, self.steps[0].schedule, sharded.process_groups()
         actions = sharded_actions(linked, sharded.groups(linked.graph), named.values())
-        agree(named, actions, lambda: [encode(schedule)], meanwhile="call its model")
+        ended = tell_scheduled([*named.values()])
+        agree(named, actions, lambda: [encode(schedule)], meanwhile="call its model", ended=ended)
 
     def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
         """Warn, once, if the model is sharded otherwise than the budget assumes."""
@@ -215,7 +217,10 @@ class Dispatch:
                 "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode: "
                 + self._plan_call(args, kwargs)
             )
-        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
+        gradients = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
+        if (gradients or self._sharded is None) and (parts := sharded_parts(self._submodules)):
+            tell_own_forward(parts, gradients)
+        if gradients:
             mode = "train()" if model.training else "eval()"
             self.stepped_aside(
                 f"the model is in {mode} mode with gradients on, so its own forward runs without a memory budget; "
