@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from ..bind.agreement import agree, sharded_actions
@@ -15,10 +16,13 @@ from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.modes import tell_own_forward, tell_scheduled
 from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
+from ..flat_step.expansion import expand
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..format.writer import encode
+from ..link.linker import link
+from ..link.simulator import simulate
 from ..self_check import CHECK_FIRST, Checks, SelfCheck
 from ..staleness.attributes import collected_within
 from ..staleness.trust import Stale
@@ -201,14 +205,24 @@ class Dispatch:
         agree(named, actions, lambda: [encode(schedule)], meanwhile="call its model", ended=ended)
 
     def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
-        """Warn, once, if the model is sharded otherwise than the budget assumes."""
+        """Warn, once, if the model is sharded otherwise than the budget assumes, and say whether the budget holds."""
         planned = self.steps[0].schedule.model.sharded
         if planned is None or "sharding" in self._warned:
             return
         self._warned.add("sharding")
         if fault := sharding_fault(planned, sharded):
-            text = f"{fault}: gradients are right, and the budget may not hold; plan again, with this fsdp= and shards="
-            warnings.warn(text, UserWarning, stacklevel=frames_to_caller())
+            fits = self._fits(sharded)
+            warnings.warn(f"{fault}: gradients are right, and {fits}", UserWarning, stacklevel=frames_to_caller())
+
+    def _fits(self, sharded: Fsdp2 | None) -> str:
+        """Return whether the budget holds for a model that is sharded otherwise than planned."""
+        again = "; plan again, with this fsdp= and shards="
+        if sharded is None:
+            return f"the budget may not hold{again}"
+        step, budget = expand(self.steps[0].schedule), self.steps[0].schedule.solve.budget
+        peak = simulate(link(replace(step.graph, sharded=sharded.sharded()), step.recomputes, step.pages)).peak
+        over = peak > budget
+        return f"the peak is {size(peak)}, {'over' if over else 'within'} the budget of {size(budget)}{again * over}"
 
     def _other_mode(self, args: Any, kwargs: Any) -> Any:
         model = self.model
