@@ -24,11 +24,8 @@ import torch
 from torch import nn
 
 from remate.api.options import PlanOptions
-from remate.api.plan import prepare
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
-from remate.profile.costing import costed
-from remate.profile.devices import named_gpu
 from remate.schedule_tools.addresses import reserved
 from remate.strategy import Candidate, Context, Deadline, Request, StepInstance, candidates, solve
 from remate.strategy.registry import strategy
@@ -36,6 +33,7 @@ from remate_runtime.flat_step import Graph
 from remate_runtime.link import link
 from tests.models.case import Built
 
+from .absent_gpu import step_on, time_on
 from .diffusion_unet import DiffusionUnet
 from .models import on_meta, resnet
 from .published import Cast, llama_8b
@@ -137,11 +135,10 @@ class Prepared(msgspec.Struct, frozen=True):
 
 def prepared(step: GpuStep) -> Prepared:
     """Capture a step for an H100, with the time on an H200."""
-    model, args, kwargs = step.build()
     options = PlanOptions(fsdp=step.sharded, shards=step.shards) if step.shards else PlanOptions()
-    graph_of = prepare(model, args, kwargs, "h100", options=options, gpu=named_gpu("cuda:h100"))
-    graph, instance = graph_of.captured.graph, StepInstance(graph_of.captured.graph, graph_of.parts)
-    elsewhere = sum(op.ns for op in costed(graph, "h200").operations)
+    hierarchy = step_on("h100", step.build(), options)
+    graph, instance = hierarchy.captured.graph, StepInstance(hierarchy.captured.graph, hierarchy.parts)
+    elsewhere = time_on("h200", graph)
     base, count = instance.baseline, sum(not op.view for op in graph.operations)
     beside = sum(graph.nbytes(at) for at, value in enumerate(graph.values) if value.kind in ("parameter", "buffer"))
     about = (
