@@ -56,7 +56,7 @@ class GpuStep(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-def _decoder(kind: str, tokens: int, **size: int) -> Built:
+def _decoder(kind: str, tokens: int, **size: int | None) -> Built:
     import transformers
 
     config: Any = getattr(transformers, f"{kind}Config")(**size, use_cache=False, max_position_embeddings=8192)
@@ -73,6 +73,22 @@ def _llama(layers: int, width: int, inner: int, heads: int, tokens: int = 8192) 
 def _mixtral() -> Built:
     size = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
     return _decoder("Mixtral", 4096, **size, num_attention_heads=32, num_key_value_heads=8)
+
+
+def _deepseek() -> Built:
+    """DeepSeek-V2-Lite (arXiv:2405.04434, appendix B): latent attention with heads of 192 for queries and keys and of 128
+    for values, one dense layer, and 26 with 6 of 64 experts and two that are shared."""
+    attention = {
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    experts = {"moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6}
+    size = {"num_hidden_layers": 27, "hidden_size": 2048, "intermediate_size": 10944, "vocab_size": 102400}
+    groups = {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+    return _decoder("DeepseekV2", 4096, **size, **attention, **experts, **groups, num_attention_heads=16)
 
 
 class _Vit(nn.Module):
@@ -118,6 +134,7 @@ STEPS: dict[str, GpuStep] = {
             "llama3-8b", "Llama 3 8B, 2×8192 tokens, bf16, 8 ranks", lambda: llama_8b(32), _LAYERS, 8, 82.4, _TORCHTITAN
         ),
         GpuStep("mixtral-8x7b", "Mixtral 8x7B, 4096 tokens, bf16, 8 ranks", _mixtral, _LAYERS, 8),
+        GpuStep("deepseek-v2-lite", "DeepSeek-V2-Lite 16B, 4096 tokens, bf16, 8 ranks", _deepseek, _LAYERS, 8),
         GpuStep("llama3-70b", "Llama 3 70B, 8192 tokens, bf16, 64 ranks", _llama(80, 8192, 28672, 64), _LAYERS, 64),
         GpuStep(
             "llama3-405b", "Llama 3 405B, 8192 tokens, bf16, 512 ranks", _llama(126, 16384, 53248, 128), _LAYERS, 512
