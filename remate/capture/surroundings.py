@@ -70,6 +70,7 @@ class Attributes:
         self._borrowed = borrowed
         self._names = {id(module): name for name, module in model.named_modules()}
         self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
+        self._parameters = [(module, dict(module._parameters)) for module in model.modules()]
         self._contents = [
             (self._path(module, name), value, value.copy())
             for module, attributes, _ in self._saved
@@ -84,6 +85,14 @@ class Attributes:
                 new = module._buffers.get(name)
                 if old is not None and new is not old and (id(module), name) not in self._borrowed:
                     yield self._path(module, name), old, new
+
+    def reassigned_parameters(self) -> Iterator[tuple[Module, str]]:
+        """Yield (module, name) of parameters that forward assigned, added or removed."""
+        for module, before in self._parameters:
+            now = module._parameters
+            for name in {**before, **now}:
+                if now.get(name) is not before.get(name):
+                    yield module, name
 
     def copy_buffers(self, names: Collection[str]) -> None:
         """Replace buffers by copies until `restore`."""
@@ -137,8 +146,9 @@ class Attributes:
                     del now[name]
             for name in attributes.keys() - now.keys():
                 now[name] = attributes[name]
-            module._buffers.clear()
-            module._buffers.update(buffers)
+            _fill(module._buffers, buffers)
+        for module, parameters in self._parameters:
+            _fill(module._parameters, parameters)
         for _, value, contents in self._contents:
             _fill(value, contents)
 
