@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime.support.quantities import size
 
+from .assigned import assigned_at
 from .stand_ins import stand_ins
 
 _NOTHING: Any = object()
@@ -27,16 +28,23 @@ _REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
 @contextmanager
 def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]:
     """Register plain tensor attributes (`self.scale = torch.ones(4)`) as buffers in the `with` block. Yields (id of the
-    module, name) of each."""
+    module, name) of each.
+
+    State that starts as one tensor (`self.h = self.c = zeros`) is registered as several, because a later call has
+    several.
+    """
     moved: list[tuple[Module, str, torch.Tensor]] = []
     shadows: list[tuple[type, str, Any]] = []
+    met: set[int] = set()
     try:
         for module in model.modules():
             for name, value in list(module.__dict__.items()):
                 if isinstance(value, torch.Tensor) and value.is_leaf and not value.requires_grad:
                     moved.append((module, name, value))
                     del module.__dict__[name]
-                    module._buffers[name] = value
+                    again = id(value) in met and assigned_at(module, name)
+                    module._buffers[name] = value.clone() if again else value
+                    met.add(id(value))
         borrowed = frozenset((id(module), name) for module, name, _ in moved)
         for module, name, _ in moved:
             shadows += _taken_defaults(model, type(module), name, borrowed)
