@@ -24,7 +24,7 @@ from remate_runtime.format import (
     parse_type,
     spelled,
 )
-from remate_runtime.link import fitted, link, simulate
+from remate_runtime.link import SizedLinks, fitted, link, simulate
 from remate_runtime.support.quantities import size as quantity
 
 from .analysis import Analysis, analyse
@@ -116,7 +116,8 @@ def over_range(schedule: Schedule) -> BudgetedRange:
     """Evaluate the corners of the range. If some exceed the budget, find the largest sizes that do not, assuming that
     the peak grows with every size. Raises ScheduleError for a size at which the step is not legal."""
     budget, declared = schedule.solve.budget, schedule.model.dims
-    corners = tuple(evaluated(schedule, size) for size in corner_sizes(schedule.model))
+    links = SizedLinks()
+    corners = tuple(evaluated(schedule, size, links) for size in corner_sizes(schedule.model))
     if all(corner.peak <= budget for corner in corners):
         return BudgetedRange(budget, corners, (), ())
     first, *others = declared
@@ -128,7 +129,7 @@ def over_range(schedule: Schedule) -> BudgetedRange:
         rest = {**dict(zip(others, numbers, strict=True)), **largest_else}
         if over_limit(schedule.model.limits, {**rest, first: declared[first].min}):
             continue
-        largest = _largest(schedule, first, rest)
+        largest = _largest(schedule, first, rest, links)
         largest_sizes.append(largest) if largest else never.append(rest)
     return BudgetedRange(budget, corners, tuple(largest_sizes), tuple(never))
 
@@ -172,15 +173,16 @@ def _corners(declared: Mapping[str, Dimension]) -> Iterator[Size]:
         yield dict(zip(declared, numbers, strict=True))
 
 
-def evaluated(schedule: Schedule, dims: Size) -> AtSize:
-    """Peak and number of recomputations at a size. Raises ScheduleError."""
-    expanded = expand(fitted(schedule, dims).schedule)
+def evaluated(schedule: Schedule, dims: Size, links: SizedLinks | None = None) -> AtSize:
+    """Peak and number of recomputations at a size. Raises ScheduleError. links: steps of the schedule at other sizes,
+    which save time."""
+    expanded = expand(fitted(schedule, dims, links).schedule)
     peak = simulate(link(expanded.graph, expanded.recomputes, expanded.pages)).peak
     baseline = simulate(link(expanded.graph)).peak if expanded.recomputes or expanded.pages else peak
     return AtSize(dims, peak, baseline, len(expanded.recomputes))
 
 
-def _largest(schedule: Schedule, first: str, rest: Size) -> AtSize | None:
+def _largest(schedule: Schedule, first: str, rest: Size, links: SizedLinks) -> AtSize | None:
     """The largest size of `first` within the budget, by bisection."""
     dim, budget = schedule.model.dims[first], schedule.solve.budget
     within = largest_of(first, dim, schedule.model.limits, {**rest, first: dim.min})
@@ -188,7 +190,7 @@ def _largest(schedule: Schedule, first: str, rest: Size) -> AtSize | None:
     best = None
     while low <= high:
         middle = (low + high + 1) // 2
-        here = evaluated(schedule, {first: middle * dim.multiple, **rest})
+        here = evaluated(schedule, {first: middle * dim.multiple, **rest}, links)
         if here.peak <= budget:
             best, low = here, middle + 1
         else:

@@ -24,6 +24,7 @@ from remate_runtime.format import Dimension, at_size, decode, encode
 from remate_runtime.link import RecomputeRun, Run, fitting, link, simulate
 from remate_runtime.link.fitting import fitted, fitted_and_linked
 from remate_runtime.link.levels import MemoryLevels
+from remate_runtime.link.sizes import SizedLinks
 from remate_runtime.link.verifier import verify
 
 from .sized import Attention, B, T, ranged, sized
@@ -325,20 +326,38 @@ def test_a_fitted_step_is_linked_as_its_schedule_says(attention: Schedule, size:
 
 
 def test_fitting_simulates_a_few_steps_at_most(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
-    simulated = 0
-    usual = fitting.simulate
+    """A plan is chosen once for all sizes, and only a few are."""
+    simulated: list[int] = []
+    usual, links = fitting.simulate, SizedLinks()
 
     def counting(linked: Any) -> Any:
-        nonlocal simulated
-        simulated += 1
+        simulated[-1] += 1
         return usual(linked)
 
     monkeypatch.setattr(fitting, "simulate", counting)
-    for b in range(2, 25):
-        for t in range(2, 41, 3):
-            simulated = 0
-            fitted(attention, {"b": b, "t": t})
-            assert simulated <= 2 + fitting._TRIES
+    sizes = [{"b": b, "t": t} for b in range(2, 25) for t in range(2, 41, 3)]
+    plans = set[str]()
+    for again in range(2):
+        for dims in sizes:
+            simulated.append(0)
+            fit = fitted_and_linked(attention, dims, links)[0]
+            plans.add(repr(fit.schedule.statements) if fit.dropped else "")
+            assert simulated[-1] <= (5 if again else (4 + fitting._TRIES) * fitting.RUNGS)
+    assert 4 < len(plans) <= fitting.RUNGS + 1
+
+
+def test_the_few_plans_save_nearly_as_much_as_one_for_each_size(attention: Schedule) -> None:
+    links, saved, most = SizedLinks(), 0, 0
+    for t in range(2, 41):
+        fit, linked = fitted_and_linked(attention, {"b": 5, "t": t}, links)
+        if linked is None or fit.dropped in (0, fit.planned):
+            continue
+        expanded, budget = linked.expanded, attention.solve.budget
+        assert linked.timeline.peak <= budget
+        time = simulate(link(expanded.graph, expanded.recomputes)).time
+        saved += time - linked.timeline.time
+        most += time - fitting._left(expanded, budget, SizedLinks())[1].timeline.time
+    assert 0.8 * most < saved
 
 
 def test_levels_are_those_of_a_plain_list() -> None:

@@ -84,6 +84,20 @@ class Dispatch:
             last = "\n  further reasons are not reported" if len(self._warned) == _WARNED else ""
             warnings.warn(f"the schedule steps aside: {why}{last}", SteppedAsideWarning, stacklevel=frames_to_caller())
 
+    def changed(self) -> str:
+        """Return what of the model differs from all schedules for its mode; "" if one fits."""
+        reason = ""
+        for step in self.steps:
+            if step.schedule.model.training == self.model.training:
+                try:
+                    step.check()
+                    step.check_tensors()
+                except BindError as fault:
+                    reason = reason or str(fault)
+                else:
+                    return ""
+        return reason
+
     def __getattr__(self, name: str) -> Any:
         if name in ("__code__", "__globals__"):  # torch.export and torch.jit read these attributes of a forward
             raise AttributeError(NO_PROGRAM)
@@ -253,7 +267,7 @@ class Dispatch:
         nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
         solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
         lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
-        reason = " ".join(lines[: 1 + isinstance(fault, StaleModelError)])
+        reason = " ".join(lines[: 1 + lines[0].endswith(":")])
         why = f"{reason}; the model's own forward runs, without recomputation"
         if not planned or not torch.is_grad_enabled():
             return why

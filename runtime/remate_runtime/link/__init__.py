@@ -42,6 +42,7 @@ from .simulator import (
     resident_by_call,
     simulate,
 )
+from .sizes import SizedLinks
 from .storages import generator_state
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "RecomputeRun",
     "ResidentBytes",
     "Run",
+    "SizedLinks",
     "StepContract",
     "Timeline",
     "Update",

@@ -2,6 +2,10 @@
 
 Recomputations that need each other are left out together, most saved time per kept byte first, as long as `affordable`
 expects room for the kept values. A simulation confirms that the result is within the budget.
+
+That takes seconds on a step of thousands of operations, and every plan needs instructions of its own. So it is done at
+the planned size only, for a few budgets (`RUNGS`), when a plan is first needed. A size takes the plan for the share of
+its memory that the budget leaves; if that exceeds the budget there, the plan for less memory.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from .room import affordable
 from .simulator import Timeline, simulate
 from .sizes import SizedLinks
 
+RUNGS = 16  # plans between that of the file and none; each costs a step of memory, and a set of instructions
 _TRIES = 8  # attempts to leave several groups out at once
 
 
@@ -39,6 +44,9 @@ class LinkedExpansion(NamedTuple):
     timeline: Timeline
 
 
+_Left = tuple[Sequence[FlatRecompute], LinkedExpansion]  # recomputations, and the step with them
+
+
 class FittedSchedule(NamedTuple):
     """A schedule for a size.
 
@@ -53,7 +61,7 @@ class FittedSchedule(NamedTuple):
     planned: int
 
 
-def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSchedule:
+def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED, links: SizedLinks | None = None) -> FittedSchedule:
     """Return the schedule at a size, without recomputations that the budget does not need there.
 
     At the planned size, and where it exceeds the budget, the plan is that of the file.
@@ -61,12 +69,13 @@ def fitted(schedule: Schedule, dims: Mapping[str, int] = PLANNED) -> FittedSched
     Args:
         schedule: The schedule.
         dims: Sizes by name.
+        links: Steps of this schedule at other sizes. They save time, and change no result.
 
     Raises:
         BindError: See `at_size`.
         ScheduleError: See `expand`.
     """
-    return fitted_and_linked(schedule, dims)[0]
+    return fitted_and_linked(schedule, dims, links)[0]
 
 
 def fitted_and_linked(
@@ -86,8 +95,10 @@ def fitted_and_linked(
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(schedule.model, dims).items()):
         return FittedSchedule(plain, 0, len(recomputes)), None
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
-    links = links if links is not None and not expanded.splits else SizedLinks()
-    left, linked = _left(expanded, budget, links)
+    if expanded.splits or expanded.pages:  # their positions and times depend on sizes
+        left, linked = _left(expanded, budget, SizedLinks())
+    else:
+        left, linked = _left_by_rung(schedule, expanded, budget, links or SizedLinks())
     if len(left) == len(recomputes):
         return FittedSchedule(plain, 0, len(recomputes)), linked
     splits = (Split(split.operations, split.into) for split in expanded.splits)
@@ -96,7 +107,44 @@ def fitted_and_linked(
     return FittedSchedule(fewer, len(recomputes) - len(left), len(recomputes)), linked
 
 
-def _left(expanded: Expanded, budget: int, links: SizedLinks) -> tuple[Sequence[FlatRecompute], LinkedExpansion]:
+def _left_by_rung(schedule: Schedule, expanded: Expanded, budget: int, links: SizedLinks) -> _Left:
+    """Return the recomputations of the rung that the budget suggests, or of one near it that is within the budget.
+
+    None if the step without any is within the budget, all if they do not suffice.
+    """
+
+    def simulated(recomputes: Sequence[FlatRecompute]) -> _Left:
+        return recomputes, _simulated(expanded, recomputes, links)
+
+    nothing = simulated(())
+    if (most := nothing[1].timeline.peak) <= budget:
+        return nothing
+    best = simulated(expanded.recomputes)
+    if (least := best[1].timeline.peak) > budget:
+        return best
+    low, high = 0, RUNGS  # `low` is within the budget, `high` is not
+    while low < (at := min(high - 1, low + RUNGS * (budget - best[1].timeline.peak) // (most - least))):
+        tried = simulated(links.rung(at, lambda at=at: _rung(schedule, at, links)))
+        if tried[1].timeline.peak <= budget:
+            low, best = at, tried
+        else:
+            high = at
+    return best
+
+
+def _rung(schedule: Schedule, at: int, links: SizedLinks) -> Sequence[FlatRecompute]:
+    """Return the recomputations that the planned size needs with this share of the memory that the plan saves there."""
+    expanded = links.expand(at_size(schedule))
+    least, most = (_simulated(expanded, each, links).timeline.peak for each in (expanded.recomputes, ()))
+    return _left(expanded, least + (most - least) * at // RUNGS, links)[0]
+
+
+def _simulated(expanded: Expanded, recomputes: Sequence[FlatRecompute], links: SizedLinks) -> LinkedExpansion:
+    linked = links.link(expanded.graph, recomputes, expanded.pages)
+    return LinkedExpansion(expanded, linked, simulate(linked))
+
+
+def _left(expanded: Expanded, budget: int, links: SizedLinks) -> _Left:
     """Return the recomputations that the budget needs. Pages stay.
 
     None if the step without any is within the budget, all if they do not suffice. Otherwise as many groups are left out
@@ -105,8 +153,7 @@ def _left(expanded: Expanded, budget: int, links: SizedLinks) -> tuple[Sequence[
     graph, left = expanded.graph, expanded.recomputes
 
     def simulated(recomputes: Sequence[FlatRecompute]) -> LinkedExpansion:
-        linked = links.link(graph, recomputes, expanded.pages)
-        return LinkedExpansion(expanded, linked, simulate(linked))
+        return _simulated(expanded, recomputes, links)
 
     simulation = simulated(())
     if simulation.timeline.peak <= budget:

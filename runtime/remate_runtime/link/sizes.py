@@ -8,7 +8,7 @@ Sizes with equal decisions have equal events. Such a step is linked once; at oth
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -21,7 +21,7 @@ from ..format.schedule import Schedule
 from .events import Allocation, Linked
 from .linker import link
 
-_KEPT = 8  # linked steps; beyond them, the least recently used one is dropped
+_KEPT = 24  # linked steps; beyond them, the least recently used one is dropped
 
 
 class SizedLinks:
@@ -35,6 +35,13 @@ class SizedLinks:
         self._candidates: tuple[Overwritable, ...] | None = None
         self._tangents: tuple[int, ...] = ()
         self._linked: OrderedDict[Any, Linked] = OrderedDict()
+        self._rungs: dict[int, Sequence[FlatRecompute]] = {}
+
+    def rung(self, at: int, make: Callable[[], Sequence[FlatRecompute]]) -> Sequence[FlatRecompute]:
+        """Return what `make` returned when it was first called for this number."""
+        if at not in self._rungs:
+            self._rungs[at] = make()
+        return self._rungs[at]
 
     def expand(self, schedule: Schedule) -> Expanded:
         """Return what `expand` returns.

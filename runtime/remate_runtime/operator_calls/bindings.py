@@ -60,6 +60,6 @@ def kind(argument: object) -> str:
     if of is not None:
         return of
     if isinstance(argument, tuple):
-        kinds = {kind(each) for each in argument}
-        return kinds.pop().upper() if kinds in ({"t"}, {"i"}) else "?"
+        kinds = {*map(type, argument)}
+        return "T" if kinds == {Ref} else "I" if kinds == {int} else "?"
     return "?"

@@ -18,7 +18,7 @@ from .host_pages import PinnedMemory
 from .instructions import NOWHERE, Instruction, InstructionCompiler
 from .placed import Placed, Slots
 
-_KEPT = 8  # most programs to keep for other sizes; beyond them, the least recently used one is dropped
+_KEPT = 20  # most programs to keep for other sizes; beyond them, the least recently used one is dropped
 
 
 class StepProgram(NamedTuple):
