@@ -9,6 +9,7 @@ from typing import Any, Unpack
 from msgspec.structs import replace
 
 from remate_runtime.format import Schedule, Settings
+from remate_runtime.support.quantities import size
 
 from ..budget import RequestedBudget, parse_budget
 from ..capture.recorded import called
@@ -215,7 +216,7 @@ class Sweep:
         Returns:
             The solution, or None if no plan fits.
         """
-        progress: Callable[[str], None] = lambda text: self._say(f"{label or budget}: {text}")  # noqa: E731
+        progress: Callable[[str], None] = lambda text: self._say(f"{label or size(budget)}: {text}")  # noqa: E731
         options: dict[str, Any] = {"pool": self._pool, "time_limit": self._time_limit, "progress": progress}
         try:
             request = Request(budget, self.gap, effort or self._effort)

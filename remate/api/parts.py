@@ -38,6 +38,8 @@ from .shared_budget import SharedBudget, as_if_all
 from .splitting import plan_split
 from .writing import schedule_of
 
+_WORTHWHILE = 0.02  # without a requested budget, parts that cannot save this share of their peak keep everything
+
 
 class PartSchedules(msgspec.Struct, frozen=True):
     """Schedules for parts of one model, one per kind of part. Apply them with `apply(model, [*schedules])`."""
@@ -253,7 +255,12 @@ def plan_parts(
             raise
         if warn:
             warn_of_smallest(error)
-        return _planned(parts, replace(settings, budget=f"{error.smallest}B"), cost, **options)
+        keeps = not warn and error.smallest > (1 - _WORTHWHILE) * _baseline_peak(parts)
+        return _planned(parts, replace(settings, budget="100%" if keeps else f"{error.smallest}B"), cost, **options)
+
+
+def _baseline_peak(parts: Sequence[PartKind]) -> int:
+    return peak_together([link(part.step.captured.graph) for part in parts])
 
 
 def _planned(
@@ -272,7 +279,7 @@ def _planned(
     options: dict[str, Any] = {"policy": policy(settings.strategy), "effort": effort}
     options |= {"gap": settings.gap, "time_limit": settings.time_limit}
     graphs = [part.step.captured.graph for part in parts]
-    budget = requested.resolve(peak_together([link(graph) for graph in graphs]))
+    budget = requested.resolve(_baseline_peak(parts))
     if len(parts) == 1:
         solutions = [_solved(Sweep(parts[0].step, progress=progress, **options), budget)]
         limits = [budget]

@@ -311,7 +311,7 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     known_origins = origins(fx)
     nodes = {n: traced.inputs[n.name] for n in fx.find_nodes(op="placeholder")}
     source = functools.partial(_source, signature, step)
-    refuse_differentiated(nodes.values(), traced.outputs, known_origins, source)
+    refuse_differentiated(nodes.values(), traced.outputs, known_origins, source, step.model)
     sources = {n: source(port) for n, port in nodes.items()}
     kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
     fx.output_node().args = ([node for _, node in kept],)
@@ -328,7 +328,7 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     lay_out_gradients(fx, results, of)
     ends = [(port, node) for (port, _), node in zip(kept, results, strict=True)]
     places = complete(fx, known_origins)
-    refuse_writes(ends, sources, places, source)
+    refuse_writes(ends, sources, places, source, step.model)
     named = {source(port.key).name for port, _ in ends if port.kind in (GRADIENT, MUTATION)}
     taken = signature.names | {f"grad.{output.name}" for output in step.outputs}
     meshes = {} if step.distributed is None else step.distributed.meshes()

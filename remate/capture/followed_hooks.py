@@ -79,7 +79,10 @@ class Hooks:
             warnings.warn(not_called([f"{path}: {name}" for path, name, _ in lost]), UserWarning, stacklevel=5)
 
     def _refuse(self, path: str, name: str) -> None:
-        hint = "remove it while planning and training, or register it on the model itself, whose hooks do run"
+        hint = (
+            "let forward return what the hook collects (features for a loss), remove it while planning and training, "
+            "or register it on the model itself, whose hooks do run"
+        )
         if any(checkpoints(*item) for module in self._model.modules() for item in vars(module).items()):
             hint = CHECKPOINTS
         raise CaptureError(f"the hook {name!r} of a submodule would never be called by a schedule", path, hint=hint)

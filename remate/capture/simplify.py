@@ -13,7 +13,7 @@ from remate_runtime.operators import WAIT
 
 from . import facts
 from .returned_buffers import return_buffers
-from .views import base, layout, root
+from .views import base, keeps_order, layout, root
 from .writes import Replace, simplify_writes
 
 _ASSERTIONS = (
@@ -116,10 +116,11 @@ def _drop_views(graph: Graph, results: list[Node]) -> None:
     """Drop a view that equals an earlier tensor of its chain of views: t(t(x)) is x."""
     for node in graph.nodes:
         node_layout = layout(node) if base(node) is not None else None
-        under, same = node, None
+        under, same, chain = node, None, list[Node]()
         while node_layout is not None and (above := base(under)) is not None:
+            chain.append(under)
             under = above
-            if layout(under) == node_layout:
+            if layout(under) == node_layout and keeps_order(under, chain):
                 same = under
         if same is not None:
             _replace(node, same, results)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,3 +38,23 @@ def layout(node: object) -> Any:
         return None
     shape = (value.dtype, value.device, tuple(value.shape), tuple(value.stride()), value.storage_offset())
     return (*shape, value.is_conj(), value.is_neg())
+
+
+def keeps_order(node: Node, chain: Sequence[Node]) -> bool:
+    """Return whether a chain of views (last to first) of `node` is `node` again because of what the views do.
+
+    If dimensions are expanded, a transposed square has the same strides, and at another size it is none.
+    """
+    value = node.meta["val"]
+    expanded = [size for size, stride in zip(value.shape, value.stride(), strict=True) if stride == 0 and size > 1]
+    if len(set(expanded)) == len(expanded):
+        return True
+    start = tensor = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    for view in reversed(chain):
+        if not isinstance(view.target, OpOverload):
+            return False
+        try:
+            tensor = view.target(tensor, *view.args[1:], **view.kwargs)
+        except RuntimeError:  # a view of an expanded tensor only
+            return False
+    return tensor.shape == start.shape and tensor.stride() == start.stride()

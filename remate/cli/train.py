@@ -167,9 +167,10 @@ def report(reports: Sequence[TrainingReport]) -> list[str]:
 
 
 def _scheduled(module: TrainingReport) -> list[str]:
-    solves = [schedule.solve for schedule in module.outcome.schedules]
+    from ..training.plan_file import predicted_peaks
+
     beside = module.beside
-    predicted = sum(solve.baseline_peak for solve in solves), sum(solve.peak for solve in solves)
+    predicted = predicted_peaks(module.outcome.schedules)[::-1]
     rows = [("", "eager", "schedule", "")]
     for what, eager, scheduled, unit in (
         ("peak of a step", beside.eager_peak, beside.peak, size),

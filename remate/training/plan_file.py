@@ -10,7 +10,9 @@ from remate_runtime import apply
 from remate_runtime.applied import original_of
 from remate_runtime.bind import is_distributed
 from remate_runtime.errors import BindError
+from remate_runtime.flat_step import expand
 from remate_runtime.format import Schedule, load
+from remate_runtime.link import link, peak_together
 from remate_runtime.operators import COMMUNICATION
 from remate_runtime.support.files import check_writable
 from remate_runtime.support.quantities import overhead, size
@@ -88,8 +90,17 @@ def other_budget(schedules: Sequence[Schedule], budget: str | int | None) -> str
 
 def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
     """Return one line with the predicted peak and time of a model's schedules."""
-    peak, base = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("peak", "baseline_peak"))
+    peak, base = predicted_peaks(schedules)
     time, without = (sum(getattr(schedule.solve, what) for schedule in schedules) for what in ("time", "baseline_time"))
     slower = f"{overhead(time, without)} time" if without else "no cost"
     kept = "" if path is None else f"; {path}"
     return f"{name}: peak {size(peak)} of {size(base)}, {slower} predicted{kept}"
+
+
+def predicted_peaks(schedules: Sequence[Schedule]) -> tuple[int, int]:
+    """Return the predicted peak of a model's schedules together, and that without recomputation."""
+    if len(schedules) == 1:
+        return schedules[0].solve.peak, schedules[0].solve.baseline_peak
+    steps = [expand(schedule) for schedule in schedules]
+    planned = peak_together([link(step.graph, step.recomputes, step.pages) for step in steps])
+    return planned, peak_together([link(step.graph) for step in steps])

@@ -228,3 +228,28 @@ def test_strides_one_after_the_other() -> None:
     schedule = planned(model, (sound(3, 150),), {"x": {0: "b", 1: "t"}})
     least = schedule.model.dims["t"].min
     assert_trains(model, schedule, [(sound(*sizes),) for sizes in ((3, 150), (2, least), (2, 99), (3, 101), (2, 60))])
+
+
+class Summed(nn.Module):
+    """The gradient of a sum is expanded: transposed where it is a square, it has the same strides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x).sum()
+
+
+@pytest.mark.parametrize("planned", [2, 5])
+def test_a_square_does_not_end_a_range(planned: int) -> None:
+    model = Summed()
+    schedule = remate.plan(model, (torch.ones(planned, 2, 4),), budget="100%", cost="cpu", dims={"x": {0: "b=2..8"}})
+    scheduled = remate_runtime.apply(copy.deepcopy(model), schedule)
+    for b in range(2, 9):
+        x = torch.arange(8.0 * b).view(b, 2, 4).sin()
+        for each in (model, scheduled):
+            each.zero_grad()
+            each(x).backward()
+        pairs = zip(model.parameters(), scheduled.parameters(), strict=True)
+        assert all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs)

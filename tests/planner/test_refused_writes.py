@@ -65,6 +65,25 @@ def test_place(layer: Any) -> None:
     _is_there(caught.value, layer, "1")
 
 
+def test_the_parts_without_written_parameters_can_be_planned() -> None:
+    class Averaging(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            layers = [(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)]
+            self.query, self.key, self.head = (nn.Sequential(*layer) for layer in layers)
+            self.key.requires_grad_(False)
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                for mine, other in zip(self.key.parameters(), self.query.parameters(), strict=True):
+                    mine.lerp_(other, 0.1)
+            return self.head(self.query(a)) - self.key(a)
+
+    with pytest.raises(CaptureError, match=r"forward writes into parameter 'key\.0\.weight'") as caught:
+        capture(Averaging(), (torch.ones(3, 4),))
+    assert caught.value.parts == ("query", "head")
+
+
 def test_input() -> None:
     with pytest.raises(CaptureError) as caught:
         capture(Overwritten(4, 4), (torch.ones(3, 4),))

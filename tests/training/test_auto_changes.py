@@ -19,6 +19,8 @@ from .test_auto import QUICK, Net, train
 
 def test_a_number_that_the_loop_changes_is_read_at_every_call_from_the_first_change_on() -> None:
     class Annealed(Net):
+        temperature: float
+
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) / self.temperature
 

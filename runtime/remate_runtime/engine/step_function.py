@@ -18,14 +18,14 @@ from torch.utils.hooks import RemovableHandle
 from ..bind.distributed import NONE, Gradients, GradientSpec, local_tensor
 from ..bind.outputs import Detached
 from ..errors import ExecutionError
-from ..format.tensor_type import TensorType
 from ..link.contract import Gradient, Output, StepContract
-from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
 from ..torch_private.execution import is_batched
 from .compiled_step import CompiledStep
 from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
 from .partial_backward import Undelivered, leaves_gradients, requested_for
 from .saved_hooks import warn_of_saved_hooks
+from .sums import watch_sums
+from .tangents import tangent_as_recorded
 
 _TWICE = (
     "backward ran a second time through the same forward; its values are gone"
@@ -237,6 +237,14 @@ def _check_mode(frame: _Frame) -> None:
 def _backward(ctx: Any, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
     """Return the gradients of a segment: computed now, or kept since it ran."""
     frame = ctx.frame
+    contract = frame.step.contract
+    delivered = _requested(ctx, at, wanted)
+    watch_sums(ctx, [contract.gradients[number] for number in contract.deliveries[at]], delivered)
+    return delivered
+
+
+def _requested(ctx: Any, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
+    frame = ctx.frame
     undelivered = frame.undelivered
     if undelivered is None:
         return _segment(frame, at, wanted)
@@ -314,28 +322,18 @@ def _not_looked_at(tensor: torch.Tensor) -> None:
 def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
     """Return the values of the received tangents, and the tangents in the order in which backward reads them."""
     arrived, frame.tangents = frame.tangents, []
+    contract, device = frame.step.contract, frame.step.device
     given: set[int] = set()
     tangents: list[torch.Tensor] = []
-    for tangent in frame.step.contract.tangents:
+    for tangent in contract.tangents:
         if arrived[tangent.output] is not None:
             given.add(tangent.value)
-        tangents.append(_tangent(arrived[tangent.output], tangent.type, frame.step.device))
+        what = f"output {contract.outputs[tangent.output].name!r}"
+        gradient = arrived[tangent.output]
+        tangents.append(tangent_as_recorded(gradient, tangent.type, device, what, contract.layout_matters))
+        del gradient
         arrived[tangent.output] = None
     return given, tangents
-
-
-def _tangent(gradient: torch.Tensor | None, type_: TensorType, device: torch.device) -> torch.Tensor:
-    """Return the gradient of an output in the layout that backward was recorded with; zeros for None."""
-    if gradient is None:
-        return empty(type_, device).zero_()
-    if (
-        gradient.dtype is TORCH_DTYPES[type_.dtype]
-        and laid_out(gradient, type_)
-        and not gradient.is_conj()
-        and not gradient.is_neg()
-    ):
-        return gradient.detach()
-    return empty(type_, device).copy_(gradient)
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -51,12 +51,14 @@ class Gradient(msgspec.Struct, frozen=True):
         source: Number of its source.
         shared: Its storage also belongs to a different gradient or tangent.
         tangents: The tangents that it depends on. Without any of them the source gets no gradient, as in eager.
+        sum: The source, as text, if the step sums gradients of several of its uses; otherwise "".
     """
 
     value: int
     source: int
     shared: bool
     tangents: frozenset[int]
+    sum: str = ""
 
     def depends(self, given: set[int]) -> bool:
         return not self.tangents or not given.isdisjoint(self.tangents)
@@ -105,6 +107,7 @@ class StepContract(msgspec.Struct, frozen=True):
         undelivered: Numbers of the sources without gradient, except live attributes.
         passed: Outputs that are a parameter or buffer itself.
         inner: Numbers of outputs with a gradient that other such outputs depend on, and the tangents of those.
+        layout_matters: Whether kernels of backward choose their order of sums by the layout of a tangent.
     """
 
     sources: tuple[int, ...]
@@ -119,6 +122,7 @@ class StepContract(msgspec.Struct, frozen=True):
     undelivered: tuple[int, ...] = ()
     passed: tuple[Passed, ...] = ()
     inner: tuple[tuple[int, frozenset[int]], ...] = ()
+    layout_matters: bool = False
 
 
 def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str]) -> StepContract:
@@ -164,6 +168,7 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
         _undelivered(graph, given),
         _passed(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], position),
         _inner(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], tangents),
+        any(op.op == "aten.convolution_backward" for op in graph.operations[graph.backward_start :]),
     )
 
 
@@ -284,5 +289,18 @@ def _gradients(graph: Graph, position: dict[int, int]) -> tuple[Gradient, ...]:
     gradients: list[Gradient] = []
     copies = copied(graph)
     for number, (source, value) in enumerate(graph.gradients):
-        gradients.append(Gradient(value, position[source], number in copies, depends[value]))
+        summed = _label(graph, source) if _is_sum(graph, value) else ""
+        gradients.append(Gradient(value, position[source], number in copies, depends[value], summed))
     return tuple(gradients)
+
+
+def _is_sum(graph: Graph, gradient: int) -> bool:
+    """Return whether a gradient is the sum of two results of backward."""
+    producer = graph.values[gradient].producer
+    while producer >= 0 and graph.operations[producer].view:
+        gradient = graph.operations[producer].reads[0]
+        producer = graph.values[gradient].producer
+    if producer < graph.backward_start or graph.operations[producer].op != "aten.add.Tensor":
+        return False
+    reads = graph.operations[producer].reads
+    return len(reads) == 2 and all(graph.values[v].producer >= graph.backward_start for v in reads)
