@@ -98,17 +98,19 @@ class InfeasibleError(RemateError):
 
     All figures are bytes. Budget and peaks are beside parameters, buffers, inputs and optimizer state.
 
+    Args:
+        delivered: The floor if gradients need not be retained to the end of the step, if that is lower.
+        baseline: The baseline peak; None if there is no such step.
+        sizes: The sizes to plan at, if the schedule was to name sizes: `b=64, t=128`.
+        estimated: Workspaces are estimates, so that the floor holds for the estimates only.
+
     Attributes:
         budget: The requested budget.
         smallest: The least peak that the strategies reach. They fit within it, and within every larger budget.
         floor: A proven lower limit of the peak, for all schedules.
         strategy: The requested strategy, "auto" or a name.
-        delivered: The floor if gradients need not be retained to the end of the step, if that is lower.
-        baseline: The baseline peak; None if there is no such step.
-        sizes: The sizes to plan at, if the schedule was to name sizes: `b=64, t=128`.
         struck: The time limit ended the search.
         holder: The operation that needs the floor.
-        estimated: Workspaces are estimates, so that the floor holds for the estimates only.
         split: The floor if operations are split, if that is lower, and which ones.
     """
 
@@ -184,7 +186,7 @@ class InfeasibleError(RemateError):
 class DoesNotFitError(InfeasibleError):
     """Training does not fit a device even at the smallest size. All figures are bytes.
 
-    Attributes:
+    Args:
         memory: Memory of the device.
         held: What stays on the device, by name.
         floor: Floor of the step.

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 
+import remate
 from tools.bench.cuda import packages
+from tools.bench.cuda import worker as worker_module
 from tools.bench.cuda.__main__ import MODELS
 from tools.bench.cuda.contest import Outcome
 from tools.bench.cuda.process import Process
+from tools.bench.cuda.slots import SLOTS, shared_file, slot
 from tools.bench.cuda.subjects import FULL, QUICK
 from tools.bench.cuda.tables import reason, table
 from tools.bench.cuda.worker import Worker
@@ -67,6 +73,110 @@ def test_a_process_that_fails_is_ended_and_says_why(process: Process, word: str,
     assert process.failure == f"{why}\nchatter of a library"
     process.tell("again")
     assert process.hear(later(60)) == {}
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from tools.bench.cuda.slots import slot
+folder = Path(sys.argv[1])
+with slot(folder, "device", 2):
+    mine = folder / f"{sys.argv[2]}.inside"
+    mine.touch()
+    time.sleep(0.3)
+    print(len([*folder.glob("*.inside")]))
+    mine.unlink()
+"""
+
+
+def test_few_processes_hold_a_slot_at_the_same_time(tmp_path: Path) -> None:
+    started = [
+        subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path), str(n)], cwd=ROOT, stdout=subprocess.PIPE)
+        for n in range(6)
+    ]
+    inside = [int(each.communicate()[0]) for each in started]
+    assert len(inside) == 6
+    assert set(inside) <= {1, 2}
+
+
+def test_a_process_that_is_killed_leaves_its_slot(tmp_path: Path) -> None:
+    code = HOLDER.replace("time.sleep(0.3)", "print('inside', flush=True); time.sleep(600)")
+    started = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path), "0"], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "inside\n"
+    with slot(tmp_path, "device", 2):
+        third = tmp_path / "third"
+        waiting = threading.Thread(target=lambda: _hold(tmp_path, third))
+        waiting.start()
+        waiting.join(0.3)
+        assert not third.exists()
+        started.kill()
+        started.wait()
+        waiting.join(60)
+        assert third.exists()
+
+
+def _hold(folder: Path, made: Path) -> None:
+    with slot(folder, "device", 2):
+        made.touch()
+
+
+def test_processes_share_a_file_or_why_there_is_none(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def write(part: Path) -> None:
+        calls.append("written")
+        part.write_text("plan", encoding="utf-8")
+
+    def fail(part: Path) -> None:
+        calls.append("failed")
+        raise ValueError("nothing fits")
+
+    for _ in range(2):
+        assert shared_file(tmp_path / "plan.json", write).read_text(encoding="utf-8") == "plan"
+    with pytest.raises(ValueError, match="nothing fits"):
+        shared_file(tmp_path / "other.json", fail)
+    with pytest.raises(RuntimeError, match="nothing fits"):
+        shared_file(tmp_path / "other.json", fail)
+    assert calls == ["written", "failed"]
+
+
+@pytest.mark.slow
+def test_configurations_share_a_plan_and_take_steps_within_a_slot(tmp_path: Path) -> None:
+    plans: list[Any] = []
+    plan = remate.plan
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        plans.append(kwargs["budget"])
+        return plan(*args, **kwargs)
+
+    class Watched(Worker):
+        held: ClassVar[list[bool]] = []
+
+        def step(self) -> None:
+            free = [_free(tmp_path / f"device.{number}.lock") for number in range(SLOTS)]
+            self.held.append(free.count(False) == 1)
+            super().step()
+
+    engines = mock.patch.dict(worker_module._ENGINES, {"remate-graphs": "eager"})  # compiling takes a minute
+    with engines, mock.patch.object(remate, "plan", counted):
+        for configuration in ("remate=60%", "remate-graphs=60%", "eager"):
+            worker = Watched("unet", configuration, "cpu", quick=True, profile=str(tmp_path / "profile.json"))
+            facts = worker.answer("setup")
+            assert facts["waited"] < facts["seconds"]
+    assert plans == ["60%"]
+    assert Watched.held == [True] * 9
+
+
+def _free(file: Path) -> bool:
+    with file.open("w") as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
 
 
 def test_table_of_what_was_measured_and_what_fell() -> None:

@@ -12,8 +12,8 @@ from remate_runtime.torch_private.distributed import pretended_ranks
 
 from ..budget import BudgetError, parse_budget, parse_speed
 from ..capture.recorded import RecordedCall
-from ..errors import CaptureError, RemateError
-from ..profile.devices import DEVICES
+from ..errors import CaptureError, ProfileError, RemateError
+from ..profile.costing import COMPILED, MEASURED, device_named
 from ..schedule_tools.device_memory import OptimizerState, check_known
 from .elsewhere import cost_for, gpu_elsewhere
 from .layout_steps import ImpossibleError, LayoutStep, Machine, pipeline_step, plain_step
@@ -131,6 +131,7 @@ def fit_layouts(
     Raises:
         BudgetError: A layout or a size cannot be read.
         CaptureError: This process is a rank of a process group already.
+        ProfileError: The costs do not exist, or would be measured.
         RemateError: Any error of `remate.plan`, if there is only one layout.
     """
     import torch.distributed as dist
@@ -145,9 +146,12 @@ def fit_layouts(
     if not dist.is_available() or dist.is_initialized():
         hint = "call it in a process of its own"
         raise CaptureError("fit_layouts pretends to be rank 0, and this process has a process group", hint=hint)
+    if cost in (MEASURED, COMPILED):
+        hint = "leave it out, or name a device of the roofline model: h100, a100, cpu"
+        raise ProfileError(f"cost={cost!r} runs the step, and layouts are planned without their ranks\n  hint: {hint}")
     gpu = gpu_elsewhere(device)
     cost = cost_for(gpu, cost or (None if gpu is not None else "cpu"))
-    place = Machine(DEVICES[cost], gpu, memory, machine, parse_speed(network), optimizer, cuda_context, reserved)
+    place = Machine(device_named(cost), gpu, memory, machine, parse_speed(network), optimizer, cuda_context, reserved)
     wanted = _wanted(layouts, batch, microbatch, machine)
     with telling(chosen.progress) as say:
         found = [_fitted(build, layout, place, pipeline, chosen, say, only=len(wanted) == 1) for layout in wanted]

@@ -178,9 +178,25 @@ def plan(
     return _planned(called(model, args, kwargs), budget, cost, options_of("plan", PlanKeywords, options, at=at))
 
 
-def _planned(
-    call: RecordedCall, budget: str | int | None, cost: str | None, options: PlanOptions
+def plan_beside_original(
+    call: RecordedCall, budget: str | int | None, options: Mapping[str, Any]
 ) -> Schedule | PartSchedules:
+    """Plan a call as `plan` does, where calls that no schedule fits run the model's own forward.
+
+    Args:
+        call: The recorded call.
+        budget: As for `plan`.
+        options: Other arguments of `plan`.
+    """
+    keywords = {name: value for name, value in options.items() if name not in ("at", "cost")}
+    given = options_of("plan", PlanKeywords, keywords, at=options.get("at"))
+    return _planned(called(call), budget, options.get("cost"), given, all_calls=False)
+
+
+def _planned(
+    call: RecordedCall, budget: str | int | None, cost: str | None, options: PlanOptions, all_calls: bool = True
+) -> Schedule | PartSchedules:
+    """See `plan`. all_calls: Whether a call that the schedule does not fit is an error."""
     from .goals import check_budget, goal_of, plan_for_goal
 
     check_budget(budget, options.slowdown)
@@ -227,7 +243,7 @@ def _planned(
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
             schedule = plan_step(step, settings, cost, or_smallest=smallest, **names, progress=say)
-        for text in (_size_one(schedule), *_about_splits(schedule, step)):
+        for text in (_size_one(schedule) if all_calls else "", *_about_splits(schedule, step)):
             if text:
                 aloud(options.progress, say)(text)
     return replace(schedule, model=replace(schedule.model, fill=fill))

@@ -26,7 +26,7 @@ NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
     """Yield the call with model and arguments on `device`, as fake tensors. The model is the same object, and gets its
     own tensors back afterwards."""
-    fakes = _Fakes(device)
+    fakes = Fakes(device)
     with contextlib.ExitStack() as stack:
         for module in call.model.modules():
             registers: Any = (module._parameters, module._buffers)
@@ -53,8 +53,8 @@ def without_memory(call: RecordedCall) -> Iterator[None]:
         yield
 
 
-class _Fakes:
-    """Makes one fake tensor for each tensor."""
+class Fakes:
+    """Makes one fake tensor on a device for each tensor."""
 
     def __init__(self, device: str) -> None:
         self._mode, self._device = FakeTensorMode(allow_non_fake_inputs=True), device

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
+
+from .fake_call import Fakes
 
 
 def on_meta(model: torch.nn.Module) -> bool:
@@ -22,21 +23,12 @@ def on_meta(model: torch.nn.Module) -> bool:
 def fake_module(
     model: torch.nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """Return the model and call with fake CPU tensors instead of meta tensors. `model` does not change."""
-    mode, replacements = FakeTensorMode(allow_non_fake_inputs=True), {}
+    """Return the model and call with fake CPU tensors instead of meta tensors. `model` does not change. Raises
+    CaptureError for a DTensor over a mesh of another device."""
+    fakes = Fakes("cpu")
 
     def fake(tensor: object) -> Any:
-        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "meta":
-            return tensor
-        if id(tensor) not in replacements:
-            with mode:
-                empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
-                parameter = isinstance(tensor, torch.nn.Parameter)
-                needs = tensor.requires_grad
-                replacements[id(tensor)] = (
-                    torch.nn.Parameter(empty, requires_grad=needs) if parameter else empty.requires_grad_(needs)
-                )
-        return replacements[id(tensor)]
+        return fakes.of(tensor) if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta" else tensor
 
     copied = copy.deepcopy(model)  # it has no memory
     for module in copied.modules():

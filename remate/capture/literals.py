@@ -20,6 +20,11 @@ _DENSE = (
     "use dense ones. An embedding with sparse=False has a gradient as large as its weight; train it by Adam instead of "
     "SparseAdam, which also changes the rows that a batch does not use"
 )
+SPARSE_INPUT = (
+    "pass its rows, columns and values as three tensors, and multiply in forward with "
+    "torch.zeros_like(x).index_add(0, rows, values[:, None] * x[columns]), which needs no other memory than the "
+    "products; a small one can be dense: matrix.to_dense()"
+)
 
 
 class UnwritableError(Exception):

@@ -91,6 +91,8 @@ class Signature:
 
     def _describe(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         def leaf(tensor: torch.Tensor, path: str) -> dict[str, Any]:
+            if tensor.layout is not torch.strided:
+                raise CaptureError(f"input {path!r} is a sparse tensor ({tensor.layout})", hint=literals.SPARSE_INPUT)
             self.inputs.append(self._unique.new(path))
             grad = {"grad": True} if tensor.requires_grad else {}
             first = self.inputs[-1] if self._first is None else self._first.setdefault(id(tensor), self.inputs[-1])

@@ -22,7 +22,7 @@ from .returned_buffers import storage_of
 from .saved_hooks import saved_hooks_seen
 from .signature import argument_names
 from .sizes import SizeLog
-from .static_parts import lost_output
+from .static_parts import lost_output, static_parts
 from .stored import Arguments, lost, stored_trees
 from .watch import AttributeWatch
 
@@ -140,6 +140,7 @@ class TracedModule(torch.nn.Module):
                     saved_hooks_seen(self._refuse_saved_hooks),
                 ):
                     result = self.model(*args, **kwargs)
+                self._refuse_new_parameters(attributes)
                 self._write_back(attributes)
                 return self._flat(result, attributes, given)
             finally:
@@ -200,6 +201,20 @@ class TracedModule(torch.nn.Module):
         if self._autocast is None:
             return contextlib.nullcontext()
         return torch.autocast(self._autocast[0], self._autocast[1], cache_enabled=True)
+
+    def _refuse_new_parameters(self, attributes: surroundings.Attributes) -> None:
+        """Raise CaptureError if forward assigns a parameter: the optimizer keeps the old one, and trains nothing."""
+        for module, name in attributes.reassigned_parameters():
+            path = next(path for path, other in self.model.named_modules() if other is module)
+            raise CaptureError(
+                f"forward replaces parameter {f'{path}.{name}'.lstrip('.')!r} by another one, which the optimizer does "
+                "not have",
+                path,
+                assigned_at(module, name),
+                f"what forward computes anew at each call is a buffer: self.register_buffer({name!r}, ...) in "
+                f"__init__, and self.{name} = new in forward",
+                static_parts(self.model, path),
+            )
 
     def _write_back(self, attributes: surroundings.Attributes) -> None:
         """Turn `self.state = new` into `self.state.copy_(new)`, which tracing records as an update of the buffer."""

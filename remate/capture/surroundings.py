@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from remate_runtime.support.quantities import size
 
+from .assigned import assigned_at
 from .stand_ins import stand_ins
 
 _NOTHING: Any = object()
@@ -27,16 +28,23 @@ _REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
 @contextmanager
 def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]:
     """Register plain tensor attributes (`self.scale = torch.ones(4)`) as buffers in the `with` block. Yields (id of the
-    module, name) of each."""
+    module, name) of each.
+
+    State that starts as one tensor (`self.h = self.c = zeros`) is registered as several, because a later call has
+    several.
+    """
     moved: list[tuple[Module, str, torch.Tensor]] = []
     shadows: list[tuple[type, str, Any]] = []
+    met: set[int] = set()
     try:
         for module in model.modules():
             for name, value in list(module.__dict__.items()):
                 if isinstance(value, torch.Tensor) and value.is_leaf and not value.requires_grad:
                     moved.append((module, name, value))
                     del module.__dict__[name]
-                    module._buffers[name] = value
+                    again = id(value) in met and assigned_at(module, name)
+                    module._buffers[name] = value.clone() if again else value
+                    met.add(id(value))
         borrowed = frozenset((id(module), name) for module, name, _ in moved)
         for module, name, _ in moved:
             shadows += _taken_defaults(model, type(module), name, borrowed)
@@ -70,6 +78,7 @@ class Attributes:
         self._borrowed = borrowed
         self._names = {id(module): name for name, module in model.named_modules()}
         self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
+        self._parameters = [(module, dict(module._parameters)) for module in model.modules()]
         self._contents = [
             (self._path(module, name), value, value.copy())
             for module, attributes, _ in self._saved
@@ -84,6 +93,14 @@ class Attributes:
                 new = module._buffers.get(name)
                 if old is not None and new is not old and (id(module), name) not in self._borrowed:
                     yield self._path(module, name), old, new
+
+    def reassigned_parameters(self) -> Iterator[tuple[Module, str]]:
+        """Yield (module, name) of parameters that forward assigned, added or removed."""
+        for module, before in self._parameters:
+            now = module._parameters
+            for name in {**before, **now}:
+                if now.get(name) is not before.get(name):
+                    yield module, name
 
     def copy_buffers(self, names: Collection[str]) -> None:
         """Replace buffers by copies until `restore`."""
@@ -137,8 +154,9 @@ class Attributes:
                     del now[name]
             for name in attributes.keys() - now.keys():
                 now[name] = attributes[name]
-            module._buffers.clear()
-            module._buffers.update(buffers)
+            _fill(module._buffers, buffers)
+        for module, parameters in self._parameters:
+            _fill(module._parameters, parameters)
         for _, value, contents in self._contents:
             _fill(value, contents)
 

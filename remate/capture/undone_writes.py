@@ -16,6 +16,8 @@ from remate_runtime.torch_private import pytree
 from . import torch_api
 from .recorded import RecordedCall
 
+_STATISTICS = ("running_mean", "running_var")  # batch norms write into them, and most of their schemas do not say so
+
 
 @contextlib.contextmanager
 def changes_undone(call: RecordedCall) -> Iterator[None]:
@@ -49,12 +51,13 @@ class _Writes(torch_api.TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            given = {a.name: value for a, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-            written = [
-                given.get(a.name) for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write
-            ]
-            for tensor in _leaves(written):
+        arguments = func._schema.arguments
+        written = [
+            a.name for a in arguments if (a.alias_info is not None and a.alias_info.is_write) or a.name in _STATISTICS
+        ]
+        if written:
+            given = {a.name: value for a, value in zip(arguments, args, strict=False)} | kwargs
+            for tensor in _leaves([given.get(name) for name in written]):
                 self._keep(storage_address(tensor))
         return func(*args, **kwargs)
 

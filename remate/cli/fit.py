@@ -64,9 +64,10 @@ def run(args: argparse.Namespace) -> int:
     from .dims import dims_of
     from .progress import Reporter
 
-    layouts = wants_layouts(args)
+    layouts, asked = wants_layouts(args), args.cost
     split_device(args)
-    device: dict[str, Any] = {key: getattr(args, key) for key in ("device_memory", "cuda_context", "cost")}
+    device: dict[str, Any] = {key: getattr(args, key) for key in ("device_memory", "cuda_context")}
+    device["cost"] = asked if layouts else args.cost
     device["optimizer"] = args.optimizer if args.optimizer_bytes is None else args.optimizer_bytes
     device["reserve"] = args.reserve or 0
     device["device"] = args.gpu

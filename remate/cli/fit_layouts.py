@@ -15,7 +15,8 @@ from .usage import UsageError
 if TYPE_CHECKING:
     from ..api.fit_layouts import LayoutFit, LayoutFits
 
-_NEEDS_MESH = ("batch", "fsdp", "pipeline", "network")  # options that mean nothing without layouts
+# Options that mean nothing without layouts.
+_NEEDS_MESH = ("batch", "microbatch", "fsdp", "pipeline", "machine", "network")
 _NOT_WITH = ("output", "plot", "name", "force")
 
 
@@ -31,7 +32,7 @@ def add_layouts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", metavar="N", type=int, help="compare all layouts of a number of devices")
     parser.add_argument("--batch", metavar="N", type=int, help="with layouts: samples of all ranks for one step")
     parser.add_argument(
-        "--microbatch", metavar="N", type=int, default=1, help="with layouts: samples of one call of a rank; default: 1"
+        "--microbatch", metavar="N", type=int, help="with layouts: samples of one call of a rank; default: 1"
     )
     parser.add_argument(
         "--pipeline", metavar="SCHEDULE", help="with layouts: torch's schedule where pp > 1; default: 1F1B"
@@ -42,9 +43,7 @@ def add_layouts(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="with layouts: modules that fully_shard (FSDP2) is called on over the ranks of dp; default: DDP",
     )
-    parser.add_argument(
-        "--machine", metavar="N", type=int, default=8, help="with layouts: devices of one machine; default: 8"
-    )
+    parser.add_argument("--machine", metavar="N", type=int, help="with layouts: devices of one machine; default: 8")
     parser.add_argument(
         "--network", metavar="SPEED", help="with layouts: of one device to other machines; default: 50GB/s"
     )
@@ -61,7 +60,8 @@ def wants_layouts(args: argparse.Namespace) -> bool:
         raise UsageError("--mesh and --devices exclude each other\n  hint: remove one of them")
     if args.batch is None:
         raise UsageError("layouts are compared for a batch of all ranks\n  hint: add --batch 512")
-    if min(args.batch, args.microbatch, args.machine, args.devices or 1) < 1:
+    numbers = (args.batch, args.microbatch, args.machine, args.devices)
+    if any(number is not None and number < 1 for number in numbers):
         raise UsageError("--batch, --microbatch, --machine and --devices are numbers from 1\n  hint: --batch 512")
     for name in _NOT_WITH:
         if getattr(args, name):
@@ -83,9 +83,12 @@ def fit_layouts(args: argparse.Namespace, device: dict[str, Any]) -> int:
     from .plan_options import options_from
     from .progress import Reporter
 
+    if args.device is not None:
+        hint = "--device cuda:h100, or leave it out for estimates of a CPU"
+        raise UsageError(f"layouts are planned without their devices, not on {args.device!r}\n  hint: {hint}")
     options = options_from(args)
     search = {name: getattr(options, name) for name in ("time_limit", "gap", "strategy", "effort", "differentiate")}
-    more = {name: getattr(args, name) for name in ("pipeline", "network") if getattr(args, name) is not None}
+    given = {name: getattr(args, name) for name in ("microbatch", "pipeline", "fsdp", "machine", "network")}
     with Reporter(args.quiet) as report:
         report(f"running {args.target}")
         result = fitted(
@@ -93,11 +96,8 @@ def fit_layouts(args: argparse.Namespace, device: dict[str, Any]) -> int:
             args.mesh or args.devices,
             args.batch,
             **device,
-            **more,
+            **{name: value for name, value in given.items() if value is not None},
             **search,
-            microbatch=args.microbatch,
-            fsdp=args.fsdp,
-            machine=args.machine,
             live=options.live,
             progress=report,
         )

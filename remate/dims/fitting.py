@@ -28,7 +28,7 @@ _TELLING = 4  # numbers of a row that identify its expression
 class SizeFitter:
     """Fits expressions to rows.
 
-    Attributes:
+    Args:
         ranges: For each dimension all relevant sizes.
         sizes: The sizes of the rows' numbers, in order.
         divisors: Divisors to try.

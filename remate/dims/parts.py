@@ -34,8 +34,10 @@ class Products:
     """Each of `divided`, squared and not, and products of two of different dimensions with the same divisor, times
     `others`.
 
-    Attributes:
+    Args:
         divided: Quotients by dimension.
+
+    Attributes:
         values: A row for each product, in floats: values that are not close cannot be equal.
     """
 

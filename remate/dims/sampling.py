@@ -40,8 +40,10 @@ def _is_complete(known: TraceSample | CaptureError) -> bool:
 class Sampling:
     """Captures a model.
 
-    Attributes:
+    Args:
         model: As in `captured`, like args, kwargs, differentiate and live: the example.
+
+    Attributes:
         asking: The sizes that may vary.
         earlier: Sizes of `captures`, which an earlier sampling of the same example has taken. It adds its own.
     """

@@ -38,9 +38,9 @@ def equal(left: float | None, right: float) -> bool:
 class NumberFitter:
     """Fits expressions.
 
-    Attributes:
+    Args:
         known: Expressions to start from.
-        shots: The values at which numbers are known; the last ones are far from special values.
+        trace_samples: The values at which numbers are known; the last ones are far from special values.
     """
 
     def __init__(self, known: Sequence[Tree], trace_samples: Sequence[Values]) -> None:

@@ -36,8 +36,8 @@ class LiveStep:
     Raises CaptureError, with module and line, for a step that depends on an attribute in a way that a file cannot
     express.
 
-    Attributes:
-        asked: The attributes by requested name.
+    Args:
+        requested: The attributes by requested name.
         planned: Their current values.
         trace: Captures the step and leaves the model unchanged.
     """

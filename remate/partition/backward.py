@@ -89,7 +89,8 @@ def _candidates(graph: Graph, i: int, high: int, modules: Sequence[int], touched
     by_module = modules[: bisect_right(modules, high)]
     if not saved:
         return [high] if high in by_module or not by_module else [by_module[-1]]
-    reach = sorted(b for b in set.intersection(*saved) if b <= high)
+    common = saved[0].intersection(*saved[1:])
+    reach = sorted(b for b in common if b <= high)
     return [b for b in by_module if b in reach] or reach or [high]
 
 

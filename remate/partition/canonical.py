@@ -7,7 +7,8 @@ does not contain which results are read outside the leaf; planning uses `exports
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import msgspec
 
@@ -106,20 +107,20 @@ def _unread_constants(graph: Graph) -> tuple[int, ...]:
     return tuple(v for v in leaving if graph.values[v].kind == "constant" and v not in read)
 
 
-def _row(graph: Graph, op: Op, numbered: Any) -> list[Any]:
+def _row(graph: Graph, op: Op, numbered: Callable[[int], int]) -> list[Any]:
     arguments = [_argument(a, numbered) for a in op.args]
     keywords = [[k, _argument(op.kwargs[k], numbered)] for k in sorted(op.kwargs)]
     writes = [None if v is None else [numbered(v), str(graph.values[v].type)] for v in op.writes]
     return [op.op, arguments, keywords, writes, op.multiple, op.ns, op.workspace]
 
 
-def _argument(argument: Any, numbered: Any) -> Any:
+def _argument(argument: Any, numbered: Callable[[int], int]) -> Any:
     if isinstance(argument, Ref):
         return {"value": numbered(argument.value)}
     if isinstance(argument, Number):
         return {"number": argument.text, "values": list(map(numbered, argument.values))}
     if isinstance(argument, (tuple, list)):
-        return [_argument(a, numbered) for a in argument]
+        return [_argument(item, numbered) for item in cast(Sequence[Any], argument)]
     return argument
 
 

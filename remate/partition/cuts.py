@@ -7,7 +7,9 @@ against uneven sizes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -134,4 +136,6 @@ def _literals(argument: object) -> object:
         return "%"
     if isinstance(argument, Number):
         return argument.text
-    return [_literals(a) for a in argument] if isinstance(argument, (tuple, list)) else argument
+    if isinstance(argument, (tuple, list)):
+        return [_literals(item) for item in cast(Sequence[object], argument)]
+    return argument

@@ -31,7 +31,7 @@ class _Naming:
             prefix: Module path of that composite.
         """
         names = [self._name(piece) for piece in pieces]
-        spans = []
+        spans: list[BlockSpan] = []
         for piece, (module, rest) in zip(pieces, names, strict=True):
             path = _joined(module, rest)
             if enclosing:

@@ -31,7 +31,8 @@ def partition(captured: Captured) -> Hierarchy:
     blocks = assign(captured, block_of)
     moved, order = reorder(captured, blocks)
     counts = Counter(blocks[graph.backward_start :])
-    spans, at = {}, graph.backward_start
+    spans: dict[str, tuple[int, int]] = {}
+    at = graph.backward_start
     for k in range(len(leaves) - 1, -1, -1):
         spans[leaves[k].id] = (at, at + counts[k])
         at += counts[k]

@@ -27,7 +27,7 @@ Progress = Callable[[str], None]
 MEASURED = "measured"  # the cost model that runs operations on the device
 COMPILED = "compiled"  # the same, for a plan whose budget the engine of this name keeps
 
-__all__ = ["COMPILED", "MEASURED", "Cost", "costed", "costs_digest", "signature"]
+__all__ = ["COMPILED", "MEASURED", "Cost", "costed", "costs_digest", "device_named", "signature"]
 
 
 def costed(
@@ -65,7 +65,7 @@ def costed(
                 f"the profile {profile} holds measured costs, and cost={cost!r} needs none\n"
                 '  hint: leave the profile out, or say cost="measured"'
             )
-        device = _named(cost)
+        device = device_named(cost)
         _warn_of_unknown(distinct.values())
         costs = {key: estimate(graph, op, device) for key, op in distinct.items()}
     return replace(graph, operations=tuple(_with_cost(graph, op, costs) for op in graph.operations))
@@ -90,7 +90,8 @@ def _with_cost(graph: Graph, op: Op, costs: Mapping[str, Cost]) -> Op:
     return replace(op, ns=max(1, known.ns), workspace=known.workspace)
 
 
-def _named(cost: str) -> Device:
+def device_named(cost: str) -> Device:
+    """Return the device of the roofline model that these costs are of. Raises ProfileError."""
     if cost == COMPILED:
         raise ProfileError(
             'only whole models are planned with cost="compiled", one budget at a time (remate plan, replan)\n'
@@ -115,7 +116,9 @@ def _profiled(
     name = measured.device_name(device)
     if saved is not None and path is not None:
         store.check_same_machine(saved, name, path)
-    costs = {**(saved.costs if saved is not None else {}), **_measure(graph, missing, device, progress)}
+    known = saved.costs if saved is not None else {}
+    reference = None if again else known.get(measured.REFERENCE)
+    costs = {**known, **_measure(graph, missing, device, reference, progress)}
     if path is not None:
         store.write(path, store.profile_of(name, costs))
     return costs
@@ -126,26 +129,39 @@ def _cached(graph: Graph, distinct: Mapping[str, Op], again: bool, progress: Pro
 
     device = measured.device_of(graph)
     name = measured.device_name(device)
-    known = {} if again else cache.read(name)
-    missing = {key: op for key, op in distinct.items() if key not in known}
+    known = cache.read(name)
+    missing = {key: op for key, op in distinct.items() if again or key not in known}
     if not missing:
         return known
-    return {**known, **cache.add(name, _measure(graph, missing, device, progress), again)}
+    reference = None if again else known.get(measured.REFERENCE)
+    costs = _measure(graph, missing, device, reference, progress)
+    return {**known, **cache.add(name, costs, again)}
 
 
 def _measure(
-    graph: Graph, operations: Mapping[str, Op], device: torch.device, progress: Progress | None
+    graph: Graph, operations: Mapping[str, Op], device: torch.device, reference: Cost | None, progress: Progress | None
 ) -> dict[str, Cost]:
+    """Measure operations, and the reference.
+
+    Plans compare costs that were measured at different times, so all have to be those of a machine of one speed.
+
+    Args:
+        reference: Cost of the reference when the profile began. None: this measurement begins it.
+    """
     from . import measured
 
-    costs = {}
+    costs: dict[str, Cost] = {}
     with measured.generators_kept(device):
+        before = measured.reference_time(device)
         for done, (key, op) in enumerate(operations.items()):
             if progress is not None:
                 name = measured.device_name(device)
                 progress(f"measuring how long operations take on {name}: {done} of {len(operations)}")
             costs[key] = measured.measure(graph, op, device)
-    return costs
+        now = (before + measured.reference_time(device)) // 2
+    if reference is None:
+        return {**costs, measured.REFERENCE: Cost(ns=now, note="not an operation of a model: the speed of the machine")}
+    return {key: measured.at_speed(cost, reference.ns / now) for key, cost in costs.items()}
 
 
 def operator_costs(cost: str) -> str:

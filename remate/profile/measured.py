@@ -29,6 +29,9 @@ FEWEST, MOST = 3, 31
 GRAIN = {"cpu": 20_000, "cuda": 200_000}
 SLOW = 300_000_000  # ns: an operation this slow is timed once
 
+REFERENCE = "reference"  # the entry of a profile with the time of the work below
+STEADY = 0.1  # a machine whose speed changed by less than this share has not changed: timings differ that much
+
 
 def device_of(graph: Graph) -> torch.device:
     """Return the device of the graph's operations. Raises ProfileError if it is absent."""
@@ -75,6 +78,19 @@ def measure(graph: Graph, op: Op, device: torch.device) -> Cost:
     except Exception as error:  # kernels may raise any error for synthetic data; an estimate suffices
         reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
         return _estimated(graph, op, device, reason)
+
+
+def reference_time(device: torch.device) -> int:
+    """Return ns of a fixed work: a product, then a sum of larger tensors. It shows how fast the machine is now."""
+    small, large = torch.ones(256, 256, device=device), torch.ones(1 << 20, device=device)
+    return _time(lambda: (small @ small, large + large), device)
+
+
+def at_speed(cost: Cost, factor: float) -> Cost:
+    """Return a measured cost as it would be on a machine that takes `factor` times as long."""
+    if cost.note or abs(factor - 1) < STEADY:  # estimates do not depend on the machine's present speed
+        return cost
+    return Cost(ns=max(1, round(cost.ns * factor)), workspace=cost.workspace)
 
 
 def _estimated(graph: Graph, op: Op, device: torch.device, reason: str) -> Cost:

@@ -39,7 +39,7 @@ class MemoryCurve(msgspec.Struct, frozen=True):
     Attributes:
         times: ns since the start.
         bytes: Bytes above the level at the start, from the corresponding time on.
-        turn: When forward had returned.
+        backward_start: ns since the start at which forward had returned.
     """
 
     backward_start: int

@@ -14,7 +14,7 @@ from remate_runtime.torch_private.execution import is_profiled
 class StepMeter:
     """Measures from its creation until `end`.
 
-    Attributes:
+    Args:
         memory: Measure the peak. On the CPU, time is not measured then, because the profiler takes time. Only one meter
             at a time may measure memory.
     """

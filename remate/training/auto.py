@@ -60,7 +60,7 @@ def auto(
         UnknownNameError: An option or its value does not exist.
         OSError: The file cannot be written.
         ScheduleError: The file is not a schedule.
-        CaptureError: The model is not a Python module, or a library has replaced its forward.
+        CaptureError: The model is not a Python module, has no forward, or a library has replaced its forward.
 
     Example:
         >>> import remate, torch
@@ -74,6 +74,7 @@ def auto(
         raise CaptureError(
             f"the model is {type(inner).__name__}, not a torch.nn.Module", hint="pass the module that is trained"
         )
+    _refuse_without_forward(inner)
     settings = settings_for(budget, file, on_stale, on_refused, timeout, progress, options)
     if settings.file is not None:
         check_file(settings.file)
@@ -81,3 +82,15 @@ def auto(
     plain = plain_view(inner)
     take_over(inner, plain, Auto(plain, settings))
     return model
+
+
+def _refuse_without_forward(model: nn.Module) -> None:
+    """Raise CaptureError for a container whose other methods call its modules: such a call cannot be planned."""
+    if type(model).forward is not nn.Module.forward or "forward" in vars(model):
+        return
+    children = [name for name, child in model.named_children() if type(child).forward is not nn.Module.forward]
+    example = f", model.{children[0]} = remate.auto(model.{children[0]})" if children else ""
+    raise CaptureError(
+        f"{type(model).__name__} has no forward, so there is no call of it to plan",
+        hint=f"call remate.auto for the modules that its other methods call{example}, or give it a forward",
+    )

@@ -11,7 +11,7 @@ from remate_runtime.flat_step import expand
 from remate_runtime.format import Schedule, TensorType
 
 from ..capture.recorded import RecordedCall
-from ..errors import CaptureError, LostOutputWarning
+from ..errors import CaptureError, DimsError, LostOutputWarning
 from .settings import AutoSettings
 from .surroundings import undisturbed
 
@@ -29,10 +29,18 @@ _WHOLE_MODEL = (
 _ATTEMPTS = 8  # most modules that are left out one after the other
 
 
-def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule]) -> list[Schedule]:
+def planned_again(
+    call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule], live: Sequence[str] = ()
+) -> list[Schedule]:
     """Plan a call, and carry over the notes of the replaced schedules.
 
     If the model cannot be captured as a whole, the parts of it that can are planned.
+
+    Args:
+        call: The call.
+        settings: Arguments of `auto`.
+        known: The replaced schedules.
+        live: Attributes whose numbers have changed. They are read at every call if that can be planned.
 
     Raises:
         RemateError: The errors of `remate.plan`.
@@ -44,7 +52,7 @@ def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Sc
         warnings.simplefilter("always")
         warnings.simplefilter("error", LostOutputWarning)  # the script may use what the schedule would lose
         try:
-            planned = _planned(call, settings, settings.plan)
+            planned = _planned_with(call, settings, live)
         except CaptureError as error:
             if not error.parts or not _may_be_parts(settings):
                 raise
@@ -60,10 +68,19 @@ def planned_again(call: RecordedCall, settings: AutoSettings, known: Sequence[Sc
     return schedules
 
 
-def _planned(call: RecordedCall, settings: AutoSettings, options: Mapping[str, Any]) -> Any:
-    from ..api.plan import plan
+def _planned_with(call: RecordedCall, settings: AutoSettings, live: Sequence[str]) -> Any:
+    if live and settings.plan.get("live") is None:
+        try:
+            return _planned(call, settings, {**settings.plan, "live": live})
+        except (CaptureError, DimsError) as error:
+            settings.say(f"{', '.join(live)} cannot be read at every call, and is planned as it is: {error.message}")
+    return _planned(call, settings, settings.plan)
 
-    return plan(call, budget=settings.budget, progress=settings.progress, **options)
+
+def _planned(call: RecordedCall, settings: AutoSettings, options: Mapping[str, Any]) -> Any:
+    from ..api.plan import plan_beside_original
+
+    return plan_beside_original(call, settings.budget, {"progress": settings.progress, **options})
 
 
 def _may_be_parts(settings: AutoSettings) -> bool:

@@ -67,6 +67,8 @@ class Auto:
         self._decided = False
         self._waited = False  # for a first call that is another step than later ones
         self._plans = 0
+        self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
+        self._was_aside = False  # the last training call fitted no schedule
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._lock = threading.RLock()
 
@@ -79,13 +81,19 @@ class Auto:
             if not self._decided or (any(wanted) and wanted not in self._served):
                 with self._lock:
                     self._decide_for(wanted, args, kwargs)
+            if self._was_aside:
+                with self._lock:
+                    self._decide_if_changed(args, kwargs)
         if self._scheduled is None:
             return self.plain.forward(*args, **kwargs)
+        aside = self.calls_aside
         try:
             return self._scheduled.forward(*args, **kwargs)
         except StaleModelError as error:
             with self._lock:
                 self._decide_again(error, args, kwargs)
+        finally:
+            self._was_aside = self.calls_aside > aside
         return (self.plain if self._scheduled is None else self._scheduled).forward(*args, **kwargs)
 
     @property
@@ -146,6 +154,16 @@ class Auto:
         self.outcome = Outcome(scheduled.schedules, scheduled.planned, time.monotonic() - began)
         self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
 
+    def _decide_if_changed(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        """Find new schedules if the model differs at a second call in a row: layers are trained that were frozen.
+
+        At a single call (the first of a sequence, without state), the model's own forward runs.
+        """
+        self._was_aside = False
+        changed = "" if self._scheduled is None else self._scheduled._remate_step.changed()
+        if changed and self.settings.on_stale == "replan" and self._plans < _PLANS:
+            self._decide_again(StaleModelError(changed), args, kwargs)
+
     def _decide_again(self, error: StaleModelError, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find new schedules, because the model has changed since `apply`."""
         if self.settings.on_stale == "refuse" or (self._plans >= _PLANS and self.settings.on_refused == "error"):
@@ -155,6 +173,7 @@ class Auto:
             return
         self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {_first_line(error)}")
         self._scheduled, self._decided = None, False
+        self._live = tuple(dict.fromkeys([*self._live, *error.numbers]))
         self._decide(args, kwargs)
 
     def _leave(self, why: str) -> None:
@@ -180,7 +199,7 @@ class Auto:
                 )
             settings.say(f"{settings.file} is planned again: {_first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known)
+        planned = planned_again(call, settings, known, self._live)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
@@ -206,7 +225,7 @@ class Auto:
         if results:
             return results[0]
         if shared.refused:
-            raise RemateError(f"another rank could not plan {what}: {shared.refused}")
+            raise RemateError(f"rank {shared.rank} could not plan {what}: {shared.refused}")
         schedules = tuple(decode(text.encode()) for text in shared.texts)
         try:
             model = applied(self.plain, schedules, settings)
@@ -229,12 +248,12 @@ class Auto:
             if known and again and settings.on_stale == "refuse":
                 raise StaleModelError(f"{settings.file} is not for this training: {why or 'the model differs'}")
             made.append(again or not known)
-            schedules = planned_again(call, settings, known) if made[0] else known
+            schedules = planned_again(call, settings, known, self._live) if made[0] else known
             return PlannedElsewhere(tuple(checked_text(schedule).decode() for schedule in schedules))
 
         shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
         if shared.refused and not made:
-            raise RemateError(f"another rank could not plan {what}: {shared.refused}")
+            raise RemateError(f"rank {shared.rank} could not plan {what}: {shared.refused}")
         planned = [decode(text.encode()) for text in shared.texts]
         if made and made[0]:
             self._save(planned)

@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import torch
 from torch import nn
 
 from remate_runtime.errors import RemateError
@@ -65,7 +66,7 @@ class _Seen:
 class Trained(Listener):
     """Gives trained modules schedules.
 
-    Attributes:
+    Args:
         options: Options of `auto`.
         file: Path of the first module's schedule. Other modules add the names of their classes.
         skip: Names of classes without schedules.
@@ -98,7 +99,7 @@ class Trained(Listener):
         seen.calls_aside = 0 if state is None else state.calls_aside
         # The profiler is stopped by the thread that started it, and only the main thread is sure to come back.
         memory = memory and threading.current_thread() is threading.main_thread()
-        gradients = sum(p.grad.nbytes for p in module.parameters() if p.grad is not None)
+        gradients = sum(_nbytes(p.grad) for p in module.parameters() if p.grad is not None)
         seen.steps.begin(seen.device, memory, gradients)
 
     def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
@@ -203,6 +204,12 @@ class Trained(Listener):
     def _leave(self, seen: _Seen, why: str) -> None:
         seen.steps.drop()
         seen.refused = why
+
+
+def _nbytes(gradient: torch.Tensor) -> int:
+    if gradient.layout is torch.strided:
+        return gradient.nbytes
+    return gradient._indices().nbytes + gradient._values().nbytes if gradient.is_sparse else 0
 
 
 def _report(seen: _Seen) -> TrainingReport:

@@ -88,7 +88,15 @@ class BindError(RemateError):
 
 
 class StaleModelError(BindError):
-    """The live model has different code, attributes or hooks than the planned model."""
+    """The live model has different code, attributes or hooks than the planned model.
+
+    Attributes:
+        numbers: Paths of attributes whose number changed. They can be planned as live.
+    """
+
+    def __init__(self, message: str, numbers: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.numbers = tuple(numbers)
 
 
 class StaleModelWarning(UserWarning):

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from remate.api.plan import prepare
 from remate.budget import parse_budget
-from remate.profile.devices import named_gpu
 from remate.strategy import Request, StepInstance, solve
+from tools.bench.absent_gpu import step_on
 from tools.bench.models import LARGE
-from tools.bench.suite import COST, DEVICE
+from tools.bench.suite import COST
 from tools.documentation.results import lines_of
 
 _COMMAND = "write it again by the command in its first line, with -o tools/bench/results/suite.txt"
@@ -56,8 +55,7 @@ def test_every_table_was_read() -> None:
 )
 def test_figures_of_large_models_are_current(name: str) -> None:
     figures = WRITTEN[name]
-    model, args, kwargs = LARGE[name].build()
-    step = prepare(model, args, kwargs, COST, gpu=named_gpu(DEVICE))
+    step = step_on(COST, LARGE[name].build())
     instance = StepInstance(step.captured.graph, step.parts)
     base = instance.baseline
     operations = f"{sum(not op.view for op in step.captured.graph.operations):,}"

@@ -18,6 +18,23 @@ def test_every_step_has_a_table() -> None:
     assert names == list(STEPS), _COMMAND
 
 
+_PARAMETERS = {  # as published
+    "vit-l": 304326632,
+    "resnet50": 25557032,
+    "llama3-8b": 8030261248,
+    "mixtral-8x7b": 46702792704,
+    "deepseek-v2-lite": 15706484224,
+    "llama3-70b": 70553706496,
+    "llama3-405b": 405853388800,
+}
+
+
+@pytest.mark.parametrize("name", _PARAMETERS)
+def test_a_model_has_the_published_number_of_parameters(name: str) -> None:
+    model, _, _ = STEPS[name].build()
+    assert sum(parameter.numel() for parameter in model.parameters()) == _PARAMETERS[name]
+
+
 @pytest.mark.slow
 def test_the_table_of_a_step_is_current() -> None:
     step, lines = prepared(STEPS[_SMALL]), lines_of("gpu_steps.txt")

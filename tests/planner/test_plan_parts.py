@@ -302,7 +302,8 @@ class Momentum(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.query, self.key, self.in_place = (nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3))
+        layers = [(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()) for _ in range(3)]
+        self.query, self.key, self.in_place = (nn.Sequential(*layer) for layer in layers)
         self.queue, self.keys, self.counts = torch.zeros(4, 8), [torch.zeros(8)], {"calls": 0}
         for parameter in [*self.key.parameters(), *self.in_place.parameters()]:
             parameter.requires_grad = False
@@ -322,7 +323,7 @@ class Momentum(nn.Module):
 
 def test_what_the_forward_around_parts_changes_is_restored() -> None:
     model, x = seeded(Momentum()).train(), data(4, 8)
-    held = [*model.parameters(), model.queue, *model.keys]
+    held = [*model.parameters(), *model.buffers(), model.queue, *model.keys]
     before, addresses = [tensor.detach().clone() for tensor in held], [tensor.data_ptr() for tensor in held]
     part_calls(called(model, (x,), {}), "query")
     assert [tensor.data_ptr() for tensor in held] == addresses

@@ -45,6 +45,12 @@ class Overwritten(nn.Linear):
         return super().forward(a)
 
 
+class Replacing(nn.Linear):
+    def forward(self, a: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        self.weight = nn.Parameter(self.weight * 0.9)  # here: parameter '1.weight'
+        return super().forward(a)
+
+
 def test_a_buffer_that_follows_the_batch_is_made_before_planning() -> None:
     layer = Resized()
     with pytest.warns(UserWarning, match="index"):
@@ -52,7 +58,7 @@ def test_a_buffer_that_follows_the_batch_is_made_before_planning() -> None:
     assert layer.index.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("layer", [Clamped, Started])
+@pytest.mark.parametrize("layer", [Clamped, Replacing, Started])
 def test_place(layer: Any) -> None:
     with pytest.raises(CaptureError) as caught:
         capture(nn.Sequential(nn.Linear(4, 4), layer(4, 4)), (torch.ones(3, 4),))

@@ -171,12 +171,12 @@ def test_a_model_that_changes_while_it_trains_is_planned_again() -> None:
 def test_what_changes_at_every_call_ends_up_with_its_own_forward() -> None:
     class Counting(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) * self.scale
+            return super().forward(x) * float(self.factor)
 
     def loop(model: Any) -> list[Any]:
         results = []
         for step in range(6):
-            model.scale = float(step)
+            model.factor = str(step)
             results.append(train(model, (64,)))
         return results
 

@@ -18,7 +18,8 @@ from remate.strategy.effort import QUICK
 from remate_runtime.addresses import buffers_of, pack, reserve
 from remate_runtime.link import link
 
-from .paging import models, step_of
+from .absent_gpu import step_on
+from .paging import models
 from .text import environment, table
 
 OUTPUT = Path(__file__).parent / "results" / "eviction.txt"
@@ -54,12 +55,16 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=NAMES)
     rows: list[tuple[str, ...]] = [HEAD]
     for name in parser.parse_args().names:
-        instance = step_of(models()[name])
+        step = step_on("h200", models()[name]())
+        instance = StepInstance(step.captured.graph, step.parts)
         for percent in BUDGETS:
             for strategy in STRATEGIES:
                 rows.append((name, f"{percent}%", strategy, *row(instance, percent, strategy)))
                 print(*rows[-1], flush=True)
-    OUTPUT.write_text(f"python -m tools.bench.eviction; {environment()}\n{NOTE}\n\n{table(rows)}\n", encoding="utf-8")
+    OUTPUT.write_text(
+        f"python -m tools.bench.eviction; step and costs: cuda:h200; {environment()}\n{NOTE}\n\n{table(rows)}\n",
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

@@ -24,11 +24,8 @@ import torch
 from torch import nn
 
 from remate.api.options import PlanOptions
-from remate.api.plan import prepare
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
-from remate.profile.costing import costed
-from remate.profile.devices import named_gpu
 from remate.schedule_tools.addresses import reserved
 from remate.strategy import Candidate, Context, Deadline, Request, StepInstance, candidates, solve
 from remate.strategy.registry import strategy
@@ -36,6 +33,7 @@ from remate_runtime.flat_step import Graph
 from remate_runtime.link import link
 from tests.models.case import Built
 
+from .absent_gpu import step_on, time_on
 from .diffusion_unet import DiffusionUnet
 from .models import on_meta, resnet
 from .published import Cast, llama_8b
@@ -58,7 +56,7 @@ class GpuStep(msgspec.Struct, frozen=True):
     source: str = ""
 
 
-def _decoder(kind: str, tokens: int, **size: int) -> Built:
+def _decoder(kind: str, tokens: int, **size: int | None) -> Built:
     import transformers
 
     config: Any = getattr(transformers, f"{kind}Config")(**size, use_cache=False, max_position_embeddings=8192)
@@ -75,6 +73,22 @@ def _llama(layers: int, width: int, inner: int, heads: int, tokens: int = 8192) 
 def _mixtral() -> Built:
     size = {"num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 32000}
     return _decoder("Mixtral", 4096, **size, num_attention_heads=32, num_key_value_heads=8)
+
+
+def _deepseek() -> Built:
+    """DeepSeek-V2-Lite (arXiv:2405.04434, appendix B): latent attention with heads of 192 for queries and keys and of 128
+    for values, one dense layer, and 26 with 6 of 64 experts and two that are shared."""
+    attention = {
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+    }
+    experts = {"moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2, "num_experts_per_tok": 6}
+    size = {"num_hidden_layers": 27, "hidden_size": 2048, "intermediate_size": 10944, "vocab_size": 102400}
+    groups = {"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1}
+    return _decoder("DeepseekV2", 4096, **size, **attention, **experts, **groups, num_attention_heads=16)
 
 
 class _Vit(nn.Module):
@@ -120,6 +134,7 @@ STEPS: dict[str, GpuStep] = {
             "llama3-8b", "Llama 3 8B, 2×8192 tokens, bf16, 8 ranks", lambda: llama_8b(32), _LAYERS, 8, 82.4, _TORCHTITAN
         ),
         GpuStep("mixtral-8x7b", "Mixtral 8x7B, 4096 tokens, bf16, 8 ranks", _mixtral, _LAYERS, 8),
+        GpuStep("deepseek-v2-lite", "DeepSeek-V2-Lite 16B, 4096 tokens, bf16, 8 ranks", _deepseek, _LAYERS, 8),
         GpuStep("llama3-70b", "Llama 3 70B, 8192 tokens, bf16, 64 ranks", _llama(80, 8192, 28672, 64), _LAYERS, 64),
         GpuStep(
             "llama3-405b", "Llama 3 405B, 8192 tokens, bf16, 512 ranks", _llama(126, 16384, 53248, 128), _LAYERS, 512
@@ -137,11 +152,10 @@ class Prepared(msgspec.Struct, frozen=True):
 
 def prepared(step: GpuStep) -> Prepared:
     """Capture a step for an H100, with the time on an H200."""
-    model, args, kwargs = step.build()
     options = PlanOptions(fsdp=step.sharded, shards=step.shards) if step.shards else PlanOptions()
-    graph_of = prepare(model, args, kwargs, "h100", options=options, gpu=named_gpu("cuda:h100"))
-    graph, instance = graph_of.captured.graph, StepInstance(graph_of.captured.graph, graph_of.parts)
-    elsewhere = sum(op.ns for op in costed(graph, "h200").operations)
+    hierarchy = step_on("h100", step.build(), options)
+    graph, instance = hierarchy.captured.graph, StepInstance(hierarchy.captured.graph, hierarchy.parts)
+    elsewhere = time_on("h200", graph)
     base, count = instance.baseline, sum(not op.view for op in graph.operations)
     beside = sum(graph.nbytes(at) for at, value in enumerate(graph.values) if value.kind in ("parameter", "buffer"))
     about = (

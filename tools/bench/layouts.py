@@ -1,12 +1,12 @@
 """Predicts how clusters of H100s train Llama 3, beside what torchtitan published.
 
-    python -m tools.bench.layouts                           # all rows
+    python -m tools.bench.layouts                           # all rows: a quarter of an hour on one core
     python -m tools.bench.layouts 8b-8
     python -m tools.bench.layouts -o tools/bench/results/layouts.txt
 
 `tests/docs/test_layouts.py` fails if a prediction in that file is not what the code gives. Predictions are those of
-`remate.fit_layouts` for the published layout, within the published memory: bf16, with shards of parameters, of float32
-copies and of Adam's state. They have no optimizer, no loading of data, no compilation and no float8, and recompute where
+`remate.fit_layouts` for the published layout and for others, of the same batch and GPUs within the published memory: bf16,
+with shards of parameters, of float32 copies and of Adam's state. They have no optimizer, no loading of data, no compilation and no float8, and recompute where
 memory requires it. Published runs checkpointed all layers, some with float8 products.
 """
 
@@ -32,24 +32,26 @@ _SOURCE = "torchtitan 31a17bfd, benchmarks/llama3_h100_202412_torchtitan.md"
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A published run. local: samples of a rank of `dp` for a batch. rate: tokens per second and GPU. reserved: GiB."""
+    """A published run. batch: samples of all ranks. layouts: with the samples of a call; the first one was published.
+    rate: tokens per second and GPU. reserved: GiB."""
 
     model: str
-    layout: str
-    local: int
-    microbatch: int
+    batch: int
+    layouts: tuple[tuple[str, int], ...]
     how: str
     rate: float
     reserved: float
     table: int
-    pipeline: str = "1F1B"
 
 
+_SELECTIVE = "selective checkpointing"
+_FULL = "float8, compiled, full checkpointing"
+_1F1B = "float8, compiled, async TP, full checkpointing"
 ROWS = {
-    "8b-8": Row("8b", "dp=8", 2, 2, "selective checkpointing", 5762, 82.4, 1),
-    "8b-128": Row("8b", "dp=128", 2, 2, "selective checkpointing", 5605, 67.0, 3),
-    "70b-256": Row("70b", "dp=32,tp=8", 16, 16, "float8, compiled, full checkpointing", 829, 71.9, 4),
-    "405b-512": Row("405b", "dp=8,tp=8,pp=8", 32, 1, "float8, compiled, async TP, full checkpointing", 100, 82.5, 5),
+    "8b-8": Row("8b", 16, (("dp=8", 2), ("dp=8", 1), ("dp=4,tp=2", 2), ("dp=4,pp=2", 1)), _SELECTIVE, 5762, 82.4, 1),
+    "8b-128": Row("8b", 256, (("dp=128", 2), ("dp=128", 1), ("dp=64,tp=2", 2)), _SELECTIVE, 5605, 67.0, 3),
+    "70b-256": Row("70b", 512, (("dp=32,tp=8", 16), ("dp=64,tp=4", 4), ("dp=256", 2)), _FULL, 829, 71.9, 4),
+    "405b-512": Row("405b", 256, (("dp=8,tp=8,pp=8", 1), ("dp=64,tp=8", 2)), _1F1B, 100, 82.5, 5),
 }
 
 
@@ -94,47 +96,45 @@ def builder(model: str) -> Any:
     return build
 
 
-def predicted(row: Row) -> LayoutFit:
-    """Return the prediction for the layout of a row."""
+def predicted(row: Row, layout: str, microbatch: int) -> LayoutFit:
+    """Return the prediction for a layout of a row."""
     from torch.distributed.tensor.parallel import loss_parallel
 
-    batch = row.local * int(row.layout.partition("dp=")[2].partition(",")[0])
     options: dict[str, Any] = {"device": "cuda:h100", "fsdp": "layers.*", "effort": "quick", "progress": None}
-    parallel = loss_parallel() if "tp" in row.layout else contextlib.nullcontext()
+    parallel = loss_parallel() if "tp" in layout else contextlib.nullcontext()
     with parallel, sdpa_kernel(SDPBackend.FLASH_ATTENTION):  # which torch ran on an H100 then
         found = fit_layouts(
             builder(row.model),
-            [row.layout],
-            batch,
+            [layout],
+            row.batch,
             device_memory=f"{row.reserved}GiB",
             cuda_context=0,  # what the allocator reserved was published
             optimizer=Master,
-            microbatch=row.microbatch,
-            pipeline=row.pipeline,
+            microbatch=microbatch,
             **options,
         )
     return found.layouts[0]
 
 
-HEAD = ["model", "GPUs", "layout", "published with", "published", "predicted", "published memory", "predicted memory"]
+HEAD = ["model", "GPUs", "layout", "samples of a call", "published with", "published", "predicted", "runs again"]
+HEAD += ["published memory", "predicted memory"]
 
 
-def shown(row: Row, fit: LayoutFit) -> list[str]:
-    """Return the cells of a row."""
+def published(row: Row) -> tuple[str, str, str]:
+    """Return how the run of a row was published, its rate, and its memory."""
+    return f"{row.how} (table {row.table})", f"{row.rate:,.0f} tokens/s", f"{row.reserved} GiB"
+
+
+def shown(row: Row, at: int, fit: LayoutFit) -> list[str]:
+    """Return the cells of a layout of a row. at: its index."""
     step, layout = fit.step, fit.layout
-    cells = [f"Llama 3.1 {row.model.upper()}", str(layout.ranks), row.layout, f"{row.how} (table {row.table})"]
-    published = [f"{row.rate:,.0f} tokens/s", f"{row.reserved} GiB"]
+    how, rate, reserved = published(row) if at == 0 else ("-", "-", "-")
+    cells = [f"Llama 3.1 {row.model.upper()}", str(layout.ranks), *map(str, row.layouts[at]), how, rate]
     if step is None:
-        return [*cells, published[0], fit.refused, published[1], "-"]
-    tokens = row.local * layout.dp * LENGTH / layout.ranks / (step.time / 1e9)
+        return [*cells, fit.refused, "-", reserved, "-"]
+    tokens = row.batch * LENGTH / layout.ranks / (step.time / 1e9)
     more = step.recomputation / (step.time - step.recomputation)
-    return [
-        *cells,
-        published[0],
-        f"{tokens:,.0f} tokens/s (+{more:.0%} runs again)",
-        published[1],
-        size(max(step.memory)),
-    ]
+    return [*cells, f"{tokens:,.0f} tokens/s", f"+{more:.0%}", reserved, size(max(step.memory))]
 
 
 def main() -> None:
@@ -142,9 +142,10 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = [HEAD]
     with contextlib.suppress(KeyboardInterrupt):
-        for name in chosen:
-            rows.append(shown(ROWS[name], predicted(ROWS[name])))
-            print("  ".join(rows[-1]), flush=True)
+        for row in (ROWS[name] for name in chosen):
+            for at, (layout, microbatch) in enumerate(row.layouts):
+                rows.append(shown(row, at, predicted(row, layout, microbatch)))
+                print("  ".join(rows[-1]), flush=True)
     text = f"python -m tools.bench.layouts; {environment()}; published: {_SOURCE}\n\n{table(rows)}\n"
     if output:
         output.write_text(text, encoding="utf-8")

@@ -19,9 +19,7 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
-from remate.api.plan import prepare
 from remate.errors import InfeasibleError
-from remate.profile.devices import named_gpu
 from remate.strategy import Request, StepInstance, solve
 from remate.strategy.effort import QUICK
 from remate.strategy.paging import PagingLimits, paged_solution
@@ -31,6 +29,7 @@ from remate.strategy.paging.poet import greedy_choice, placed
 from remate_runtime.format import Lane
 from remate_runtime.link import link, simulate
 
+from .absent_gpu import step_on
 from .models import LARGE, Built, on_meta
 from .text import environment, table
 
@@ -85,8 +84,7 @@ def models() -> dict[str, Callable[[], Built]]:
 
 def step_of(build: Callable[[], Built]) -> StepInstance:
     """Capture a model for an H200, with lanes to the host."""
-    built, args, kwargs = build()
-    step = prepare(built, args, kwargs, "h200", gpu=named_gpu("cuda:h200"))
+    step = step_on("h200", build())
     graph = step.captured.graph
     lanes = {**graph.lanes, "host": Lane(out=SPEED, back=SPEED, latency=10_000)}
     return StepInstance(replace(graph, lanes=lanes), step.parts)
@@ -146,7 +144,7 @@ def write_table() -> None:
         times = ["none" if x is None else f"{100 * x:.2f}" for x in (c.recompute, c.page, c.greedy, c.both, c.bound)]
         removed = f"{1 - c.both / c.recompute:.0%}" if c.both is not None and c.recompute else "-"
         rows.append((c.model, f"{c.operations:,}", f"{c.lane:.1%}", f"{c.budget}%", *times, removed, f"{c.cpu:.0f}"))
-    text = f"python -m tools.bench.paging; {environment()}\n{NOTE}\n\n{table(rows)}\n"
+    text = f"python -m tools.bench.paging; step and costs: cuda:h200; {environment()}\n{NOTE}\n\n{table(rows)}\n"
     (RESULTS / "paging.txt").write_text(text, encoding="utf-8")
 
 

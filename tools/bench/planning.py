@@ -2,7 +2,8 @@
 
     python -m tools.bench.planning -o tools/bench/results/planning.txt
 
-Models have realistic sizes and no storage. The step is that of the CPU, with costs from the roofline model of an H200.
+Models have realistic sizes and no storage. The step is that of CUDA on an H200, captured without one,
+with costs of its roofline model.
 The budget is 60 % of the baseline peak. One process plans all models, and first a small model of each kind, so that
 imports do not count. `before`: equal blocks were traced separately.
 """
@@ -34,7 +35,7 @@ def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int
     candidates = (lambda model: {}) if before else tracing.candidates
     with mock.patch.object(tracing, "candidates", candidates):
         start = time.process_time()
-        remate.plan(model, args, kwargs, budget="60%", cost="h200", **options)
+        remate.plan(model, args, kwargs, budget="60%", device="cuda:h200", **options)
         end = time.process_time()
     traced = [at for at, (_, text) in enumerate(marks) if text.startswith("tracing")]
     priced = marks[traced[-1] + 1][0]
@@ -58,7 +59,7 @@ def main() -> None:
                 figures = (f"{each:.1f}" for each in (*spent, sum(spent)))
                 rows.append((name, dims or "none", ways, str(traces), *figures))
                 print(rows[-1], flush=True)
-    text = f"python -m tools.bench.planning; {environment()}\n\n{table(rows)}\n"
+    text = f"python -m tools.bench.planning; step and costs: cuda:h200; {environment()}\n\n{table(rows)}\n"
     print(text)
     if chosen.output:
         chosen.output.write_text(text, encoding="utf-8")

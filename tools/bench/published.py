@@ -26,11 +26,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from remate.api.plan import prepare
 from remate.capture.captured import Captured
-from remate.profile.devices import DEVICES, named_gpu
+from remate.profile.devices import DEVICES
 from tests.models.case import Built
 
+from .absent_gpu import step_on
 from .models import on_meta, resnet
 from .text import environment, selection, table
 
@@ -297,10 +297,10 @@ def predicted(row: Published) -> float:
 
 
 def _of(row: Published, layers: int) -> float:
-    model, args, kwargs = on_meta(lambda: row.build(layers))()
+    built = on_meta(lambda: row.build(layers))()
     # all of these were measured with this kernel, if with a fused one; today's torch runs cuDNN's on an H100
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        captured = prepare(model, args, kwargs, row.gpu, gpu=named_gpu(f"cuda:{row.gpu}")).captured
+        captured = step_on(row.gpu, built).captured
     ns = sum(op.ns for op in captured.graph.operations)
     return (ns + sum(_again(captured, row.repeated))) / 1e6
 

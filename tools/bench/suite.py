@@ -27,16 +27,15 @@ import torch
 from torch import nn
 
 import remate
-from remate.api.plan import prepare
 from remate.api.writing import schedule_of
 from remate.budget import parse_budget
 from remate.errors import InfeasibleError
 from remate.partition.hierarchy import Hierarchy
-from remate.profile.devices import named_gpu
 from remate.strategy import Candidate, Context, Deadline, Request, Solution, StepInstance, candidates, solve
 from remate.strategy.registry import strategy
 from remate_runtime.format import encode
 
+from .absent_gpu import step_on
 from .models import LARGE, Large
 from .text import environment, table
 
@@ -78,8 +77,7 @@ class Report(msgspec.Struct, frozen=True):
 
 def examine(model: Large, budgets: Sequence[str], time_limit: float) -> Report:
     started = time.monotonic()
-    built, args, kwargs = model.build()
-    step = prepare(built, args, kwargs, COST, gpu=named_gpu(DEVICE))
+    step = step_on(COST, model.build())
     seconds = time.monotonic() - started
     about = StepInstance(step.captured.graph, step.parts)
     limits = [(text, parse_budget(text).resolve(about.baseline.peak)) for text in budgets]

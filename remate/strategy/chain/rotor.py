@@ -151,8 +151,9 @@ class Table:
             self._keep(cost, choice, costs, -1 - n)
         if t == s:
             return
-        passing, spent, held = [], [], 0
-        time, before = 0, 0
+        passing: list[int] = []
+        spent: list[int] = []
+        held, time, before = 0, 0, 0
         for k in range(s, t):
             stage = self.chain[k]
             held = max(held, before + stage.in_passing)

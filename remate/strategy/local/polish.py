@@ -154,7 +154,7 @@ def _densest(problem: Problem, ledger: Ledger, lives: Lives) -> list[float]:
     for n, reader in zip(ledger.again, ledger.only_reader().tolist(), strict=True):
         if n >= 0 and reader >= 0 and ledger.again[reader] >= 0:
             gone[ledger.again[reader]] += gone[n]
-    storage = ledger.storage.tolist()
+    storage: list[int] = ledger.storage.tolist()
     held = [sum(problem.size[storage[old]] for old, _ in lives.get(n, ())) for n in range(len(gone))]
     return [time / max(1, nbytes) for time, nbytes in zip(gone, held, strict=True)]
 
@@ -174,7 +174,7 @@ def pruned(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRe
 def as_late_as_possible(problem: Problem, recomputes: Sequence[FlatRecompute]) -> list[FlatRecompute]:
     """Move every recomputation to just before the first operation that reads its results."""
     ledger = Ledger(problem, recomputes)
-    needs = ledger.first_need().tolist()
+    needs: list[int] = ledger.first_need().tolist()
     anchor: dict[int, int] = {}
     for step in range(len(ledger.order) - 1, -1, -1):
         n = ledger.again[step]

@@ -12,7 +12,7 @@ the time of recomputations. `StepReplay` stops if their number indicates thrashi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ..base import Context, Proposals, Request, Strategy
 from ..instance import StepInstance
@@ -42,11 +42,10 @@ class Neighbourhood:
             operations |= self._reached(s, evicted, around)
         return sum(time[f] for f in operations)
 
-    def _reached(self, s: int, evicted: set[int], around: dict) -> set[int]:
+    def _reached(self, s: int, evicted: set[int], around: Mapping[int, Iterable[int]]) -> set[int]:
         seen, operations, wanted = {s}, set[int](), [s]
         while wanted:
-            following: Iterable[int] = around[wanted.pop()]
-            for k in following:
+            for k in around[wanted.pop()]:
                 if k in evicted and k not in seen:
                     seen.add(k)
                     operations.add(self.problem.producer[k])

@@ -35,7 +35,7 @@ class _Spent(Exception):  # noqa: N818 (no error: the search ends)
 class CanonicalSearch:
     """Searches for packings.
 
-    Attributes:
+    Args:
         overlaps: For each buffer, those in use at the same time.
         left: Remaining effort, in visits of buffers.
     """
@@ -110,7 +110,7 @@ class _Packing:
         if not cuts:
             return (yield self._place(open_, first, end, address, rank, ranks))
         bounds = [first, *cuts, end]
-        parts = []
+        parts: list[tuple[int, int, int, list[int]]] = []
         for begin, stop in pairwise(bounds):
             inside = [i for i in open_ if begin <= self.sections.first[i] < stop]
             if inside:

@@ -8,16 +8,21 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from ..bind.agreement import agree, sharded_actions
 from ..bind.fsdp2 import Fsdp2, sharding_fault
+from ..bind.modes import tell_own_forward, tell_scheduled
 from ..bind.sharding import refuse_sharded_since, sharded_parts
 from ..errors import BindError, StaleModelError, SteppedAsideWarning
+from ..flat_step.expansion import expand
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
 from ..format.writer import encode
+from ..link.linker import link
+from ..link.simulator import simulate
 from ..self_check import CHECK_FIRST, Checks, SelfCheck
 from ..staleness.attributes import collected_within
 from ..staleness.trust import Stale
@@ -78,6 +83,20 @@ class Dispatch:
             self._warned.add(why)
             last = "\n  further reasons are not reported" if len(self._warned) == _WARNED else ""
             warnings.warn(f"the schedule steps aside: {why}{last}", SteppedAsideWarning, stacklevel=frames_to_caller())
+
+    def changed(self) -> str:
+        """Return what of the model differs from all schedules for its mode; "" if one fits."""
+        reason = ""
+        for step in self.steps:
+            if step.schedule.model.training == self.model.training:
+                try:
+                    step.check()
+                    step.check_tensors()
+                except BindError as fault:
+                    reason = reason or str(fault)
+                else:
+                    return ""
+        return reason
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__code__", "__globals__"):  # torch.export and torch.jit read these attributes of a forward
@@ -196,17 +215,28 @@ class Dispatch:
         """Raise BindError unless all ranks gather and reduce in the same order. All ranks make their first call."""
         linked, schedule, named = self.steps[0].steps.linked, self.steps[0].schedule, sharded.process_groups()
         actions = sharded_actions(linked, sharded.groups(linked.graph), named.values())
-        agree(named, actions, lambda: [encode(schedule)], meanwhile="call its model")
+        ended = tell_scheduled([*named.values()])
+        agree(named, actions, lambda: [encode(schedule)], meanwhile="call its model", ended=ended)
 
     def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
-        """Warn, once, if the model is sharded otherwise than the budget assumes."""
+        """Warn, once, if the model is sharded otherwise than the budget assumes, and say whether the budget holds."""
         planned = self.steps[0].schedule.model.sharded
         if planned is None or "sharding" in self._warned:
             return
         self._warned.add("sharding")
         if fault := sharding_fault(planned, sharded):
-            text = f"{fault}: gradients are right, and the budget may not hold; plan again, with this fsdp= and shards="
-            warnings.warn(text, UserWarning, stacklevel=frames_to_caller())
+            fits = self._fits(sharded)
+            warnings.warn(f"{fault}: gradients are right, and {fits}", UserWarning, stacklevel=frames_to_caller())
+
+    def _fits(self, sharded: Fsdp2 | None) -> str:
+        """Return whether the budget holds for a model that is sharded otherwise than planned."""
+        again = "; plan again, with this fsdp= and shards="
+        if sharded is None:
+            return f"the budget may not hold{again}"
+        step, budget = expand(self.steps[0].schedule), self.steps[0].schedule.solve.budget
+        peak = simulate(link(replace(step.graph, sharded=sharded.sharded()), step.recomputes, step.pages)).peak
+        over = peak > budget
+        return f"the peak is {size(peak)}, {'over' if over else 'within'} the budget of {size(budget)}{again * over}"
 
     def _other_mode(self, args: Any, kwargs: Any) -> Any:
         model = self.model
@@ -215,7 +245,10 @@ class Dispatch:
                 "the schedule was planned in eval() mode\n  call model.eval(), or plan again in train() mode: "
                 + self._plan_call(args, kwargs)
             )
-        if torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters()):
+        gradients = torch.is_grad_enabled() and any(parameter.requires_grad for parameter in model.parameters())
+        if (gradients or self._sharded is None) and (parts := sharded_parts(self._submodules)):
+            tell_own_forward(parts, gradients)
+        if gradients:
             mode = "train()" if model.training else "eval()"
             self.stepped_aside(
                 f"the model is in {mode} mode with gradients on, so its own forward runs without a memory budget; "
@@ -234,7 +267,7 @@ class Dispatch:
         nearest = max(steps, key=lambda step: step.schedule.solve.baseline_peak)
         solve, planned = nearest.schedule.solve, _elements(nearest.planned.model)
         lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
-        reason = " ".join(lines[: 1 + isinstance(fault, StaleModelError)])
+        reason = " ".join(lines[: 1 + lines[0].endswith(":")])
         why = f"{reason}; the model's own forward runs, without recomputation"
         if not planned or not torch.is_grad_enabled():
             return why

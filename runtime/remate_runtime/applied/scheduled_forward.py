@@ -37,12 +37,14 @@ class MatchedCall(NamedTuple):
     Attributes:
         step: The step of the call's size.
         inputs: Tensors of the call in the planned layout.
+        tensors: Parameters and buffers.
         given: The original tensors by name, if the step updates buffers.
         numbers: Live attributes.
     """
 
     step: StepAtSize
     inputs: list[torch.Tensor]
+    tensors: list[torch.Tensor]
     given: Given
     numbers: list[float]
 
@@ -146,6 +148,10 @@ class ScheduledForward:
         self._bound.check_modules()
         self._guard.check()
 
+    def check_tensors(self) -> None:
+        """Raise BindError if parameters or buffers of the model are not the planned ones."""
+        self._bound.tensors(self.device)
+
     def call(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> MatchedCall:
         """Match a call with the schedule.
 
@@ -159,7 +165,8 @@ class ScheduledForward:
             make_caches(self._model, args, kwargs, self.schedule.model.caches)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         inputs = step.call.flatten(args, kwargs, device)
-        return MatchedCall(step, inputs, self._written.given(args, kwargs, device), self._live.read())
+        tensors = self._bound.tensors(device)
+        return MatchedCall(step, inputs, tensors, self._written.given(args, kwargs, device), self._live.read())
 
     def accepts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the schedule is for this call."""
@@ -225,7 +232,7 @@ class ScheduledForward:
         """
         device = self.device
         step = call.step
-        tensors = [*call.inputs, *self._bound.tensors(device)]
+        tensors = [*call.inputs, *(self._bound.tensors(device) if checked else call.tensors)]
         self._written.refuse(call.given)
         sources = [*tensors, *call.numbers]
         contents = Checksums().content if checked and sharded is None else None

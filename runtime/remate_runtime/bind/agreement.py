@@ -23,7 +23,7 @@ from ..link.borders import backward_borders, forward_borders
 from ..link.events import Linked, RecomputeRun, Run
 from ..operators.collectives import COLLECTIVES
 from ..support.plain_text import plain
-from ..support.store_wait import missing_after
+from ..support.store_wait import Waited, wait_for
 from ..torch_private.distributed import group_ranks, group_store
 
 TIMEOUT = 300.0  # seconds that a rank waits for the other ranks of its mesh
@@ -82,6 +82,7 @@ def agree(
     files: Callable[[], Sequence[bytes]] = tuple,
     timeout: float = TIMEOUT,
     meanwhile: str = "apply a schedule",
+    ended: Callable[[], str] = str,
 ) -> None:
     """Check that all ranks of each mesh dimension run these collectives.
 
@@ -91,6 +92,7 @@ def agree(
         files: Returns the texts of this rank's schedules. They are compared if the collectives differ.
         timeout: Seconds to wait for the other ranks.
         meanwhile: What the other ranks are expected to do, for messages.
+        ended: Returns why the other ranks will not come; "" while they may.
 
     Raises:
         BindError: Another rank runs other collectives, or has not come here within the timeout.
@@ -103,27 +105,39 @@ def agree(
         store = group_store(f"remate/collectives/{name}")
         turn = store.add(f"turn/{own}", 1)
         listed = [collective.text for collective in collectives if collective.group == name]
-        texts = _exchanged(store, f"{turn}", ranks, own, msgspec.json.encode(listed), timeout)
-        missing = [rank for rank in ranks if rank not in texts]
-        if missing:
-            absent = _ranks_text(missing)
-            raise BindError(
-                f"rank {own} has waited {timeout:g} s for {absent} to {meanwhile} over {mesh!r}\n"
-                "  apply the same schedules in the same order on all ranks of the mesh, and check the output of "
-                f"{absent}"
-            )
+        texts, waited = _exchanged(store, f"{turn}", ranks, own, msgspec.json.encode(listed), timeout, ended)
+        if waited.missing:
+            raise BindError(_absent([rank for rank in ranks if rank not in texts], own, waited, mesh, meanwhile))
         of_ranks = {rank: msgspec.json.decode(text, type=list[str]) for rank, text in texts.items()}
         if any(other != listed for other in of_ranks.values()):
             own_files = msgspec.json.encode([text.decode() for text in files()])
-            held = _exchanged(store, f"{turn}/files", ranks, own, own_files, timeout)
+            held, _ = _exchanged(store, f"{turn}/files", ranks, own, own_files, timeout, str)
             raise BindError(_differing(mesh, of_ranks, held))
 
 
-def _exchanged(store: Any, key: str, ranks: Sequence[int], own: int, text: bytes, timeout: float) -> dict[int, bytes]:
+def _exchanged(
+    store: Any,
+    key: str,
+    ranks: Sequence[int],
+    own: int,
+    text: bytes,
+    timeout: float,
+    ended: Callable[[], str],
+) -> tuple[dict[int, bytes], Waited]:
     """Return the texts of the ranks that give one within the timeout."""
     store.set(f"{key}/{own}", zlib.compress(text))
-    missing = missing_after(store, [f"{key}/{rank}" for rank in ranks], timeout)
-    return {rank: zlib.decompress(store.get(f"{key}/{rank}")) for rank in ranks if f"{key}/{rank}" not in missing}
+    waited = wait_for(store, [f"{key}/{rank}" for rank in ranks], timeout, ended)
+    came = [rank for rank in ranks if f"{key}/{rank}" not in waited.missing]
+    return {rank: zlib.decompress(store.get(f"{key}/{rank}")) for rank in came}, waited
+
+
+def _absent(missing: Sequence[int], own: int, waited: Waited, mesh: str, meanwhile: str) -> str:
+    absent = _ranks_text(missing)
+    advice = "apply the same schedules in the same order on all ranks of the mesh, and check the output of"
+    return (
+        f"rank {own} has waited {waited.seconds:g} s for {absent} to {meanwhile} over {mesh!r}"
+        f"{waited.why and '; ' + waited.why}\n  {advice} {absent}"
+    )
 
 
 def _differing(mesh: str, listed: Mapping[int, Sequence[str]], files: Mapping[int, bytes]) -> str:

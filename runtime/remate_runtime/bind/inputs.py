@@ -33,9 +33,11 @@ Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks an ar
 class Inputs:
     """The recorded call.
 
-    Attributes:
+    Args:
         ordered: Whether to refuse keys in another order than the recorded one.
         sized: Whether the tree contains named sizes. `flatten` then checks neither types nor literals.
+
+    Attributes:
         names: The input leaves in the order in which `flatten` returns their tensors. This is the order of forward, not
             of the file, so callers must match tensors by these names.
     """

@@ -282,10 +282,10 @@ def _slots(
 def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> TensorBinding:
     path, _, key = name.rpartition(".")
     module = modules.get(path)
-    if module is None or not (key in module._parameters or key in module._buffers):
+    if module is None or not isinstance(getattr(module, key, None), torch.Tensor):
         faults.append(f"parameter or buffer {name!r}: not in the model")
         module = nn.Module()
-    return TensorBinding(module, key, name, TensorType("f32", ()), False, key not in module._buffers)
+    return TensorBinding(module, key, name, TensorType("f32", ()), False, key in module._parameters)
 
 
 def _children(

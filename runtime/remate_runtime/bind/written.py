@@ -25,7 +25,7 @@ Given = tuple[tuple[str, torch.Tensor], ...]  # inputs by name
 class WrittenBuffers:
     """Checks for shared memory.
 
-    Attributes:
+    Args:
         binding: The model.
         names: The buffers that the step updates.
     """

@@ -21,7 +21,8 @@ def curve(linked: Linked, timeline: Timeline) -> Curve:
     visible."""
     operations = linked.graph.operations
     costed = timeline.time > 0
-    times, memory, starts, now = [0], [0], [], 0
+    times, memory, now = [0], [0], 0
+    starts: list[int] = []
     ends = None if timeline.clock is None else [*timeline.clock.starts[1:], timeline.time]
     for at, (event, during, after) in enumerate(zip(linked.events, timeline.during, timeline.after, strict=True)):
         starts.append(now)

@@ -25,7 +25,7 @@ _GIVEN = (
 class Undelivered:
     """Gradients that no pass has requested yet.
 
-    Attributes:
+    Args:
         tangents: The gradients of the outputs that they were computed with.
     """
 

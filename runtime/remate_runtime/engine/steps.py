@@ -28,11 +28,13 @@ _FORMS = 8  # most forms to keep beside the planned one of each device; the olde
 class Steps:
     """The forms of a step. Raises EngineError if the engine does not work here.
 
-    Attributes:
+    Args:
         outputs: The leaves of the module's outputs.
         names: Inputs, parameters and buffers in the order of calls.
         operators: The live operator of every name in the graph.
         ranges: As in `LinkedStep`.
+
+    Attributes:
         updated: Names of the buffers that forward updates.
         graph: The step without its plan.
         exact: As in `Engine`.

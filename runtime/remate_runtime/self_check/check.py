@@ -49,7 +49,7 @@ _FINE, _ROUNDING, _REAL = range(3)
 class SelfCheck:
     """Checks the calls of an applied model that are due.
 
-    Attributes:
+    Args:
         raises: A difference is an error, else a warning (`stale="warn"`: the caller chose the planned step).
     """
 

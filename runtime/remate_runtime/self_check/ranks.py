@@ -24,7 +24,7 @@ from torch import nn
 from ..bind.fsdp2 import process_groups
 from ..bind.sharding import is_distributed
 from ..staleness.attributes import is_fully_shards
-from ..support.store_wait import missing_after
+from ..support.store_wait import wait_for
 from ..torch_private.distributed import group_store
 from ..torch_private.execution import active_ddp
 
@@ -105,7 +105,7 @@ class Verdicts:
             turn = store.add(f"turn/{own}", 1)
             store.set(f"{turn}/{own}", str(verdict))
             keys = {f"{turn}/{rank}": rank for rank in torch.distributed.get_process_group_ranks(group)}
-            missing = missing_after(store, [*keys], self._timeout)
+            missing = wait_for(store, [*keys], self._timeout).missing
             verdict = max(int(store.get(key)) for key in keys if key not in missing)
             if missing and self._timeout:
                 absent = ", ".join(str(keys[key]) for key in missing)

@@ -62,6 +62,11 @@ class Differences:
         """Return a hint which attributes could be declared live; "" if no number changed."""
         return live_hint(self._numbers)
 
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Return the paths of attributes whose number changed."""
+        return tuple(self._numbers)
+
     def module(self, path: str, kind: str, what: str, wrapped: bool = False) -> None:
         self._modules.setdefault((kind, what), []).append(path)
         self._replaced |= wrapped and not path

@@ -81,7 +81,7 @@ class Guard:
             if not (faults := [*differences.faults, *self._faults()]):
                 faults = [*replaced, *self._lookup.changes()]
             if faults:
-                raise StaleModelError(_described([*self._rebound(), *faults], differences))
+                raise StaleModelError(_described([*self._rebound(), *faults], differences), differences.numbers)
             self._warn_of_observers()
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
             self._lookup = self._looked_up(code)

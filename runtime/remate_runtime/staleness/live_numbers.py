@@ -22,7 +22,7 @@ class _LivePlace(NamedTuple):
     Attributes:
         path: Full path of the attribute.
         module: The module.
-        holders: Attributes that lead from the module to the holder (configs).
+        configs: Attributes that lead from the module to the holder (configs).
         name: Name in the holder.
         live: What the file records.
     """

@@ -1,4 +1,5 @@
-"""The configurations of one model: set up side by side, measured in turns. Standard library alone."""
+"""The configurations of one model: planned side by side, set up a few at a time, measured in turns. Standard library
+alone."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from .process import Process
 
+_AT_CHECKPOINT = "remate=checkpoint"
 CONFIGURATIONS = (
     "eager",
     "checkpoint",
@@ -27,7 +29,7 @@ CONFIGURATIONS = (
     "remate-graphs=60%",
     "remate-split=40%",
     "remate-pages=40%",
-    "remate=checkpoint",  # at the peak that checkpointing per block was measured at
+    _AT_CHECKPOINT,  # at the peak that checkpointing per block was measured at
 )
 STEPS = 3  # timed, whenever a configuration has its turn
 ROUNDS = 12
@@ -93,11 +95,13 @@ class Contest:
             plain = [name for name in self._only if not name.startswith("remate")]
             for name in plain:
                 self._start(name, name)
+            for name in self._only:
+                if name.startswith("remate") and name != _AT_CHECKPOINT:
+                    self._start(name, name)
             if "checkpoint" in plain:
                 self._hear(["checkpoint"], ready)
-            planned = [name for name in self._only if name.startswith("remate")]
-            for name in planned:
-                self._start(name, self._resolved(name, until))
+            if _AT_CHECKPOINT in self._only:
+                self._start(_AT_CHECKPOINT, self._at_checkpoint(until))
             self._hear([name for name in self._only if name != "checkpoint"], ready)
             self._peaks(until)
             self._rotate(until)
@@ -106,15 +110,14 @@ class Contest:
                 self._end(name)
         return self.outcomes
 
-    def _resolved(self, name: str, until: float) -> str:
-        if name != "remate=checkpoint" or "checkpoint" not in self._workers:
-            return name
-        bar = self._ask("checkpoint", "peak", until)
-        return f"remate={bar['peak']}" if bar else name
+    def _at_checkpoint(self, until: float) -> str:
+        """The configuration with the measured peak of checkpointing, if there is one."""
+        measured = self._ask("checkpoint", "peak", until) if "checkpoint" in self._workers else {}
+        return f"remate={measured['peak']}" if measured else _AT_CHECKPOINT
 
     def _start(self, name: str, configuration: str) -> None:
         self.outcomes[name] = Outcome(name)
-        if configuration == "remate=checkpoint":
+        if configuration == _AT_CHECKPOINT:
             self.outcomes[name].failure = "there is no peak of checkpointing to plan for"
             return
         command = [sys.executable, "-m", "tools.bench.cuda.worker", self.model, configuration, *self._options]

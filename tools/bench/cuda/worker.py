@@ -23,11 +23,12 @@ import remate_runtime
 from remate.schedule_tools.addresses import reserved
 from remate.schedule_tools.analysis import analyse
 from remate.step_measurement.allocator import peak_bytes
-from remate_runtime.format import Schedule
+from remate_runtime.format import Schedule, load
 from remate_runtime.staleness import clear_gradients, compare_models, training_step
 
 from ..ways import checkpointed_blocks
 from .elsewhere import name_of_this_gpu, planned_elsewhere
+from .slots import SLOTS, shared_file, slot
 from .subjects import FULL, QUICK
 
 _WARM_UP = 3
@@ -45,6 +46,7 @@ class Worker:
     def __init__(self, model: str, configuration: str, device: str, quick: bool, profile: str) -> None:
         self.model, self.quick, self.subject = model, quick, (QUICK if quick else FULL)[model]
         self.configuration, self.device, self.profile = configuration, device, profile
+        self.folder = Path(profile).parent  # of the files that workers share
         self.on_gpu = torch.device(device).type == "cuda"
         self.made: Any = None
         self.graphs = False  # CUDA graphs, of which the allocator sees but the pool that stays reserved
@@ -59,7 +61,8 @@ class Worker:
         return self.time(int(arguments[0]))
 
     def setup(self) -> dict[str, Any]:
-        """Build, prepare and warm up. seconds: all of it, on the wall."""
+        """Build, plan, and warm up within one of the slots, so that few steps are on the device at the same time.
+        seconds: all of it, on the wall; waited: for a slot."""
         start = time.monotonic()
         model, self.args, self.kwargs = self.subject.build(self.device)
         kind, _, detail = self.configuration.partition("=")
@@ -70,19 +73,24 @@ class Worker:
 
             step = prepare(model, self.args, self.kwargs, options=PlanOptions(profile=self.profile))
             return {"operations": len(step.captured.graph.operations), "seconds": time.monotonic() - start}
-        if kind in _ENGINES:
-            self.graphs = kind == "remate-graphs" and self.on_gpu
-            self.made = self._planned(model, self._schedule(model, kind, detail), _ENGINES[kind], facts)
-        elif kind == "checkpoint":
-            self.made = checkpointed_blocks(model, self.subject.blocks(model))
-        elif kind == "compile":
-            self.made = self._compiled(model, detail)
-        else:
-            self.made = model
-        for _ in range(_WARM_UP):
-            self.step()
-        self._rest()
+        schedule = self._schedule(model, kind, detail) if kind in _ENGINES else None
+        with slot(self.folder, "device", SLOTS) as facts["waited"]:
+            self.made = self._made(model, kind, detail, schedule, facts)
+            for _ in range(_WARM_UP):
+                self.step()
+            self._rest()
         return {**facts, "seconds": time.monotonic() - start}
+
+    def _made(
+        self, model: nn.Module, kind: str, detail: str, schedule: Schedule | None, facts: dict[str, Any]
+    ) -> nn.Module:
+        """Return the model of a configuration."""
+        if schedule is not None:
+            self.graphs = kind == "remate-graphs" and self.on_gpu
+            return self._planned(model, schedule, _ENGINES[kind], facts)
+        if kind == "checkpoint":
+            return checkpointed_blocks(model, self.subject.blocks(model))
+        return self._compiled(model, detail) if kind == "compile" else model
 
     def _schedule(self, model: nn.Module, kind: str, budget: str) -> Schedule:
         if kind == "remate-elsewhere":
@@ -90,10 +98,12 @@ class Worker:
             return planned_elsewhere(self.model, budget, file, gpu, self.quick)
         limit, split = int(budget) if budget.isdecimal() else budget, True if kind == "remate-split" else None
         paging: Any = {"host_budget" if self.on_gpu else "disk_budget": "16GiB"} if kind == "remate-pages" else {}
-        planned: Any = remate.plan(
-            model, self.args, self.kwargs, budget=limit, profile=self.profile, split=split, **paging
+        options: Any = {"budget": limit, "profile": self.profile, "split": split, **paging}
+        way = kind if split or paging else "remate"  # engines and graphs run the same plan
+        file = self.folder / f"{self.model}.{way}.{limit}.json"
+        return load(
+            shared_file(file, lambda part: remate.plan(model, self.args, self.kwargs, **options).save(str(part)))
         )
-        return planned
 
     def _planned(self, model: nn.Module, schedule: Schedule, engine: str, facts: dict[str, Any]) -> nn.Module:
         scheduled = remate_runtime.apply(model, schedule, engine=engine, cuda_graphs=self.graphs)

@@ -12,7 +12,7 @@ from .instructions import Instruction, Slots
 class InstructionPart:
     """Instructions that run one after the other.
 
-    Attributes:
+    Args:
         graph: The step. Results are checked against it until a run has completed; overlapping calls check as well.
             None: they are not checked.
     """

@@ -43,7 +43,7 @@ class CapturedStep:
     """Replays a step. The model's tensors are read at their addresses during recording; if they move, the step is
     recorded again.
 
-    Attributes:
+    Args:
         plain: The step without graphs.
     """
 

@@ -1,0 +1,100 @@
+"""`remate.auto` where the model changes while it trains: numbers, state that forward keeps, layers that are frozen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.errors import CaptureError
+from remate.training import state_of
+from remate_runtime import SteppedAsideWarning
+
+from ..runtime.small import data, seeded
+from .test_auto import QUICK, Net, train
+
+
+def test_a_number_that_the_loop_changes_is_read_at_every_call_from_the_first_change_on() -> None:
+    class Annealed(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) / self.temperature
+
+    def loop(model: Any) -> list[Any]:
+        results = []
+        for step in range(6):
+            model.temperature = 1.0 - 0.1 * step
+            results.append(train(model, (64,)))
+        return results
+
+    model = remate.auto(seeded(Annealed()).train(), **QUICK, dims=None)
+    assert loop(model) == loop(seeded(Annealed()).train())
+    state = state_of(model)
+    assert state is not None
+    assert state._plans == 2
+    assert list(state.outcome.schedules[0].model.live) == ["temperature"]
+
+
+def test_state_that_begins_as_nothing_and_as_one_tensor() -> None:
+    class Carrying(nn.Module):
+        h: Any
+        c: Any
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.out = nn.LSTMCell(8, 16), nn.Linear(16, 1)
+            self.h = self.c = torch.zeros(4, 16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.h, self.c = self.cell(x, None if self.h is None else (self.h, self.c))
+            y = self.out(self.h)
+            self.h, self.c = self.h.detach(), self.c.detach()
+            return y.square().mean()
+
+    def loop(model: Any) -> list[Any]:
+        results = []
+        for step in range(6):
+            if step == 3:
+                model.h = model.c = None
+            results.append(model(data(4, 8)))
+            results[-1].backward()
+        return [*results, *(p.grad for p in model.parameters())]
+
+    wanted = loop(seeded(Carrying()).train())
+    model = remate.auto(seeded(Carrying()).train(), **QUICK)
+    with pytest.warns(SteppedAsideWarning, match="buffer 'h': planned .*, the model has None"):
+        assert all(map(torch.equal, loop(model), wanted))
+    state = state_of(model)
+    assert state is not None
+    assert (state._plans, state.calls_aside) == (1, 1)
+
+
+def test_layers_that_are_trained_later_are_planned_again() -> None:
+    def loop(model: Any) -> list[Any]:
+        results = []
+        for step in range(6):
+            model[0].train(step >= 3).requires_grad_(step >= 3)
+            results.append(train(model, (64,)))
+        return results
+
+    def fresh() -> nn.Sequential:
+        return seeded(nn.Sequential(Net(), nn.Linear(4, 4))).train()
+
+    model = remate.auto(fresh(), **QUICK, dims=None)
+    with pytest.warns(SteppedAsideWarning, match="in eval\\(\\) mode when planned"):
+        assert loop(model) == loop(fresh())
+    state = state_of(model)
+    assert state is not None
+    assert (state._plans, state.calls_aside) == (2, 0)
+
+
+def test_a_model_without_forward_names_a_module_to_pass() -> None:
+    class Agent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.actor = nn.Linear(2, 2)
+
+    with pytest.raises(CaptureError, match=r"Agent has no forward.*\n.*model.actor = remate.auto\(model.actor\)"):
+        remate.auto(Agent())
