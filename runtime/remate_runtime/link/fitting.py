@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -124,7 +125,7 @@ def _left_by_rung(schedule: Schedule, expanded: Expanded, budget: int, links: Si
         return best
     low, high = 0, RUNGS  # `low` is within the budget, `high` is not
     while low < (at := min(high - 1, low + RUNGS * (budget - best[1].timeline.peak) // (most - least))):
-        tried = simulated(links.rung(at, lambda at=at: _rung(schedule, at, links)))
+        tried = simulated(links.rung(at, partial(_rung, schedule, at, links)))
         if tried[1].timeline.peak <= budget:
             low, best = at, tried
         else:
