@@ -1,20 +1,22 @@
-"""Language models without and with a split loss head: proven floor, and the extra time at shares of the baseline's peak.
+"""Models without and with splits: proven floor, extra time at shares of the baseline's peak, and what was measured.
 
     python -m tools.bench.splits              # all models; others by name
     python -m tools.bench.splits llama
+    python -m tools.bench.splits -o tools/bench/results/splits.txt
 
-Plans are made with the roofline model of a CPU core, at effort quick. Of the schedules with splits, peaks are read from
-the allocator's own events, and step times alternate with those of eager PyTorch, on the CPU with one thread.
+Language models split their loss head. Plans of models with convolutions use measured costs, others the roofline model
+of a CPU core, at effort quick. Peaks of schedules with splits are read from the allocator's own events. Their step
+times alternate with those of eager PyTorch: CPU time with one thread, ratio of each round, median and quartiles.
+`tests/docs/test_splits.py` fails if a figure of the roofline model is not what the code gives.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,69 +27,77 @@ import remate_runtime
 from remate.api.plan import prepare
 from remate.api.splitting import floor_if_split
 from remate.errors import InfeasibleError
-from remate.step_measurement.allocator import peak_bytes
+from remate.step_measurement.allocator import compare_times, peak_bytes
 from remate.strategy import StepInstance
 from remate_runtime.format import Schedule, Split
 from remate_runtime.support.quantities import size
-from tests.models import ZOO
 from tests.models.case import Built
 
-from .text import environment, table
+from .split_models import SPLIT_MODELS, SplitModel
+from .text import environment, selection, table
 
-_MODELS: dict[str, Callable[[], Built]] = {
-    name: lambda name=name: ZOO[name].build(layers=2, batch=4, vocab=2048) for name in ("gpt2", "llama")
-}
-_SHARES = ("60%", "40%", "20%")
-_PAIRS = 9  # of steps that alternate
-
-
-class _LossAlone(nn.Module):
-    """A model that returns its loss, so that nobody holds its other outputs."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        outputs = self.model(*args, **kwargs)
-        loss = getattr(outputs, "loss", outputs)
-        return loss if loss.numel() == 1 else loss.float().square().mean()
+FLOORS = ("model", "baseline", "floor", "with splits")
+TIMES = ("model", "budget", "no split", "split", "predicted", "measured", "time / eager")
+SHARES = ("60%", "40%", "20%")
+_NONE = "–"
+_ROUNDS = 9
 
 
-def rows(name: str) -> Iterator[tuple[str, ...]]:
-    """Yield a row for the floors, and one for each share."""
-    built, args, kwargs = _MODELS[name]()
-    model = _LossAlone(built)
-    step = prepare(model, args, kwargs, cost="cpu")
+def built(subject: SplitModel) -> Built:
+    """Return the model and its inputs, always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model, args, kwargs = subject.build()
+    return model.train(), args, kwargs
+
+
+def floors(name: str) -> tuple[str, ...]:
+    """Return a model's row of the first table: its baseline and proven floors."""
+    subject = SPLIT_MODELS[name]
+    model, args, kwargs = built(subject)
+    step = prepare(model, args, kwargs, cost=subject.cost)
     whole = StepInstance(step.captured.graph, step.parts)
-    split = floor_if_split(step, "cpu", 0)
-    peak = whole.baseline.peak
-    yield name, size(peak), "floor", size(whole.floor), size(split.floor) if split is not None else "–", "", "", ""
-    for share in _SHARES:
-        plain, tiled = (_planned(model, args, kwargs, share, permitted) for permitted in (None, "head"))
-        yield "", "", share, _extra(plain), _extra(tiled), *_measured(model, args, kwargs, tiled)
+    split = floor_if_split(step, subject.cost, 0)
+    return name, size(whole.baseline.peak), size(whole.floor), _NONE if split is None else size(split.floor)
 
 
-def _planned(model: nn.Module, args: Any, kwargs: Any, share: str, split: str | None) -> Schedule | None:
+def extra_times(name: str, share: str) -> tuple[tuple[str, str], Schedule | None]:
+    """Return the extra time without and with splits, as text, and the schedule with splits."""
+    subject = SPLIT_MODELS[name]
+    model, args, kwargs = built(subject)
+    plain, tiled = (_planned(model, args, kwargs, share, subject.cost, split) for split in (None, subject.permitted))
+    return (_extra(plain), _extra(tiled)), tiled
+
+
+def times(name: str) -> Iterator[tuple[str, ...]]:
+    """Yield a model's rows of the second table, one for each share."""
+    model, args, kwargs = built(SPLIT_MODELS[name])
+    for share in SHARES:
+        extra, tiled = extra_times(name, share)
+        yield name, share, *extra, *_measured(model, args, kwargs, tiled)
+
+
+def _planned(model: nn.Module, args: Any, kwargs: Any, share: str, cost: str, split: Any) -> Schedule | None:
     try:
-        made = remate.plan(model, args, kwargs, budget=share, cost="cpu", effort="quick", split=split, progress=None)
+        schedule = remate.plan(model, args, kwargs, budget=share, cost=cost, effort="quick", split=split, progress=None)
     except InfeasibleError:
         return None
-    assert isinstance(made, Schedule)
-    return made
+    assert isinstance(schedule, Schedule)
+    return schedule
 
 
 def _extra(schedule: Schedule | None) -> str:
-    if schedule is None:
-        return "–"
-    tiles = next((f" in {one.into}" for one in schedule.statements if isinstance(one, Split)), "")
-    return f"{100 * (schedule.solve.time / schedule.solve.baseline_time - 1):+.1f}%{tiles}"
+    if schedule is None or schedule.solve.baseline_time is None:
+        return _NONE
+    tiles = sorted({statement.into for statement in schedule.statements if isinstance(statement, Split)})
+    words = f" in {tiles[0]}" + (f"–{tiles[-1]}" if len(tiles) > 1 else "") if tiles else ""
+    return f"{100 * (schedule.solve.time / schedule.solve.baseline_time - 1):+.1f}%{words}"
 
 
 def _measured(model: nn.Module, args: Any, kwargs: Any, schedule: Schedule | None) -> tuple[str, str, str]:
     """Return predicted peak, measured peak, and step time over eager's."""
     if schedule is None:
-        return "", "", ""
+        return _NONE, _NONE, _NONE
     eager, ours = copy.deepcopy(model), copy.deepcopy(model)
     applied = remate_runtime.apply(ours, schedule, verify="never")
 
@@ -95,33 +105,29 @@ def _measured(model: nn.Module, args: Any, kwargs: Any, schedule: Schedule | Non
         run(*args, **kwargs).backward()
         run.zero_grad(set_to_none=True)
 
-    for run in (eager, applied):
-        step(run)
+    step(applied)
     peak = peak_bytes(lambda: applied(*args, **kwargs).backward())
     applied.zero_grad(set_to_none=True)
-    ratios = []
-    for _ in range(_PAIRS):
-        taken = []
-        for run in (eager, applied):
-            began = time.process_time()
-            step(run)
-            taken.append(time.process_time() - began)
-        ratios.append(taken[1] / taken[0])
-    return size(schedule.peak_bytes), size(peak), f"{statistics.median(ratios):.2f}"
+    ways = {"eager": lambda: step(eager), "split": lambda: step(applied)}
+    times = compare_times(ways, _ROUNDS, clock=time.process_time_ns)
+    low, high = times.quartiles["split"]
+    return size(schedule.peak_bytes), size(peak), f"{times.ratio['split']:.2f} ({low:.2f}–{high:.2f})"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*", help=", ".join(_MODELS))
+    names, output = selection(__doc__, SPLIT_MODELS, "model")
     torch.set_num_threads(1)
-    head = ("model", "baseline", "budget", "no split", "split", "predicted", "measured", "time / eager")
-    print(environment())
-    found: list[tuple[str, ...]] = [head]
-    for name in parser.parse_args().models or list(_MODELS):
-        for row in rows(name):
+    lines: list[tuple[str, ...]] = [TIMES]
+    for name in names:
+        for row in times(name):
             print(*row, sep="  ", file=sys.stderr, flush=True)
-            found.append(row)
-    print(table(found))
+            lines.append(row)
+    about = "\n".join(f"{name}: {SPLIT_MODELS[name].describe}; {SPLIT_MODELS[name].cost} costs" for name in names)
+    head = f"python -m tools.bench.splits; {environment()}\n{about}"
+    text = f"{head}\n\n{table([FLOORS, *map(floors, names)])}\n\n{table(lines)}\n"
+    print(text, end="")
+    if output:
+        Path(output).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
