@@ -67,6 +67,7 @@ class Auto:
         self._decided = False
         self._waited = False  # for a first call that is another step than later ones
         self._plans = 0
+        self._stale = ""  # why the schedules of the file do not fit any more, while others are planned
         self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
         self._was_aside = False  # the last training call fitted no schedule
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
@@ -174,7 +175,9 @@ class Auto:
         self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {_first_line(error)}")
         self._scheduled, self._decided = None, False
         self._live = tuple(dict.fromkeys([*self._live, *error.numbers]))
+        self._stale = _first_line(error)
         self._decide(args, kwargs)
+        self._stale = ""
 
     def _leave(self, why: str) -> None:
         """Run the model's own forward from now on."""
@@ -187,7 +190,7 @@ class Auto:
         settings = self.settings
         known, why = self.known or schedules_at(settings.file), ""
         if known:
-            why = other_budget(known, settings.budget)
+            why = self._stale or other_budget(known, settings.budget)
             if not why:
                 model, why = self._tried(known, call)
                 if model is not None:
@@ -197,7 +200,8 @@ class Auto:
                     f"{settings.file} is not for this training: {why}\n  plan it again: on_stale='replan', or "
                     "remove the file"
                 )
-            settings.say(f"{settings.file} is planned again: {_first_line(why)}")
+            if not self._stale:
+                settings.say(f"{settings.file} is planned again: {_first_line(why)}")
         self._plans += 1
         planned = planned_again(call, settings, known, self._live)
         self._save(planned)

@@ -251,5 +251,5 @@ def test_a_square_does_not_end_a_range(planned: int) -> None:
         for each in (model, scheduled):
             each.zero_grad()
             each(x).backward()
-        pairs = zip(model.parameters(), scheduled.parameters(), strict=True)
-        assert all(torch.equal(ours.grad, theirs.grad) for ours, theirs in pairs)
+        eager, ours = ([p.grad for p in each.parameters() if p.grad is not None] for each in (model, scheduled))
+        assert all(map(torch.equal, eager, ours))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +101,26 @@ def test_a_model_without_forward_names_a_module_to_pass() -> None:
 
     with pytest.raises(CaptureError, match=r"Agent has no forward.*\n.*model.actor = remate.auto\(model.actor\)"):
         remate.auto(Agent())
+
+
+def test_a_number_that_changes_after_planning_does_not_bring_the_file_back(tmp_path: Path) -> None:
+    class Annealed(Net):
+        temperature: float
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) / self.temperature
+
+    def loop(model: Any) -> list[Any]:
+        results = []
+        for step in range(3):
+            model.temperature = 1.0 - 0.1 * step
+            results.append(train(model, (64,)))
+        return results
+
+    wanted = loop(seeded(Annealed()).train())
+    for _ in range(2):  # the second run reads what the first one wrote
+        model = remate.auto(seeded(Annealed()).train(), **QUICK, dims=None, file=tmp_path / "plan.json")
+        assert loop(model) == wanted
+    state = state_of(model)
+    assert state is not None
+    assert state._plans == 0

@@ -19,6 +19,7 @@ from remate.cli import main
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "scripts"
 NAMES = (
+    "contrastive",
     "diffusion",
     "gan",
     "graph",
@@ -26,6 +27,7 @@ NAMES = (
     "lbfgs",
     "lora",
     "recurrent",
+    "transfer",
     "vision",
     "vision_language",
 )
