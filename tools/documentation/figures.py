@@ -12,7 +12,7 @@ from remate.strategy.registry import STRATEGIES, strategy
 from remate_runtime.format import load
 from remate_runtime.support.quantities import size
 
-from .gpu_figures import gpu_contest
+from .gpu_figures import gpu_contest, gpu_errors
 from .results import RESULTS, ROOT, Table, cells, lines_of, markdown, object_of, records_of, text_tables
 from .rooms import rooms
 
@@ -346,8 +346,11 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "split-floors": _text("splits.txt", 0),
     "splits": _text("splits.txt", 1),
     "split-heads": _text("split_heads.txt"),
+    "transposes": _text("transposes.txt"),
+    "workspaces": _text("workspaces.txt"),
     "cuda-rules": cuda_rules,
     "gpu-contest": gpu_contest,
+    "gpu-errors": gpu_errors,
     "versions": versions,
     "rooms-runtime": lambda: rooms("RUNTIME", ROOT / "runtime" / "remate_runtime"),
     "rooms-planner": lambda: rooms("PLANNER", ROOT / "remate"),

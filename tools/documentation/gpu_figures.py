@@ -27,6 +27,20 @@ def gpu_contest() -> Table:
     return rows
 
 
+def gpu_errors() -> Table:
+    """Memory of the steps that the eager engine ran: measured, and how far predictions were from it."""
+    table = [["", "allocated", "predicted", "reserved by the step", "predicted"]]
+    for record in records_of(_RESULTS):
+        if record.get("modelled_reserved") and record["ms"]:
+            pairs = (("peak", "predicted"), ("step_reserved", "modelled_reserved"))
+            cells = (
+                (size(record[ours]), f"{size(record[model])} ({record[model] / record[ours] - 1:+.1%})")
+                for ours, model in pairs
+            )
+            table.append([f"{record['model']}: {label(record['configuration'])}", *chain(*cells)])
+    return table
+
+
 def _row(record: Mapping[str, Any], eager: Mapping[str, Any]) -> list[str]:
     if record["failure"] or not record["ms"]:
         lines = [line for line in record["failure"].splitlines() if line and not line.startswith((" ", "Traceback"))]
