@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[str, Callable[[Any, Any], object]]] = {
     "tensor parallel": ("'blocks.0.up.weight' is a DTensor", lambda m, s: called(tensor_parallel(apply(m, s)))),
     "tensor parallel, apply": ("is a DTensor", lambda m, s: apply(tensor_parallel(m), s, stale="warn")),
     "tensor parallel without hooks": (
-        "'head.weight': planned f32[2,8], the model has a DTensor",
+        "'head.weight' is a DTensor (S(0)",
         lambda m, s: called(tensor_parallel(apply(m, s), hooks=False)),
     ),
 }
