@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
     if trial.beyond:
         say_aside(_stale(args.schedule, args.model, trial.beyond))
         return exit_codes.STALE
-    over = trial.peak > schedule.budget_of(args.engine) and not schedule.model.at
+    over = trial.peak - trial.loss > schedule.budget_of(args.engine) and not schedule.model.at
     return exit_codes.FINDINGS if over else exit_codes.FINE
 
 
@@ -247,7 +247,7 @@ def _predicted(trial: Trial, schedule: Schedule, budget: int) -> str:
         )
     return (
         f"predicted peak {size(trial.predicted)} ({_off(trial.peak, trial.predicted)}), "
-        f"budget {size(budget)}: {_verdict(trial.peak, budget)}"
+        f"budget {size(budget)}: {_verdict(trial.peak - trial.loss, budget)}"
     )
 
 

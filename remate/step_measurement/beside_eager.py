@@ -84,6 +84,7 @@ class Trial(msgspec.Struct, frozen=True):
     predicted: int = 0  # predicted peak of the schedule in bytes, by its engine
     parameters: int = 0  # bytes of parameters, where both peaks count them because the schedule pages some
     lanes: tuple[PagedLane, ...] = ()  # paged values
+    loss: int = 0  # bytes of a loss that is not the model's own, with its gradient: peaks count it, schedules do not
 
     @property
     def ratios(self) -> list[float]:
@@ -115,7 +116,7 @@ class _Side:
         self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
         self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
         self.during: AbstractContextManager[object] = nullcontext()  # entered around the next forward
-        self.loss = 0.0
+        self.loss, self.loss_bytes = 0.0, 0
 
     def step(self, backward_start: Callable[[], None] = lambda: None) -> None:
         """Run forward under the planned autocast, `backward_start`, and backward.
@@ -129,6 +130,7 @@ class _Side:
         if self.start_from is None:
             self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
         loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
+        self.loss_bytes = 0 if any(loss is output for output in outputs) else 2 * loss.nbytes  # with its gradient
         backward_start()
         loss.backward()
         self.loss = float(loss.detach())
@@ -258,7 +260,7 @@ def try_schedule(
     counted = parameter_bytes(expanded.graph) if linked is not None and linked.parameters_paged else 0
     predicted, held = predicted_peak(applied, dims), eager_peak + counted
     lanes = () if linked is None else tuple(_lanes(moved, simulate(linked)))
-    results = beyond, parted, followed, predicted, counted, lanes
+    results = beyond, parted, followed, predicted, counted, lanes, ours.loss_bytes
     return Trial(held, peak, *taken, difference, scale, tuple(losses), *results)
 
 

@@ -171,7 +171,7 @@ def test_a_model_that_changes_while_it_trains_is_planned_again() -> None:
 def test_what_changes_at_every_call_ends_up_with_its_own_forward() -> None:
     class Counting(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) * float(self.factor)
+            return super().forward(x) * float(str(self.factor))
 
     def loop(model: Any) -> list[Any]:
         results = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -98,7 +98,7 @@ class Adversary(nn.Module):
         return F.binary_cross_entropy_with_logits(judged, torch.ones_like(judged))
 
 
-def _zoo(name: str, **size: int) -> Built:
+def _zoo(name: str, **size: Any) -> Built:
     model, args, kwargs = ZOO[name].build(**size)
     return LossOnly(model), args, kwargs
 
