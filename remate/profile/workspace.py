@@ -151,7 +151,7 @@ def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
     oneDNN: copies of images in blocks of 16 channels, and the results in the requested layout; padded copies of the
     weights; partial sums of the weights' gradient, many for depthwise weights. PyTorch's own kernel, for single images
     and some groups, and for low precision on processors without instructions for it: the patches of an image side by
-    side, in the latter case of all images.
+    side, in the latter case of all images. Without AVX-512, oneDNN has the patches of an image for dilated weights.
     """
     images = [_argument(graph, op, at) for at in ((0, 1) if backward else (0,))]
     weight = _argument(graph, op, 2 if backward else 1)
@@ -167,13 +167,13 @@ def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
     nbytes = 2 * blocked + copies + _CONVOLUTION_SCRATCH
     if len(weight.shape) == 5:
         nbytes += nbytes // 4
-    return nbytes + _patches(
-        images[-1], images[0] if backward else results[0], weight, groups, op.args[7 if backward else 6]
-    )
+    dilation, transposed = op.args[6 if backward else 5], op.args[7 if backward else 6]
+    one = groups not in (1, weight.shape[0]) or dilation != (1,) * (len(weight.shape) - 2)
+    return nbytes + _patches(images[-1], images[0] if backward else results[0], weight, one, transposed)
 
 
 def _patches(
-    image: TensorType | None, out: TensorType | None, weight: TensorType, groups: object, transposed: object
+    image: TensorType | None, out: TensorType | None, weight: TensorType, one: bool, transposed: object
 ) -> int:
     if image is None or out is None:
         return 0
@@ -182,7 +182,7 @@ def _patches(
     patches = image.shape[1] * prod(weight.shape[2:]) * prod(out.shape[2:]) * size
     if size == 2:
         return image.shape[0] * patches
-    return patches if image.shape[0] == 1 or groups not in (1, weight.shape[0]) else 0
+    return patches if image.shape[0] == 1 or one else 0
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:
