@@ -20,7 +20,7 @@ from tools.bench.cuda import packages
 from tools.bench.cuda import worker as worker_module
 from tools.bench.cuda.__main__ import MODELS
 from tools.bench.cuda.contest import Outcome
-from tools.bench.cuda.process import Process
+from tools.bench.cuda.process import Process, without_folders
 from tools.bench.cuda.slots import SLOTS, shared_file, slot
 from tools.bench.cuda.subjects import FULL, QUICK
 from tools.bench.cuda.tables import reason, table
@@ -87,6 +87,13 @@ with slot(folder, "device", 2):
     print(len([*folder.glob("*.inside")]))
     mine.unlink()
 """
+
+
+def test_a_failure_names_no_folders_of_the_machine() -> None:
+    root = Path(packages.__file__).resolve().parents[3]
+    text = f'  File "{root}/remate/api/plan.py", line 1\n  File "/any/lib/site-packages/torch/nn/modules.py", line 2\n'
+    shortened = '  File "remate/api/plan.py", line 1\n  File "torch/nn/modules.py", line 2\n'
+    assert without_folders(text) == shortened
 
 
 def test_few_processes_hold_a_slot_at_the_same_time(tmp_path: Path) -> None:
