@@ -30,9 +30,8 @@ SOURCES = [Path(package.__path__[0]) for package in (remate, remate_runtime)]
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_every_argument_has_a_line(name: str) -> None:
     function = inspect.unwrap(FUNCTIONS[name])
-    section = re.search(r"^Args:\n(.*?)^\S", f"{inspect.getdoc(function)}\n.", re.DOTALL | re.MULTILINE)
-    assert section is not None
-    described = re.findall(r"^    (\w+): ", section[1], re.MULTILINE)
+    described = _described(inspect.getdoc(function) or "", "Args")
+    assert described
     assert described == list(inspect.signature(function).parameters)
 
 
@@ -76,8 +75,7 @@ def test_described_names_exist() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_raised_errors_are_public(name: str) -> None:
-    section = re.search(r"^Raises:\n(.*?)^\S", f"{inspect.getdoc(FUNCTIONS[name])}\n.", re.DOTALL | re.MULTILINE)
-    for error in re.findall(r"^    (\w+): ", section[1] if section else "", re.MULTILINE):
+    for error in _described(inspect.getdoc(FUNCTIONS[name]) or "", "Raises"):
         assert hasattr(remate, error) or hasattr(remate_runtime, error) or error in ("OSError", "TypeError"), error
 
 

@@ -18,22 +18,25 @@ from ..runtime.small import data, seeded
 from .test_auto import QUICK, Net, train
 
 
+class Annealed(Net):
+    temperature: float
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) / self.temperature
+
+
+def annealed(model: Any, steps: int) -> list[Any]:
+    """Train with a temperature that falls at every step."""
+    results = []
+    for step in range(steps):
+        model.temperature = 1.0 - 0.1 * step
+        results.append(train(model, (64,)))
+    return results
+
+
 def test_a_number_that_the_loop_changes_is_read_at_every_call_from_the_first_change_on() -> None:
-    class Annealed(Net):
-        temperature: float
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) / self.temperature
-
-    def loop(model: Any) -> list[Any]:
-        results = []
-        for step in range(6):
-            model.temperature = 1.0 - 0.1 * step
-            results.append(train(model, (64,)))
-        return results
-
     model = remate.auto(seeded(Annealed()).train(), **QUICK, dims=None)
-    assert loop(model) == loop(seeded(Annealed()).train())
+    assert annealed(model, 6) == annealed(seeded(Annealed()).train(), 6)
     state = state_of(model)
     assert state is not None
     assert state._plans == 2
@@ -104,23 +107,10 @@ def test_a_model_without_forward_names_a_module_to_pass() -> None:
 
 
 def test_a_number_that_changes_after_planning_does_not_bring_the_file_back(tmp_path: Path) -> None:
-    class Annealed(Net):
-        temperature: float
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return super().forward(x) / self.temperature
-
-    def loop(model: Any) -> list[Any]:
-        results = []
-        for step in range(3):
-            model.temperature = 1.0 - 0.1 * step
-            results.append(train(model, (64,)))
-        return results
-
-    wanted = loop(seeded(Annealed()).train())
+    wanted = annealed(seeded(Annealed()).train(), 3)
     for _ in range(2):  # the second run reads what the first one wrote
         model = remate.auto(seeded(Annealed()).train(), **QUICK, dims=None, file=tmp_path / "plan.json")
-        assert loop(model) == wanted
+        assert annealed(model, 3) == wanted
     state = state_of(model)
     assert state is not None
     assert state._plans == 0

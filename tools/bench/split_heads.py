@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,14 +29,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-import remate
 import remate_runtime
-from remate.errors import InfeasibleError
 from remate.step_measurement.allocator import compare_times, peak_bytes
-from remate_runtime.format import Schedule, Split
+from remate_runtime.format import Schedule
 from remate_runtime.support.quantities import size
 
-from .text import environment, selection, table
+from .splits import planned, tiles
+from .text import environment, ratio, selection, table
 
 WORDS, WIDTH, BATCH, LENGTH = 8192, 256, 4, 256
 HEAD = ("model", "way", "chunks", "peak", "time / eager", "error of the head", "error of the layers")
@@ -145,35 +143,23 @@ def rows(name: str) -> list[tuple[str, ...]]:
     runs = {way: _run(model, about) for way, about in ways.items()}
     peaks = {way: _peak(run, args) for way, run in runs.items()}
     for other in ("fused", "checkpoint"):
-        schedule = _planned(model, args, peaks[other])
+        schedule = planned(model, args, {}, budget=peaks[other], cost="measured", split="head")
         if schedule is None:
             continue
         way = f"plan, peak of {other}"
-        tiles = sorted({s.into for s in schedule.statements if isinstance(s, Split)})
-        ways[way] = Way("–".join(map(str, tiles)) or "1", whole, schedule)
+        ways[way] = Way(tiles(schedule) or "1", whole, schedule)
         runs[way] = _run(model, ways[way])
         peaks[way] = _peak(runs[way], args)
-    times = compare_times({way: lambda run=run: _step(run, args) for way, run in runs.items()}, _ROUNDS, clock=_clock)
+    steps = {way: lambda run=run: _step(run, args) for way, run in runs.items()}
+    times = compare_times(steps, _ROUNDS, clock=time.process_time_ns)
     exact = _gradients(copy.deepcopy(model).double(), args)
     lines: list[tuple[str, ...]] = []
     for way, run in runs.items():
-        low, high = times.quartiles[way]
-        ratio = f"{times.ratio[way]:.2f} ({low:.2f}–{high:.2f})"
         errors = _errors(_gradients(run, args), exact)
-        lines.append((name, way, ways[way].chunks, size(peaks[way]), ratio, *(f"{error:.1e}" for error in errors)))
+        lines.append(
+            (name, way, ways[way].chunks, size(peaks[way]), ratio(times, way), *(f"{error:.1e}" for error in errors))
+        )
     return lines
-
-
-_clock = time.process_time_ns
-
-
-def _planned(model: Language, args: tuple[torch.Tensor, ...], budget: int) -> Schedule | None:
-    try:
-        schedule = remate.plan(model, args, budget=budget, cost="measured", split="head", progress=None)
-    except InfeasibleError:
-        return None
-    assert isinstance(schedule, Schedule)
-    return schedule
 
 
 def _run(model: Language, way: Way) -> nn.Module:
@@ -212,7 +198,7 @@ def main() -> None:
     lines = list(itertools.chain([HEAD], *(rows(name) for name in names)))
     about = f"{BATCH}×{LENGTH} tokens, {WORDS:,} words, width {WIDTH}, 2 layers, float32"
     text = f"python -m tools.bench.split_heads; {environment()}; {about}\n\n{table(lines)}\n"
-    print(text, end="", file=sys.stdout)
+    print(text, end="")
     if output:
         Path(output).write_text(text, encoding="utf-8")
 

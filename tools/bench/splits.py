@@ -34,7 +34,7 @@ from remate_runtime.support.quantities import size
 from tests.models.case import Built
 
 from .split_models import SPLIT_MODELS, SplitModel
-from .text import environment, selection, table
+from .text import environment, ratio, selection, table
 
 FLOORS = ("model", "baseline", "floor", "with splits")
 TIMES = ("model", "budget", "no split", "split", "predicted", "measured", "time / eager")
@@ -65,7 +65,8 @@ def extra_times(name: str, share: str) -> tuple[tuple[str, str], Schedule | None
     """Return the extra time without and with splits, as text, and the schedule with splits."""
     subject = SPLIT_MODELS[name]
     model, args, kwargs = built(subject)
-    plain, tiled = (_planned(model, args, kwargs, share, subject.cost, split) for split in (None, subject.permitted))
+    options = {"budget": share, "cost": subject.cost, "effort": "quick"}
+    plain, tiled = (planned(model, args, kwargs, split=split, **options) for split in (None, subject.permitted))
     return (_extra(plain), _extra(tiled)), tiled
 
 
@@ -77,20 +78,26 @@ def times(name: str) -> Iterator[tuple[str, ...]]:
         yield name, share, *extra, *_measured(model, args, kwargs, tiled)
 
 
-def _planned(model: nn.Module, args: Any, kwargs: Any, share: str, cost: str, split: Any) -> Schedule | None:
+def planned(model: nn.Module, args: Any, kwargs: Any, **options: Any) -> Schedule | None:
+    """Return what `remate.plan` returns with these options; None if no schedule is within the budget."""
     try:
-        schedule = remate.plan(model, args, kwargs, budget=share, cost=cost, effort="quick", split=split, progress=None)
+        schedule = remate.plan(model, args, kwargs, progress=None, **options)
     except InfeasibleError:
         return None
     assert isinstance(schedule, Schedule)
     return schedule
 
 
+def tiles(schedule: Schedule) -> str:
+    """Return the numbers of tiles of a schedule as text; "" without splits."""
+    numbers = sorted({statement.into for statement in schedule.statements if isinstance(statement, Split)})
+    return "–".join(map(str, dict.fromkeys([*numbers[:1], *numbers[-1:]])))
+
+
 def _extra(schedule: Schedule | None) -> str:
     if schedule is None or schedule.solve.baseline_time is None:
         return _NONE
-    tiles = sorted({statement.into for statement in schedule.statements if isinstance(statement, Split)})
-    words = f" in {tiles[0]}" + (f"–{tiles[-1]}" if len(tiles) > 1 else "") if tiles else ""
+    words = f" in {numbers}" if (numbers := tiles(schedule)) else ""
     return f"{100 * (schedule.solve.time / schedule.solve.baseline_time - 1):+.1f}%{words}"
 
 
@@ -110,8 +117,7 @@ def _measured(model: nn.Module, args: Any, kwargs: Any, schedule: Schedule | Non
     applied.zero_grad(set_to_none=True)
     ways = {"eager": lambda: step(eager), "split": lambda: step(applied)}
     times = compare_times(ways, _ROUNDS, clock=time.process_time_ns)
-    low, high = times.quartiles["split"]
-    return size(schedule.peak_bytes), size(peak), f"{times.ratio['split']:.2f} ({low:.2f}–{high:.2f})"
+    return size(schedule.peak_bytes), size(peak), ratio(times, "split")
 
 
 def main() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 import torch
+
+from remate.step_measurement.allocator import Times
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -38,3 +40,27 @@ def selection(description: str | None, names: Collection[str], what: str) -> tup
     if unknown := [name for name in chosen if name not in names]:
         parser.error(f"no {what} {', '.join(unknown)}; one of {', '.join(names)}")
     return chosen, given.output
+
+
+def report(name: str, description: str | None, rows: Callable[[], Sequence[Sequence[str]]]) -> None:
+    """Run a benchmark of one table: print it, and write it to the file that the command's arguments name, if any.
+
+    Args:
+        name: Name of the benchmark's module.
+        description: Its docstring.
+        rows: Returns the rows, of which the first is the head.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
+    output: Path | None = parser.parse_args().output
+    torch.set_num_threads(1)
+    text = f"python -m tools.bench.{name}; {environment()}\n\n{table(rows())}\n"
+    print(text)
+    if output:
+        output.write_text(text, encoding="utf-8")
+
+
+def ratio(times: Times, name: str) -> str:
+    """Return the median ratio of a function to the first one, with quartiles."""
+    low, high = times.quartiles[name]
+    return f"{times.ratio[name]:.2f} ({low:.2f}–{high:.2f})"

@@ -9,12 +9,8 @@ count these copies. Here each reads and writes its bytes once, at the bandwidth 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from itertools import chain
-from pathlib import Path
-
-import torch
 
 from remate.profile.devices import DEVICES
 from remate_runtime.flat_step import Graph
@@ -24,7 +20,7 @@ from .absent_gpu import step_on
 from .cuda.subjects import FULL
 from .models import on_meta
 from .published import PUBLISHED
-from .text import environment, table
+from .text import report
 
 _CONVOLUTIONS = 3  # forward, gradient of the input, gradient of the weight
 HEAD = ["step", "GPU", "measured", "predicted", "error", "with copies", "error"]
@@ -68,16 +64,5 @@ def rows() -> list[list[str]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    text = f"python -m tools.bench.transposes; {environment()}\n\n{table([HEAD, *rows()])}\n"
-    print(text)
-    if chosen.output:
-        chosen.output.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    report("transposes", __doc__, lambda: [HEAD, *rows()])

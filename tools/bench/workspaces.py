@@ -9,11 +9,8 @@ blocks at the peak.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
-import torch
 from msgspec.structs import replace
 
 from remate.strategy import Request, StepInstance, solve
@@ -25,7 +22,7 @@ from remate_runtime.support.quantities import size
 from .absent_gpu import step_on
 from .cuda.subjects import FULL
 from .models import on_meta
-from .text import environment, table
+from .text import report
 
 SHARES = (100, 60, 40)
 SCALES = (0.0, 0.5, 1.0, 1.5)
@@ -57,16 +54,5 @@ def rows() -> list[list[str]]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    text = f"python -m tools.bench.workspaces; {environment()}\n\n{table([HEAD, *rows()])}\n"
-    print(text)
-    if chosen.output:
-        chosen.output.write_text(text, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    report("workspaces", __doc__, lambda: [HEAD, *rows()])
