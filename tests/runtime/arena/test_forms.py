@@ -105,6 +105,7 @@ def examples(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> Iterator[tu
         unused = ModuleType("expecttest")
         vars(unused)["TestCase"] = unittest.TestCase
         monkeypatch.setitem(sys.modules, "expecttest", unused)
+    monkeypatch.setattr(torch.backends, "disable_global_flags", lambda: None)  # other tests of the process set flags
     from torch.testing._internal.common_methods_invocations import op_db
 
     for module in ("common_utils", "opinfo.core"):  # each example looks for its test in the sources of the whole stack
