@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+import remate
+import remate_runtime
 from remate.capture import lru_caches
 
 
@@ -69,3 +71,15 @@ def test_results_of_a_trace_are_cleared_and_others_are_kept() -> None:
     lru_caches.forget(before, lambda value: isinstance(value, FakeTensor))
     assert traced.cache_info().currsize == 0  # type: ignore[attr-defined]
     assert real.cache_info().currsize == 1  # type: ignore[attr-defined]
+
+
+def test_scheduled_steps_are_no_reason_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = torch.nn.Linear(3, 1), torch.ones(2, 3)
+    schedule = remate.plan(model, (x,))
+    remate_runtime.apply(model, schedule)(x).sum().backward()
+    _known()
+    searches = _searches(monkeypatch)
+    applied = remate_runtime.apply(model, schedule)
+    applied(x).sum().backward()
+    assert _known()
+    assert not searches

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from functools import cache, partial
+from functools import partial
 
 import torch
 
@@ -18,6 +18,7 @@ from ...link.contract import StepContract
 from ...link.events import BackwardStart, Event
 from ...link.inference import forward_alone
 from ...operator_calls.overloads import check_kernels
+from ...support.once import once
 from ..compiled_step import Compile, CompiledStep, Engine, Forwarded, LinkedStep
 from .host_pages import LanesOf, NoCopies
 from .instructions import InstructionCompiler, Slots
@@ -112,7 +113,7 @@ def compile_step(
             forwarded.residue[slot] = None
         return forwarded
 
-    @cache
+    @once
     def without_backward() -> tuple[InstructionPart | Bordered, Callable[[Slots], None], Slots]:
         events = forward_alone(linked)
         own = InstructionCompiler(graph, operators, device, programs.constants, step.ranges)
