@@ -46,10 +46,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("slow") and not config.getoption("--slow"):
+        if not config.getoption("--slow") and _is_slow(item):
             item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    """Whether a test runs with `--slow` only: `slow` of all parameters or of those it names, `quick` of all others."""
+    own = f"-{getattr(getattr(item, 'callspec', None), 'id', '')}-"
+
+    def named(mark: pytest.Mark) -> bool:
+        return any(f"-{word}-" in own for word in mark.args)
+
+    slow = any(not mark.args or named(mark) for mark in item.iter_markers("slow"))
+    return slow or not all(named(mark) for mark in item.iter_markers("quick"))
 
 
 @pytest.fixture(scope="session", autouse=True)

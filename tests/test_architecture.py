@@ -110,6 +110,7 @@ def test_imports_go_down(house: str) -> None:
     assert upwards == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("house", HOUSES)
 def test_no_module_imports_itself_through_others(house: str) -> None:
     known = modules(house)
@@ -246,6 +247,7 @@ def private_torch(tree: ast.AST) -> set[str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("house", HOUSES)
 def test_private_torch_is_in_one_room(house: str) -> None:
     """Private interfaces are used in `torch_private`, and in the modules that are listed here."""

@@ -219,6 +219,7 @@ def test_nothing_is_installed_where_nothing_is_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "packages").exists()
 
 
+@pytest.mark.slow
 def test_packages_come_from_carried_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where pip cannot resolve them (here: a wheel without metadata) they are unpacked; what lacks is named."""
     monkeypatch.setattr(packages, "NEEDED", ("json", "carried_alone", "carried_by_nobody"))

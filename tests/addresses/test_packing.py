@@ -149,6 +149,7 @@ def test_nothing_to_pack() -> None:
     assert pack(buffers((0, 5, 0), (3, 3, 7), (1, 2, 4))) == Packing((0, 0, 0), 4, 4, 0)
 
 
+@pytest.mark.slow
 def test_deeper_than_pythons_stack() -> None:
     """1,500 buffers that are all held at once, and one order of them fits as well as another."""
     given = [Buffer(0, 2 + i % 3, 1 + i % 7) for i in range(1500)]

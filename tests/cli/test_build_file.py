@@ -71,6 +71,7 @@ def test_output_folder_that_is_missing_is_told_before_anything_is_solved(remate:
     )
 
 
+@pytest.mark.slow
 def test_a_recorded_call_is_planned_checked_and_run(remate: Remate) -> None:
     assert remate(*"plan models.py:recorded --budget 60% --effort quick --quiet -o s.json".split()).status == 0
     planned = load("s.json").model

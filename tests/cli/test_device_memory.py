@@ -43,6 +43,7 @@ def test_the_budget_is_what_is_left(remate: Remate) -> None:
     assert (shown.status, "\nfits 2.00 MiB device memory\n" in shown.out) == (0, True)
 
 
+@pytest.mark.slow
 def test_of_sharded_parameters_a_rank_holds_a_shard(remate: Remate) -> None:
     memory = ("--device-memory", "2MiB", "--optimizer", "adamw")
     outcome = remate(*PLAN, *memory, "--fsdp", "*", "--shards", "3", "--keep-gathered")

@@ -112,6 +112,7 @@ def hostile() -> bytes:
     return accepted()
 
 
+@pytest.mark.quick("github")
 @pytest.mark.parametrize("form", FORMATS)
 def test_faults(form: str) -> None:
     seen = 0

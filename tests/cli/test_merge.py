@@ -195,6 +195,7 @@ class Repository:
         self.git("commit", "-q", "-m", said)
 
 
+@pytest.mark.slow
 def test_edited_on_two_branches_merged_rebound_and_replanned(remate: Remate) -> None:
     """A schedule in a repository, from plan to replan."""
     repository, path = Repository(Path.cwd()), "net.schedule.json"

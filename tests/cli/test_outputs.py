@@ -109,6 +109,7 @@ def test_frontier_looks_at_every_file(remate: Remate) -> None:
     assert remate(*command, "-").status == 2
 
 
+@pytest.mark.slow("plan", "instance", "solve")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_standard_output(remate: Remate, writer: str, tmp_path: Path) -> None:
     """`-` writes only the bytes of the file. Messages go to standard error."""
@@ -142,6 +143,7 @@ def test_told_before_the_work(remate: Remate, writer: str, why: str, monkeypatch
     assert "hint: " in outcome.err
 
 
+@pytest.mark.quick("report", "edit")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_file_size_limit(tmp_path: Path, writer: str) -> None:
     path = NAMES.get(writer, "out")

@@ -47,6 +47,7 @@ def test_options(remate: Remate) -> None:
     assert remate_runtime.load("s.json").budget_bytes == 4 << 20
 
 
+@pytest.mark.slow
 def test_open_sizes(remate: Remate) -> None:
     options = ("--budget", "75%", "-o", "s.json", *ROOFLINE, "--dims")
     assert "512 planned" not in str(remate("plan", "models.py:build", *options, "none"))
@@ -97,6 +98,7 @@ def test_unknown_choice(remate: Remate, golden: Golden, name: str, option: tuple
     assert outcome.status == 2
 
 
+@pytest.mark.slow
 def test_measured_costs_are_cached(remate: Remate, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.setenv(variable, str(tmp_path / "cache"))

@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_commands_know_a_file_for_parts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, build = str(folder / "block.json"), f"{folder / 'net.py'}:build"
     assert load(path).model.at == ("blocks.[0-2]",)

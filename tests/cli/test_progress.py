@@ -88,6 +88,7 @@ def test_who_waits_at_a_pipe_is_told_after_some_seconds(monkeypatch: pytest.Monk
         assert say is None
 
 
+@pytest.mark.slow
 def test_a_person_sees_what_happens_from_the_beginning(tmp_path: Path) -> None:
     seen = at_terminal(["plan", "models.py:build", "--budget", "75%", "--cost", "cpu", "-o", "s.json"], tmp_path, 80)
     assert seen.startswith("\rrunning models.py:build")

@@ -84,6 +84,7 @@ def plans(path: str) -> list[str]:
     return [instance.plan for instance in remate_runtime.load(path).program]
 
 
+@pytest.mark.slow
 def test_an_unchanged_model(rebind: Callable[..., Any], remate: Remate) -> None:
     outcome = rebind()
     assert outcome.status == 0
@@ -95,6 +96,7 @@ def test_an_unchanged_model(rebind: Callable[..., Any], remate: Remate) -> None:
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
 
 
+@pytest.mark.slow
 def test_renamed_modules(rebind: Callable[..., Any], remate: Remate) -> None:
     outcome = rebind(("self.layers", "self.h"), ("Block", "Layer"), ("self.up", "self.expand"))
     assert outcome.status == 0
@@ -116,6 +118,7 @@ def test_another_batch(rebind: Callable[..., Any], remate: Remate) -> None:
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
 
 
+@pytest.mark.slow
 def test_another_torch(rebind: Callable[..., Any], remate: Remate) -> None:
     change("s.json", (f'"torch": "{torch.__version__.partition("+")[0]}"', '"torch": "2.11.0"'), to="s.json")
     Path("net.py").write_text(MODEL)
@@ -140,6 +143,7 @@ def test_a_bound_schedule_trains_as_eager(rebind: Callable[..., Any]) -> None:
     assert all(torch.equal(p.grad, w) for p, w in zip(model.parameters(), wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_layers_more_and_fewer_are_told(rebind: Callable[..., Any]) -> None:
     outcome = rebind(("range(6)", "range(8)"))
     assert "nothing in the schedule is like it; it recomputes nothing" in outcome.err
@@ -149,6 +153,7 @@ def test_layers_more_and_fewer_are_told(rebind: Callable[..., Any]) -> None:
     assert "nothing in the model is like it" in outcome.err
 
 
+@pytest.mark.slow
 def test_a_changed_block_keeps_what_it_can(rebind: Callable[..., Any]) -> None:
     rebind(("functional.gelu", "functional.silu"))
     assert len(recomputes("new.json")) == len(recomputes("s.json"))  # one activation stands for the other
@@ -158,6 +163,7 @@ def test_a_changed_block_keeps_what_it_can(rebind: Callable[..., Any]) -> None:
     analyse(remate_runtime.load("new.json"))
 
 
+@pytest.mark.slow
 def test_names_and_notes_of_people_are_kept(rebind: Callable[..., Any]) -> None:
     schedule = remate_runtime.load("s.json")
     name, block = max(schedule.blocks.items(), key=lambda item: len(item[1].forward))
@@ -187,6 +193,7 @@ def figures(schedule: Schedule) -> Schedule:
     return replace(schedule, solve=replace(schedule.solve, peak=opened.timeline.peak, time=opened.timeline.time))
 
 
+@pytest.mark.slow
 def test_a_budget_that_is_exceeded_is_said(rebind: Callable[..., Any], remate: Remate) -> None:
     schedule = remate_runtime.load("s.json")
     requested = schedule.solve.settings

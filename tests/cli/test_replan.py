@@ -40,6 +40,7 @@ def test_settings_are_requested_again(remate: Remate) -> None:
     assert remate("check", "new.json", "--model", "models.py:other_batch").status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_the_hint_of_a_stale_schedule_works_as_it_is_printed(remate: Remate) -> None:
     stale = remate("check", "s.json", "--model", "models.py:other_activation")
@@ -86,6 +87,7 @@ def test_a_file_without_settings_has_its_budget(remate: Remate) -> None:
     assert after.solve.settings.budget == str(schedule.solve.budget)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_what_cannot_be_requested_again(remate: Remate) -> None:
     before = Path("s.json").read_bytes()

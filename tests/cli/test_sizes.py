@@ -42,6 +42,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0
     return printed.out + printed.err
 
 
+@pytest.mark.slow
 def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, "check", file)
     assert "sizes: b 2 to 24 (planned at 11), t 2 to 40 (planned at 13)" in text
@@ -127,6 +128,7 @@ def test_check_at_a_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None
     said(capsys, "check", file, "--at", "b=5", "--format", "json", status=2)
 
 
+@pytest.mark.slow
 def test_plan_tells_what_is_over_its_budget(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, out = f"{file.parent / 'model.py'}:build", file.parent / "out.json"
     requested = ("plan", model, "-o", out, "--cost", "cpu", "--dims", "x=b", "--budget")
@@ -206,6 +208,7 @@ def test_edit_narrows_a_range(file: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "remate edit S.json --range" in said(capsys, "check", file, status=1)
 
 
+@pytest.mark.slow
 def test_a_size_in_range_is_not_stale(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = file.parent / "model.py"
     assert "fits" in said(capsys, "check", file, "--model", f"{model}:build", "--step")

@@ -70,6 +70,7 @@ def test_the_figures_of_the_guide(remate: Remate) -> None:
     assert "falls from 290 to 240 MiB" in page
 
 
+@pytest.mark.slow
 def test_planning_with_splits(remate: Remate, golden: Golden) -> None:
     command = ("plan", "models.py:language", "--cost", "cpu", "--budget", "30%", "-o", "s.json")
     refused = remate(*command)
@@ -87,6 +88,7 @@ def test_planning_with_splits(remate: Remate, golden: Golden) -> None:
     assert '"into"' in Path("bound.json").read_text()
 
 
+@pytest.mark.slow
 def test_splits_for_the_smallest_peak(remate: Remate) -> None:
     done = remate("plan", "models.py:language", "--cost", "cpu", "--budget", "min", "--split", "head", "-o", "s.json")
     assert done.status == 0

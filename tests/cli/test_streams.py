@@ -46,6 +46,7 @@ def test_a_closed_pipe_before_the_first_word() -> None:
         assert process.wait() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
 def test_letters_that_standard_output_lacks(tmp_path: Path, encoding: str) -> None:
     result = 'sed \'s/"name": "mlp"/"name": "m\\\\u03bbp \\\\u2192"/\' mlp.json > greek.json; '
@@ -56,6 +57,7 @@ def test_letters_that_standard_output_lacks(tmp_path: Path, encoding: str) -> No
     assert "m\\u03bbp ->" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     done = in_shell("cp mlp.json $'a\\xff.json'; remate check $'a\\xff.json'; remate check $'b\\xff.json'", tmp_path)
     assert done.returncode == 2
@@ -71,6 +73,7 @@ def test_a_full_disk_behind_standard_output(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_standard_output_that_is_closed(tmp_path: Path) -> None:
     assert in_shell("remate check mlp.json >&-", tmp_path).returncode == 0
     done = in_shell("remate report mlp.json -o - >&-", tmp_path)

@@ -134,6 +134,7 @@ def test_attention_over_a_flattened_image(model: nn.Module) -> None:
         assert exact <= simulate(link(written.graph, written.recomputes)).peak, sizes
 
 
+@pytest.mark.slow
 def test_measured_workspaces_between_the_ends(tmp_path: Path) -> None:
     """Those of attention and convolutions follow no estimate: they were fitted to three sizes, of which the rest is a
     guess."""

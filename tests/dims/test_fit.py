@@ -115,6 +115,7 @@ class Scaled(Wide):
         return self.alpha * super().forward(x)
 
 
+@pytest.mark.slow
 def test_gradients_that_are_accumulated_and_attributes_that_change() -> None:
     dims = {"x": {0: "rows=4..16/4"}}
     options = on(gradients="accumulated", live=["alpha"], optimizer="sgd")
@@ -129,6 +130,7 @@ def test_gradients_that_are_accumulated_and_attributes_that_change() -> None:
         remate.fit(Scaled(), (torch.randn(4, 16),), dims=dims, **on(gradients="kept"))
 
 
+@pytest.mark.slow
 def test_refusals() -> None:
     full = r"even at b=2: the device is full before the step begins\n  on it stay: parameters .*\n  hint: a device of at least \d+ "
     with pytest.raises(DoesNotFitError, match=full) as caught:
@@ -145,6 +147,7 @@ def test_refusals() -> None:
         remate.fit(Wide(), (torch.randn(8, 16),), **on(device_memory="50%"))
 
 
+@pytest.mark.slow
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text(SOURCE)
     out, plot = tmp_path / "s.json", tmp_path / "fit.svg"
@@ -196,6 +199,7 @@ def test_a_time_limit_ends_the_search_with_a_schedule() -> None:
     assert found.schedule.solve.settings.time_limit == 1e-6
 
 
+@pytest.mark.slow
 def test_most_sizes_need_no_solve(fitted: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans for one size are tried at the others first; the result is that of a solve for each size. No size is captured
     twice."""

@@ -33,6 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_budget_in_bytes_holds_within_the_limit(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = load(file)
     assert schedule.model.limits == {"b*t": 128}
@@ -48,6 +49,7 @@ def test_a_budget_in_bytes_holds_within_the_limit(file: Path, capsys: pytest.Cap
         assert_trains(Attention(), schedule, {"b": b, "t": t}, tokens(b, t))
 
 
+@pytest.mark.slow
 def test_the_largest_sizes_beyond_the_budget_are_within_the_limit() -> None:
     schedule = remate.plan(Attention(), tokens(4, 16), budget="90%", dims=DIMS, cost="cpu")
     budgeted = over_range(schedule)
@@ -55,6 +57,7 @@ def test_the_largest_sizes_beyond_the_budget_are_within_the_limit() -> None:
     assert all(size.dims["b"] * size.dims["t"] <= 128 for size in budgeted.largest)
 
 
+@pytest.mark.slow
 def test_a_call_beyond_the_limit_is_one_outside_the_range(file: Path) -> None:
     model = Attention()
     applied = remate_runtime.apply(model, file)
@@ -84,6 +87,7 @@ def test_a_limit_is_requested_again_and_refused_with_a_reason(file: Path) -> Non
             remate.plan(Attention(), tokens(4, 16), budget="90%", dims={"tokens": DIMS["tokens"], **limit})
 
 
+@pytest.mark.slow
 def test_fit_counts_sizes_within_the_limit() -> None:
     """Within the limit the largest batch is free; the corner of all maxima would not fit."""
     whole = {"tokens": DIMS["tokens"]}

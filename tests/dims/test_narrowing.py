@@ -107,6 +107,7 @@ def mirrored(y: torch.Tensor) -> torch.Tensor:
     return F.pad(y.transpose(1, 2), (3, 2), mode="reflect")
 
 
+@pytest.mark.quick("shift", "kernel")
 @pytest.mark.parametrize(
     ("model", "make", "kept", "why"),
     [
@@ -190,6 +191,7 @@ def image(b: int, h: int, w: int) -> torch.Tensor:
     return torch.randn(b, 2, h, w, generator=torch.Generator().manual_seed(b * h * w))
 
 
+@pytest.mark.slow
 def test_sizes_that_are_too_small_together() -> None:
     model = Pooled()
     schedule = planned(model, (image(4, 24, 16),), {"x": {0: "b", 2: "h", 3: "w"}})
@@ -218,6 +220,7 @@ class Sound(nn.Module):
         return (y.mT @ y).softmax(-1).pow(2).mean()
 
 
+@pytest.mark.slow
 def test_strides_one_after_the_other() -> None:
     """`((t-10)//10)^2`."""
     model = Sound()

@@ -76,6 +76,7 @@ def attention() -> Schedule:
     return planned(Attention(), tokens(4, 16), {"tokens": {0: "b", 1: "t=2..64"}}, "90%")
 
 
+@pytest.mark.slow
 def test_heads_as_many_as_the_batch_and_positions(attention: Schedule) -> None:
     """The example's batch is also the number of heads and the width of one."""
     model, schedule = Attention(), attention
@@ -152,6 +153,7 @@ def test_what_cannot_be_left_open_says_why(model: nn.Module, told: str) -> None:
         planned(model, features(3, 12), BT)
 
 
+@pytest.mark.slow
 def test_a_table_that_ends() -> None:
     with pytest.raises(
         DimsError,
@@ -186,6 +188,7 @@ def test_a_file_is_hardly_longer(attention: Schedule) -> None:
     assert len(checked_text(attention)) <= 1.1 * len(checked_text(plain))
 
 
+@pytest.mark.slow
 def test_bytes_are_planned_at_the_largest_size() -> None:
     dims = {"tokens": {0: "b=2..8", 1: "t"}}
     whole = planned(Attention(), tokens(4, 16), dims)
@@ -195,6 +198,7 @@ def test_bytes_are_planned_at_the_largest_size() -> None:
     assert schedule.solve.baseline_peak > whole.solve.baseline_peak
 
 
+@pytest.mark.slow
 def test_a_file_for_a_range_for_each_budget(tmp_path: Path) -> None:
     """`frontier` leaves sizes open as `plan` does."""
     model, args = Attention(), tokens(4, 16)
@@ -274,6 +278,7 @@ def test_lengths_that_vary_and_a_smaller_last_batch(attention: Schedule) -> None
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_recurrent_layers_become_time_steps(tmp_path: Path) -> None:
     """What whole layers hold follows no formula in the batch size."""
     model = nn.LSTM(4, 8, batch_first=True)
@@ -296,6 +301,7 @@ def test_a_recurrent_layer_that_is_one_operation_keeps_its_size() -> None:
     assert torch.equal(remate_runtime.apply(copy.deepcopy(model), schedule)(x)[0], model(x)[0])
 
 
+@pytest.mark.slow
 def test_a_live_attribute_and_a_size_in_one_number() -> None:
     class Scaled(nn.Module):
         def __init__(self, apart: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 import torch
 from torch import nn
 
@@ -24,6 +25,7 @@ class Signals(nn.Module):
         return (self.body(x) ** 2).mean()
 
 
+@pytest.mark.slow
 def test_no_convolution_takes_more_than_its_estimate_between_the_sizes_measured() -> None:
     dims = {"x": {0: "b=2..16", 2: "t=32..256/8"}}
     schedule = remate.plan(

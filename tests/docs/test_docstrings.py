@@ -58,6 +58,7 @@ def _arguments(node: ast.ClassDef | ast.FunctionDef) -> set[str] | None:
     return None if node.args.kwarg else {argument.arg for argument in every if argument is not None}
 
 
+@pytest.mark.slow
 def test_described_names_exist() -> None:
     """Of all classes and functions: a name that was changed in the code only misleads."""
     wrong = []

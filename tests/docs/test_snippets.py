@@ -9,6 +9,14 @@ import pytest
 from .page_blocks import ROOT, blocks, pages, run_page, working_in
 
 
+@pytest.mark.slow(
+    "docs/guides/sizes.md",
+    "docs/guides/devices.md",
+    "docs/guides/training-loops.md",
+    "docs/guides/paging.md",
+    "docs/guides/review.md",
+    "docs/guides/automatic.md",
+)
 @pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -14,6 +14,7 @@ ESTIMATED = [name for name, subject in SPLIT_MODELS.items() if subject.cost != "
 MODELS = [pytest.param(name, marks=[] if name in _QUICK else [pytest.mark.slow]) for name in ESTIMATED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_floors_are_current(name: str) -> None:
     head, *rows = text_tables("splits.txt")[0]
@@ -21,6 +22,7 @@ def test_floors_are_current(name: str) -> None:
     assert tuple(next(row for row in rows if row[0] == name)) == floors(name), f"splits.txt: {_COMMAND}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_extra_times_are_current(name: str) -> None:
     head, *rows = text_tables("splits.txt")[1]

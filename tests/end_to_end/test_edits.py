@@ -72,6 +72,7 @@ def recomputed_peak(path: str, capsys: pytest.CaptureFixture[str]) -> int:
     return int(wrong[0].rpartition(" ")[2].replace(",", "")) if wrong else open_schedule(path).schedule.solve.peak
 
 
+@pytest.mark.slow("0-gpt", "2-gpt", "4-gpt")
 @pytest.mark.filterwarnings("ignore:schedule .* is over its budget")
 @pytest.mark.parametrize("name", BUILD)
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ class Trial:
         self.codes[error.code] += 1
 
 
+@pytest.mark.slow("batch_norm")
 @pytest.mark.parametrize(
     "rounds", [pytest.param(150, id="some"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
 )

@@ -99,6 +99,7 @@ def faults_of(data: bytes) -> tuple[ScheduleError, ...]:
     return ()
 
 
+@pytest.mark.slow("a small file of 32,768 operations", "a small file of very many recomputations")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_is_accepted_or_refused_with_places(name: str) -> None:
     data = FAMILIES[name](3_000)
@@ -115,6 +116,7 @@ EXPANDING = [name for name in FAMILIES if name.startswith(("a small file", "inst
 GROWING = [name for name in FAMILIES if name not in EXPANDING]
 
 
+@pytest.mark.slow("names of runs", "many names that differ little", "many blocks")
 @pytest.mark.parametrize("name", GROWING)
 def test_work_grows_with_the_size_and_no_faster(name: str) -> None:
     """Measured in function calls: a file four times as large takes less than seven times the calls (plus a constant)."""
@@ -145,6 +147,7 @@ def test_what_a_file_stands_for_is_bounded(name: str) -> None:
     assert peak < (120 << 20) // _SCALE
 
 
+@pytest.mark.slow
 def test_a_small_file_of_many_operations_is_accepted() -> None:
     assert not faults_of(FAMILIES["a small file of 32,768 operations"](0))
 
@@ -167,6 +170,7 @@ def calls(work: Callable[[], Any]) -> int:
     return count
 
 
+@pytest.mark.quick("many keys", "wide characters", "lines", "texts as argument")
 @pytest.mark.parametrize(
     "name",
     [

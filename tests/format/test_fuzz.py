@@ -49,6 +49,7 @@ def run(mutate: Callable[[bytes, random.Random], bytes], rounds: int, seed: int)
     assert len(seen) > 5
 
 
+@pytest.mark.slow("mutated_tree")
 @pytest.mark.parametrize("mutate", [mutated_bytes, mutated_tree])
 def test_mutations(mutate: Callable[[bytes, random.Random], bytes]) -> None:
     run(mutate, 1500, 1)
@@ -61,6 +62,7 @@ def test_many_mutations(mutate: Callable[[bytes, random.Random], bytes], seed: i
     run(mutate, 5000, seed)
 
 
+@pytest.mark.slow
 def test_what_the_reader_accepts_of_mutated_files_the_json_schema_accepts() -> None:
     dice = random.Random(3)
     validator = Draft202012Validator(load_schema())

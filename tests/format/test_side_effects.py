@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import sys
@@ -43,6 +45,7 @@ print([event for event, _ in seen if not event.startswith(harmless)][:10])
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_opened_started_or_evaluated() -> None:
     for argument, told in ((), "[]\n"), (("probe",), "['compile', 'exec']\n"):
         command = [sys.executable, "-c", SCRIPT, *argument]

@@ -87,6 +87,7 @@ def test_after_freezing_the_rest_reads_them_still() -> None:
     assert torch.equal(*gradients)
 
 
+@pytest.mark.slow
 def test_commands_keep_what_is_live(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "one.py").write_text(BUILD)
     target, path = f"{tmp_path / 'one.py'}:build", str(tmp_path / "s.json")

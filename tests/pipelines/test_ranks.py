@@ -110,6 +110,7 @@ def test_bitwise_and_within_the_predicted_peaks(
             assert rank.peak <= 1.05 * measured
 
 
+@pytest.mark.slow
 def test_a_rank_that_does_not_fit_is_named() -> None:
     with pytest.raises(
         remate.InfeasibleError, match=r"rank \d \(stage \d\) cannot be planned within 10.0 KiB"
@@ -126,6 +127,7 @@ def test_a_rank_that_does_not_fit_is_named() -> None:
     assert plan.time == plan.lower_bound == plan.baseline_time
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file_for_each_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = Path(__file__).parents[2] / "examples" / "loops" / "pipeline.py"
     folder = tmp_path / "stages"

@@ -48,6 +48,7 @@ def test_the_ledger_counts_as_the_simulator_at_every_step(seed: int, kind: str, 
     assert (ledger.peak, ledger.time) == (timeline.peak, timeline.time)
 
 
+@pytest.mark.slow
 @given(
     st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(3, 9), st.integers(0, 12), st.sampled_from((1, 5, 9))
 )

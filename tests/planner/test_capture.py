@@ -17,6 +17,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.quick("tiny_gpt", "unet", "resnet", "lstm", "moe")
 @pytest.mark.parametrize("name", list(ZOO))
 def test_zoo(name: str) -> None:
     case = ZOO[name]

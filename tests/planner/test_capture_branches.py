@@ -114,6 +114,7 @@ def test_where_a_value_would_be_read_that_function_is_compiled_and_the_user_told
 SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "use_cache": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Llama", "Qwen3", "Gemma3"])
 def test_decoders_have_eagers_peak_and_gradients(name):
     transformers = pytest.importorskip("transformers")
@@ -205,6 +206,7 @@ def test_a_seed_that_forward_reads_is_refused():
         capture(seeded(Asking(lambda module, y: y * (torch.initial_seed() % 7))), (X,))
 
 
+@pytest.mark.slow
 def test_layerdrop_of_hugging_face_is_refused():
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}

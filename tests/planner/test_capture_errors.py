@@ -351,6 +351,7 @@ class Clock:
         return self.ticks
 
 
+@pytest.mark.slow
 def test_state_that_no_module_has():
     clock = Clock()
     for function in (

@@ -91,6 +91,7 @@ def test_a_file_cannot_hide_what_it_needs(planned):
         apply(model, folder / "hidden.json", namespaces=("users",))
 
 
+@pytest.mark.slow("check S --model M", "run S --model M --steps 2 --allow users")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_takes_the_file(planned, command: list[str]):
     folder, *_ = planned
@@ -104,6 +105,7 @@ def test_every_command_takes_the_file(planned, command: list[str]):
     assert "Traceback" not in run.stderr
 
 
+@pytest.mark.slow
 def test_running_without_permission_says_how(planned):
     folder: Path = planned[0]
     words = ["run", "s.json", "--model", "build.py", "--steps", "1"]

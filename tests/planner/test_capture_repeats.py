@@ -52,6 +52,7 @@ def differs(left: Captured, right: Captured) -> str:
     return "" if repr(left) == repr(right) else "elsewhere"
 
 
+@pytest.mark.quick("closure", "left", "tied", "detached", "shared once")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", KINDS)
 def test_the_step_is_that_of_tracing_everything(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,6 +161,7 @@ def mixer(way: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     return Mixer(way), (torch.randn(2, 8, 5),), {}
 
 
+@pytest.mark.quick("transposed")
 @pytest.mark.parametrize("way", ["norm", "mean", "part", "transposed"])
 def test_gradients_that_lie_otherwise(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one template for each memory layout of gradients."""
@@ -172,12 +174,14 @@ def test_gradients_that_lie_otherwise(way: str, monkeypatch: pytest.MonkeyPatch)
     assert len(collected) <= 3
 
 
+@pytest.mark.slow
 def test_gradients_that_lie_otherwise_each_time_are_traced_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "_TRIES", 0)
     quick, whole, count = both(lambda: mixer("norm"), monkeypatch)
     assert (differs(quick, whole), count) == ("", 0)
 
 
+@pytest.mark.slow
 def test_gradients_of_another_layout_are_no_anomaly() -> None:
     """The first template's gradient is contiguous, those that the mixer's blocks are given are not: nobody is reported
     that."""

@@ -148,6 +148,7 @@ def instance_of(name: str) -> StepInstance:
     return StepInstance(step_of(name).captured.graph, step_of(name).parts)
 
 
+@pytest.mark.slow("tiny_gpt-checkpoint-blocks", "mlp_mixer-checkpoint-blocks")
 @pytest.mark.parametrize("strategy", CLASSICAL)
 @pytest.mark.parametrize("name", MODELS)
 def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
@@ -171,6 +172,7 @@ def smallest(instance: StepInstance, strategy: str) -> list[Candidate]:
     return list(candidates(strategy_named(strategy), instance, Request(instance.floor), context))
 
 
+@pytest.mark.quick("mlp_mixer")
 @pytest.mark.parametrize("name", MODELS)
 def test_never_faster_than_ours_and_never_over_budget(name: str) -> None:
     instance = instance_of(name)
@@ -215,6 +217,7 @@ def test_without_blocks_the_chain_is_one_of_segments() -> None:
     assert stages[0].backward[1] == len(instance.graph.operations)
 
 
+@pytest.mark.quick("unet")
 @pytest.mark.parametrize("strategy", ["chen-sqrt", "rotor"])
 @pytest.mark.parametrize("name", ["tiny_gpt", "unet"])
 def test_without_blocks_the_best_of_several_chains_is_taken(

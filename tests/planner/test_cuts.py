@@ -46,6 +46,7 @@ def test_a_sample_of_tiny_steps() -> None:
     assert more >= 1
 
 
+@pytest.mark.slow
 def test_a_sample_where_gradients_are_gone_when_delivered() -> None:
     steps, _ = compare(range(100, 101), "accumulated")
     assert steps >= 4

@@ -31,6 +31,7 @@ class Gated(nn.Module):
         return self.drop(self.down(nn.functional.silu(left) * right)).square().mean()
 
 
+@pytest.mark.slow
 def test_the_code_for_a_gpu_runs_and_a_wrong_prediction_is_noticed(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def operators(model, args, capability=(9, 0)):
     return types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "cudnn", "dropouts"), [("2.11.0+cpu", "9.19.0", "cudnn"), ("2.12.1", "9.20.0", "flash")]
 )
@@ -169,6 +170,7 @@ def test_kernels_that_no_schedule_can_run_are_refused(layer, said, without):
         assert operators(Convolutions(WithoutCudnn(off)), (source.clone().requires_grad_(),))
 
 
+@pytest.mark.slow
 def test_a_reserve_of_cudnn_that_is_no_zero_bytes_is_noticed(monkeypatch):
     schedule = remate.plan(Convolutions(), (IMAGES,), budget="80%", device="cuda:h100", progress=None)
     call = RecordedCall.of(Convolutions(), (IMAGES,), {})
@@ -302,6 +304,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_the_command_plans_checks_plans_again_and_runs_dry(tmp_path: Path, capsys):
     (tmp_path / "train.py").write_text(BUILD)
     target, file, again = (str(tmp_path / name) for name in ("train.py:build", "s.json", "again.json"))

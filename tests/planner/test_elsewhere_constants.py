@@ -74,6 +74,7 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v, dropout_p=0.1).square().mean()
 
 
+@pytest.mark.slow
 def test_fit_ends_where_torch_chooses_other_kernels() -> None:
     """The end of the range is none of the caller's: fused attention in float32 does not take any number of heads."""
     found = remate.fit(

@@ -75,6 +75,7 @@ def test_values_around_parts_are_not_known_elsewhere():
         remate.plan(Branching(True), (torch.randn(4, 16, 64),), at="blocks.*", device="cuda:h100", progress=None)
 
 
+@pytest.mark.slow
 def test_the_largest_batch_for_a_gpu_that_is_not_here():
     model = nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
     limits = {"device_memory": "4MiB", "optimizer": "sgd", "cuda_context": 0}
@@ -94,6 +95,7 @@ def build():
 """
 
 
+@pytest.mark.slow
 def test_the_commands_plan_parts_and_batches(tmp_path: Path, capsys):
     (tmp_path / "train.py").write_text(PARTS)
     target, file, again = (str(tmp_path / name) for name in ("train.py:build", "s.json", "again.json"))

@@ -38,6 +38,7 @@ def planned(name):
     return RecordedCall.of(model, args, kwargs), schedule
 
 
+@pytest.mark.slow("tiny_gpt")
 @pytest.mark.parametrize("name", [*DEFAULT, *SLOW])
 def test_every_result_is_as_declared_and_the_peak_as_predicted(name):
     recorded, schedule = planned(name)

@@ -27,6 +27,7 @@ def names(instance: StepInstance, storages: frozenset[int]) -> set[str]:
     return {instance.graph.values[s].name for s in storages}
 
 
+@pytest.mark.slow
 def test_what_is_read_far_away_is_found() -> None:
     instance = step()
     split = segments(instance.problem, 40)
@@ -45,6 +46,7 @@ def test_a_stage_ends_where_memory_is_given_back() -> None:
     assert max(divided(stage, held(instance))) > max(stage)
 
 
+@pytest.mark.slow("0.7")
 @pytest.mark.parametrize("share", [0.8, 0.7])
 def test_an_unrolled_recurrence_gets_a_faster_plan(share: float) -> None:
     """Each on its own: no polishing."""
@@ -56,6 +58,7 @@ def test_an_unrolled_recurrence_gets_a_faster_plan(share: float) -> None:
     assert far.lower_bound <= far.time < flat.time
 
 
+@pytest.mark.slow
 def test_where_nothing_else_fits_what_gathers_is_kept() -> None:
     instance = StepInstance(step().graph, step().blocks)
     assert far_windows(instance, 40, gather=True) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from .folding import meaning, random_recomputes, random_step, schedule_of
 from .synthetic import Tape, layers
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 1 << 30), operations=st.integers(1, 120), count=st.integers(0, 30))
 def test_round_trip_of_random_steps(seed: int, operations: int, count: int) -> None:

@@ -52,6 +52,7 @@ def schedules() -> dict[Gradients, Schedule]:
     return {kind: planned(BUDGETS[kind], kind) for kind in GRADIENTS}
 
 
+@pytest.mark.slow("retained")
 @pytest.mark.parametrize("kind", GRADIENTS)
 def test_budget_and_peaks_are_those_of_the_assumption(schedules: dict[Gradients, Schedule], kind: Gradients) -> None:
     schedule = schedules[kind]

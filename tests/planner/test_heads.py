@@ -36,6 +36,7 @@ def test_the_last_stage_is_cut_where_the_loss_is_most_of_the_budget() -> None:
         assert chain.stages[-1].backward[0] == backward_start
 
 
+@pytest.mark.slow
 def test_what_enters_the_head_need_not_wait_for_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     about = with_head(12, 100)
     budget = int(1.04 * about.floor)

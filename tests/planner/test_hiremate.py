@@ -70,6 +70,7 @@ def test_the_program_of_a_node_says_what_the_simulator_says(seed: int) -> None:
         assert timeline.peak <= 1.15 * budget
 
 
+@pytest.mark.quick("0.6")
 @pytest.mark.parametrize("share", [0.8, 0.7, 0.65])
 def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: float) -> None:
     graph = random_graph(9, 60)
@@ -89,6 +90,7 @@ def test_a_chain_is_run_as_by_the_optimal_programme_for_chains(budget: int) -> N
     assert ours.time <= rotor.time
 
 
+@pytest.mark.slow
 def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trees, "MOST", 3)
     monkeypatch.setattr(trees, "SHORT", 8)
@@ -102,6 +104,7 @@ def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     assert (solution.strategy, solution.solver.split()[0]) == ("hiremate", "highs")
 
 
+@pytest.mark.slow("inner,milp,tree-")
 @pytest.mark.parametrize(
     ("solvers", "said"),
     [
@@ -200,6 +203,7 @@ def test_nodes_offer_what_has_the_least_peak() -> None:
     assert min(plan.backward_peak for plan in about.offer(inner).plans) <= peak.backward_peak
 
 
+@pytest.mark.slow
 def test_auto_uses_the_tree_of_parts_where_blocks_do_not_repeat() -> None:
     """A U-Net: `auto` without the tree of parts ends at a slower schedule."""
     model, args, kwargs = ZOO["unet"].build()
@@ -212,6 +216,7 @@ def test_auto_uses_the_tree_of_parts_where_blocks_do_not_repeat() -> None:
     assert levelled.time < flat.time
 
 
+@pytest.mark.slow
 def test_no_proposals_where_the_parts_are_proven_to_cost_too_much() -> None:
     instance = StepInstance(random_graph(6, 60))
     request = Request(int(0.7 * instance.baseline.peak), effort=QUICK)

@@ -35,6 +35,7 @@ def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPat
         solve(instance, Request(instance.baseline.peak - 1), policy("moccasin"))
 
 
+@pytest.mark.slow
 def test_it_ends_at_the_limit_with_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one it takes minutes for this step. What writes the model, and what comes before a search, ask for no
     clock."""

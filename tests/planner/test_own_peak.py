@@ -67,6 +67,7 @@ def test_the_run_leaves_nothing_behind(reentrant: bool) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.slow
 def test_parameters_in_lists_get_no_gradient() -> None:
     """A recurrent layer reads its parameters from a list of its own."""
 
@@ -91,6 +92,7 @@ def test_forward_that_reads_values_has_no_peak() -> None:
     assert own_peak(Reading(32, 4), (X,), {}, [True]) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_plan_compares_with_the_model_as_it_is(reentrant: bool) -> None:
     model, x = Checkpointed(True, reentrant), X.clone().requires_grad_()

@@ -96,6 +96,7 @@ def judged(instance: StepInstance, plan: Callable[[], Solution], budget: int) ->
     return solution
 
 
+@pytest.mark.slow("100000000-1", "1000000000000-1")
 @pytest.mark.parametrize(
     ("speed", "seed"), [(10**8, 1), (10**10, 1), (10**12, 1), pytest.param(10**10, 0, marks=pytest.mark.slow)]
 )
@@ -193,6 +194,7 @@ def test_what_cannot_be_paged_is_refused(options: Any, reason: str) -> None:
         planned_file(Deep(), torch.randn(8, 64), **options)
 
 
+@pytest.mark.slow
 def test_a_step_of_a_gpu_is_planned_with_pages_to_the_host() -> None:
     """The lane is that of the GPU's PCIe, and the runtime can run the file dry."""
     model, x = Deep(), torch.randn(512, 64)
@@ -239,6 +241,7 @@ def test_speeds() -> None:
             parse_speed(text)
 
 
+@pytest.mark.slow
 def test_a_file_is_planned_again_with_its_pages() -> None:
     from remate.api.replan import prepare_again, replan
 

@@ -52,6 +52,7 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT", (0.1, 0.5, 1.2, 2.0, 5.0))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 def test_a_sample_of_tiny_steps() -> None:
     steps, said = compare(range(200, 202))
@@ -69,6 +70,7 @@ def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.Monkey
     assert steps >= 20
 
 
+@pytest.mark.quick("ns0-3", "ns1-2")
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("carried", [2, 3])
 @pytest.mark.parametrize("ns", [(1, 9), (7, 3)])

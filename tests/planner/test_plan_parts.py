@@ -70,6 +70,7 @@ def measured(model: nn.Module, x: torch.Tensor) -> int:
     return peak
 
 
+@pytest.mark.quick("60%")
 @pytest.mark.parametrize("budget", ["100%", "60%", "35%"])
 def test_the_peak_of_the_whole_is_what_was_planned_for_all_parts(budget: str) -> None:
     model, x = deep()
@@ -84,6 +85,7 @@ def test_the_peak_of_the_whole_is_what_was_planned_for_all_parts(budget: str) ->
     assert peak >= 0.9 * schedule.peak_bytes
 
 
+@pytest.mark.slow
 def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() -> None:
     """A block on its own has its least peak where much is held between forward and backward, once for every block."""
     model, x = deep()
@@ -121,6 +123,7 @@ def replace_calls(graph: Any, calls: int) -> Any:
     return replace(graph, calls=calls, modules=calls)
 
 
+@pytest.mark.slow
 def test_parts_that_do_other_steps_get_files_of_their_own_within_one_budget(tmp_path: Any) -> None:
     model, x = deep(3, kinds=2)
     schedule = remate.plan(model, (x,), at=["first.*", "second.*"], budget="60%", cost="cpu")
@@ -140,6 +143,7 @@ def test_parts_that_do_other_steps_get_files_of_their_own_within_one_budget(tmp_
     assert measured(view, x) <= schedule.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", ["80%", "45%"])
 def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
     budget: str, monkeypatch: pytest.MonkeyPatch
@@ -161,6 +165,7 @@ def test_several_kinds_are_each_searched_once_however_many_shares_are_tried(
     assert 0.9 * int(budget[:-1]) / 100 * baseline < schedule.peak_bytes <= int(budget[:-1]) / 100 * baseline
 
 
+@pytest.mark.slow
 def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
     """Where the first of the blocks alone gets an input without a gradient, it is a kind of its own. Searched on its
     own, it would have its least peak where it holds much, and nothing would fit this budget."""
@@ -176,6 +181,7 @@ def test_a_part_that_is_called_once_holds_little_beside_the_others() -> None:
     assert measured(apply(model, [*schedule]), x) <= schedule.peak_bytes + 8 * 64 * 32 * 4 * 2 + 64
 
 
+@pytest.mark.slow
 def test_a_budget_below_what_all_parts_need_tells_one_that_is_met() -> None:
     model, x = deep(3, kinds=2)
     at = ["first.*", "second.*"]
@@ -257,6 +263,7 @@ def test_what_cannot_be_planned_says_why() -> None:
         remate.plan(stack(), (IDS,), at="blocks.*", cost="cpu", dims="auto")
 
 
+@pytest.mark.slow
 def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
     """transformers gathers router logits by hooks of submodules, which a part would not call: the loss that is made of
     them would be another one without a word."""
@@ -279,6 +286,7 @@ def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
         view(**call, output_router_logits=True)
 
 
+@pytest.mark.slow
 def test_a_part_that_keeps_nothing_of_its_forward() -> None:
     """Nothing could run again in it, so no bound has anything to ask there."""
 

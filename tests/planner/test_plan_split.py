@@ -176,6 +176,7 @@ def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:
     assert peak_bytes(step) <= predicted
 
 
+@pytest.mark.slow("plain-head")
 @pytest.mark.parametrize(("name", "permitted"), [("plain", "head"), ("images", True)])
 def test_the_measured_peak_is_the_predicted_one(name: str, permitted: str | bool) -> None:
     """Tiles of convolutions need workspace, which is measured as well."""
@@ -189,6 +190,7 @@ def test_the_measured_peak_is_the_predicted_one(name: str, permitted: str | bool
     assert peak_bytes(lambda: applied(*args).backward()) == schedule.peak_bytes
 
 
+@pytest.mark.slow
 def test_nothing_is_split_without_permission() -> None:
     """A refusal names the loss head if its split meets the budget, otherwise the splits with the lowest floor."""
     with pytest.raises(InfeasibleError) as refusal:
@@ -293,6 +295,7 @@ def test_what_does_not_go_with_splits_is_refused(options: dict[str, Any], error:
         remate.plan(model, args, **given)
 
 
+@pytest.mark.slow
 def test_parts_of_one_kind_are_split() -> None:
     model, args, _ = built("plain")
     options: dict[str, Any] = {"cost": "cpu", "effort": "quick", "split": True, "progress": None}
@@ -303,6 +306,7 @@ def test_parts_of_one_kind_are_split() -> None:
     assert_eagers_but_for_listed(model, schedule, args, {}, within="layers.")
 
 
+@pytest.mark.slow("loss2")
 @pytest.mark.parametrize("loss", [{}, {"reduction": "sum"}, {"ignore_index": 5}, {"label_smoothing": 0.1}, WEIGHTS])
 def test_windows_of_heads(loss: dict[str, Any]) -> None:
     step = prepare(Model(**loss), words(), cost="cpu")
@@ -337,6 +341,7 @@ class WithLoss(nn.Module):
         return self.loss(self.model(x), y)
 
 
+@pytest.mark.slow
 def test_sizes_stay_open() -> None:
     model = built("plain")[0]
     schedule = planned("plain", "35%", dims={"words": {0: "b=1..8"}, "target": {0: "b"}})

@@ -62,6 +62,7 @@ def test_expensive_values_are_paged_and_cheap_ones_recomputed() -> None:
     assert set(mixed.sequence[:-1]) & {"f1", "f3", "f5"}
 
 
+@pytest.mark.slow
 def test_each_objective_is_best_in_its_own_figure_and_keeps_the_limit_of_the_other() -> None:
     """Copies count no time, so least time pages all. A limit of energy makes it recompute."""
     bare = chain([150_000] * 8)  # a recomputation takes less energy than a page

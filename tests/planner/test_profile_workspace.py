@@ -43,6 +43,7 @@ def underestimated(graph: Graph) -> Iterator[tuple[str, int, int]]:
                 yield key, result.workspace, estimated
 
 
+@pytest.mark.slow("resnet")
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_zoo(name: str) -> None:
     assert list(underestimated(captured(name))) == []
@@ -123,6 +124,7 @@ def test_convolutions_in_low_precision(seed: int) -> None:
             torch._C._set_mkldnn_enabled(enabled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_recurrent_layers(dtype: torch.dtype) -> None:
     draw = random.Random(0)
@@ -159,6 +161,7 @@ class Attending(nn.Module):
         return tensor.permute(self.behind).contiguous().square().mean()
 
 
+@pytest.mark.slow("behind1", "behind0-order1", "behind0-order2")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
 @pytest.mark.parametrize("behind", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
 def test_attention(order: tuple[int, ...], behind: tuple[int, ...]) -> None:

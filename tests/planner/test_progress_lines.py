@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from remate.strategy import QUICK, Request, StepInstance, solve
 
 from .strategy_graphs import transformer
 
 
+@pytest.mark.slow
 def test_the_gap_is_told_as_it_closes() -> None:
     instance, lines = StepInstance(transformer(2)), list[str]()
     request = Request(int(0.55 * instance.baseline.peak), gap=0.0, effort=QUICK)

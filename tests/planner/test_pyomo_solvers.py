@@ -41,6 +41,7 @@ def test_another_solver_has_the_optimum_of_highs(solver: str, seed: int) -> None
         assert a.x is None or a.objective == pytest.approx(b.objective, abs=1e-5)
 
 
+@pytest.mark.slow("checkmate-appsi_highs")
 @pytest.mark.parametrize("solver", NAMES)
 @pytest.mark.parametrize("name", ["flat", "checkmate"])
 def test_a_strategy_by_another_solver(name: str, solver: str) -> None:
@@ -108,6 +109,7 @@ def test_names_and_texts_are_inverse() -> None:
         assert named_solvers(with_solvers("hiremate", solvers)) == ("hiremate", solvers)
 
 
+@pytest.mark.slow
 def test_highs_prints_nothing() -> None:
     """HiGHS prints its banner once in a process, so this needs a new one."""
     solves = (

@@ -151,6 +151,7 @@ def different(layout: str, dtype: torch.dtype, autocast: bool = False) -> list[s
 SLOW = [pytest.param(layout, marks=pytest.mark.slow) for layout in list(LAYOUTS)[FAST:]]
 
 
+@pytest.mark.quick("transposed", "expanded")
 @pytest.mark.parametrize("layout", [*list(LAYOUTS)[:FAST], *SLOW])
 def test_numbers_are_those_of_eager(layout):
     assert different(layout, torch.float32) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from remate.strategy import (
@@ -72,6 +73,7 @@ def test_a_search_that_gains_nothing_ends_early() -> None:
     assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto")) == (short, fewer)
 
 
+@pytest.mark.slow
 def test_a_strategy_that_was_named_has_no_limit() -> None:
     assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("recreate")) == searched(
         UNLIMITED, policy("recreate")

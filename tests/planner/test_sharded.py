@@ -90,6 +90,7 @@ def test_the_step_with_workspaces_has_the_peak_of_the_baseline(step: Graph) -> N
     assert simulate(link(with_workspaces(step))).peak == simulate(link(step)).peak
 
 
+@pytest.mark.slow
 def test_repeated_blocks_are_one_form_and_planned_no_slower_than_checkpointed_ones() -> None:
     options = PlanOptions(fsdp="layers.*", shards=2)  # few ranks: reduced gradients grow by half of the parameters
     blocks = (nn.Sequential(nn.LayerNorm(64), Block(), nn.LayerNorm(64), Block()) for _ in range(8))
@@ -114,6 +115,7 @@ def test_low_budgets_are_planned_and_every_figure_holds() -> None:
     assert again.model.sharded == Sharded(modules=("layers.[0-3]",), shards=2, kept=("",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keep", "kept"),
     [(False, ("",)), (True, ("", "layers.[0-3]")), ("layers.3", ("layers.3",)), (["", "layers.0"], ("", "layers.0"))],

@@ -46,6 +46,7 @@ def test_each_budget_of_a_frontier_gets_its_number_of_tiles() -> None:
         assert schedule.solve.peak <= schedule.solve.budget
 
 
+@pytest.mark.slow
 def test_a_range_begins_where_there_is_a_row_for_every_tile() -> None:
     """Unless the caller requested its begin: then there are no more tiles than rows."""
     model, args = head()
@@ -57,6 +58,7 @@ def test_a_range_begins_where_there_is_a_row_for_every_tile() -> None:
         assert (schedule.model.dims["b"].min, [split.into for split in splits(schedule)]) == (least, [least])
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_larger_in_tiles() -> None:
     model, args = head()
     dims = {"x": {0: "b=4..256"}, "y": {0: "b"}}

@@ -72,6 +72,17 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
         return error
 
 
+@pytest.mark.slow(
+    "exact-layers",
+    "hiremate-frozen",
+    "hiremate-random",
+    "auto-frozen",
+    "staged-layers",
+    "neighbourhoods",
+    "checkmate-approx-frozen",
+    "checkmate-approx-random",
+    "rockmate-layers",
+)
 @pytest.mark.parametrize(("graph", "hierarchy"), GRAPHS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_keeps_its_promises(name: str, graph: str, hierarchy: bool) -> None:

@@ -67,6 +67,7 @@ def test_ledger_counts_as_the_simulator(warm_start: int, count: int) -> None:
     assert (ledger.peak, ledger.time) == (result.peak, result.time)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.sampled_from([(12, 0), (5, 0), (5, 2), (3, 9)]), st.sampled_from([0.9, 0.75, 0.6]))
 @settings(max_examples=40, deadline=None)
 def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple[int, int], share: float) -> None:

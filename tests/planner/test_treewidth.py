@@ -15,6 +15,7 @@ from .strategy_graphs import random_graph
 SIZES = (32, 128, 512)
 
 
+@pytest.mark.slow("grid-32", "grid-512", "recurrent-512")
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_memory_is_the_width_times_the_logarithm_of_the_length(family: str, n: int) -> None:
@@ -48,6 +49,7 @@ def least(instance: StepInstance, *, holds: bool) -> tuple[int, int]:
     return high, runs
 
 
+@pytest.mark.slow("512")
 @pytest.mark.parametrize("n", SIZES)
 def test_where_separators_are_not_held_it_gets_lower_but_takes_longer(n: int) -> None:
     instance = StepInstance(FAMILIES["path"](n))

@@ -147,6 +147,7 @@ def gradients(model: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.data())
 def test_any_spelling_of_the_planned_call_computes_what_eager_does(draws):
@@ -326,6 +327,7 @@ def test_numbers_are_of_the_planned_type(live):
         planned(ids, scale=live)
 
 
+@pytest.mark.quick("tokenizer")
 @pytest.mark.parametrize("planned_as", ["tokenizer", "signature", "shuffled", "positional"])
 def test_bert_as_tokenizers_call_it(planned_as):
     transformers = pytest.importorskip("transformers")

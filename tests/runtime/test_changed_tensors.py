@@ -49,6 +49,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.quick("before", "sparse", "no bias", "spectral_norm")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("when", ["before", "after", "after a call"])

@@ -111,6 +111,7 @@ def consume(model: nn.Module) -> None:
             parameter.register_post_accumulate_grad_hook(update)
 
 
+@pytest.mark.slow("convolutions", "language", "no_recomputes")
 @pytest.mark.eager  # the simulator says what the interpreter holds
 @pytest.mark.parametrize("kind", GRADIENTS)
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])

@@ -49,6 +49,7 @@ def faults(collected: list[DelayedLanes]) -> list[str]:
     return [fault for one in collected for fault in one.faults]
 
 
+@pytest.mark.slow("layers-no_recomputes-False")
 @pytest.mark.parametrize("points", [False, True])
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("name", list(checks.MODELS))
@@ -69,6 +70,7 @@ def host_only(schedule: Schedule) -> Schedule:
     return replace(schedule, statements=tuple(kept))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edited=edits())
 def test_any_pages_and_recomputes_give_eager_s_step(edited, lanes):
@@ -147,11 +149,13 @@ def test_a_value_in_several_chunks_comes_back(lanes, monkeypatch):
     assert len(lanes[0].allocated) > len(_chunks(1 << 20))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", list(checks.PLANNED))
 def test_planned_steps(name, lanes):
     checks.planned_steps_equal(name, "cpu", 0.0, disk_budget="4GiB", bandwidth="50GB/s", cost="cpu")
 
 
+@pytest.mark.slow
 def test_large_layers(lanes):
     options = {"disk_budget": "4GiB", "host_budget": None, "bandwidth": "50GB/s", "cost": "cpu"}
     checks.copies_overlap("cpu", rows=512, width=64, layers=16, **options)

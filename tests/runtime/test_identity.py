@@ -94,6 +94,7 @@ class AsksFromASize(AsksNot):
         return super().forward(x, others)
 
 
+@pytest.mark.slow
 def test_forward_is_asked_again_only_beyond_the_sizes_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
     ask = identity.ignores_identity

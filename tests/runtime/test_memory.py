@@ -49,6 +49,7 @@ def _measured(model: nn.Module, *args: torch.Tensor) -> int:
     return peak
 
 
+@pytest.mark.quick("just_in_time", "everything-drop")
 @pytest.mark.allocating
 @pytest.mark.parametrize("rows", [2, 512])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
@@ -164,6 +165,7 @@ def test_outputs_dropped_without_backward_release_everything(make):
         gc.enable()
 
 
+@pytest.mark.quick("{}-eager", "{}-arena")
 @pytest.mark.eager
 @pytest.mark.parametrize("engine", ["eager", "arena", "compiled"])
 @pytest.mark.parametrize("options", [{}, {"verify": True}, {"otherwise": "original"}], ids=str)

@@ -78,6 +78,7 @@ def test_the_smallest_schedule_that_holds_the_call_runs() -> None:
     assert sizes == ["i64[4,4]", "i64[2,8]", "i64[4,8]", "i64[4,4]"]
 
 
+@pytest.mark.slow
 def test_sizes_of_a_range_are_padded_to_the_next_step() -> None:
     dims = {name: {0: "b=2..4", 1: "t=4..16/4"} for name in FILL}
     schedule = remate.plan(seeded(Language()), (), call(4, 16), budget="100%", cost="cpu", dims=dims, fill=FILL)

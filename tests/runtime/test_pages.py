@@ -121,6 +121,7 @@ def test_storages_come_back_as_they_were():
         assert_same(step(planned, (x,)), step(eager, (x,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything])
 @pytest.mark.allocating
 def test_measured_peak_is_the_predicted_one(recomputes):
@@ -161,6 +162,7 @@ def descriptors() -> int:
     return len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
 
 
+@pytest.mark.slow
 def test_nothing_is_left_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     model, x = seeded(Layers()), data(16, 64)
@@ -209,6 +211,7 @@ def train(model: nn.Module, ended: list[bool]) -> None:
     loss.backward()
 
 
+@pytest.mark.slow
 def test_a_fault_at_every_copy_leaves_training_unharmed(paged_model, monkeypatch):
     """Each copy fails in turn. The generator and the buffers are as before where forward fails; the next step is
     eager's."""
@@ -260,6 +263,7 @@ def test_a_full_disk_is_noticed_before_anything_runs(paged_model, monkeypatch):
     assert_same(step(paged_model, (_X,)), _WANTED[0])
 
 
+@pytest.mark.slow
 def test_an_exception_elsewhere_in_the_step_leaves_nothing_behind(paged_model):
     class StoppedError(Exception):
         pass

@@ -41,6 +41,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize("call", CALLS, ids=["shape", "grad", "arguments", "nested"])
 def test_the_printed_plan_is_for_the_call(call: Any, cast: bool) -> None:
@@ -98,6 +99,7 @@ def test_sizes_that_the_file_leaves_open_are_requested_for_again() -> None:
     assert printed(planned, data(9, 8)) == wanted
 
 
+@pytest.mark.quick("9-dims1", "1-dims1", "4-dims2")
 @pytest.mark.parametrize("dims", [None, {"x": {0: "b"}}, {"x": {0: "b=2..24/2"}}])
 @pytest.mark.parametrize("batch", [1, 4, 9, 16, 40])
 def test_a_printed_plan_for_another_size_holds_the_old_ones(dims: Any, batch: int) -> None:

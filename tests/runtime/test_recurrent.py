@@ -88,6 +88,7 @@ CALLS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.quick("all", "unbatched-everything", "state-everything")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", CALLS)
 def test_steps_are_eagers_to_the_bit(name: str, recomputes: Any) -> None:

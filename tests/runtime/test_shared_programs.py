@@ -28,6 +28,7 @@ def attention() -> Schedule:
     return ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
 
 
+@pytest.mark.slow
 def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[object] = []
     build = programs.program_of
@@ -48,6 +49,7 @@ def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: 
     assert 0 < len(built) < 20
 
 
+@pytest.mark.slow
 def test_types_are_checked_at_another_size_as_if_it_were_alone(attention: Schedule) -> None:
     first, chance = expand(at_size(attention)), random.Random(0)
     live = operators(first.graph, first.where)

@@ -63,6 +63,7 @@ def mlp() -> Schedule:
     return sized(schedule, b=Dimension(min=2, max=40, planned=B))
 
 
+@pytest.mark.quick("(2, 40)", "(24, 40)", "(11, 13)")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_at_a_size_it_is_the_schedule_of_a_capture_there(size: tuple[int, int]) -> None:
     """Operation by operation, types, strides and arguments included."""
@@ -325,6 +326,7 @@ def test_a_fitted_step_is_linked_as_its_schedule_says(attention: Schedule, size:
     assert verify(plain.schedule, warned=True) == verify(plain.schedule, warned=True, linked_before=linked)
 
 
+@pytest.mark.slow
 def test_fitting_simulates_a_few_steps_at_most(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is chosen once for all sizes, and only a few are."""
     simulated: list[int] = []

@@ -205,6 +205,7 @@ def test_a_head_in_tiles_is_eagers(name: str, bias: bool, tied: bool) -> None:
     compared(schedule, model, *args)
 
 
+@pytest.mark.quick("with entropy", "with weights, smoothed", "squares, by row", "of shifted words, transposed")
 @pytest.mark.parametrize(
     "name", [name for name in LOSSES if name not in ("mean", "sum", "class 0 ignored", "smoothed")]
 )

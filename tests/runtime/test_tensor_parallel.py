@@ -318,6 +318,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @needs_ranks
 def test_two_ranks(tmp_path):
     run_ranks(_rank, (2, str(tmp_path)), nprocs=2)

@@ -124,6 +124,7 @@ WRITES: list[Write] = [
 ]
 
 
+@pytest.mark.slow("twice", "stepwise", "crossed", "nested", "masked", "broadcast")
 @pytest.mark.parametrize("write", WRITES, ids=lambda left: left.__name__.replace("<lambda>", "arithmetic"))
 def test_gradients_are_eagers_to_the_bit(write: Write) -> None:
     model, x = Writing(write), torch.randn(2, 6, 8, requires_grad=True)

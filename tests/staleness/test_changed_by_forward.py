@@ -140,6 +140,7 @@ def test_a_file_that_is_executed_under_another_name_is_the_same(tmp_path: Path) 
     assert_same(step(apply(model, schedule), (X,)), step(model, (X,)))
 
 
+@pytest.mark.slow
 def test_hooks_that_forward_installs_are_its_own() -> None:
     """Models of Hugging Face install hooks at their first call, to collect the hidden states that they read."""
     transformers: Any = pytest.importorskip("transformers")

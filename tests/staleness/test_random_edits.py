@@ -86,6 +86,7 @@ def run(count: int, seed: int, sources: Sources, planned: dict[str, tuple[Schedu
     assert accepted > count // 4
 
 
+@pytest.mark.slow
 def test_random_edits(sources: Sources, planned: dict[str, tuple[Schedule, dict[str, Any]]]) -> None:
     run(100, 1, sources, planned)
 

@@ -80,6 +80,7 @@ def test_a_class_of_tensors_that_replaces_functions_is_refused(scheduled: Any) -
     scheduled(X.as_subclass(Plain)).backward()
 
 
+@pytest.mark.slow
 def test_a_mode_that_replaces_functions_is_refused(scheduled: Any) -> None:
     with FunctionMode(), pytest.raises(ExecutionError, match="FunctionMode"):
         scheduled(X)

@@ -187,6 +187,7 @@ def test_networkx() -> None:
 Remate = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_solve_on_the_command_line(tmp_path: Path) -> None:
     """In a process without torch: solve, write, check; a lie, a missing file and a budget too small by their status."""
     bare: BareInstance = random_dag(3, 12)

@@ -43,6 +43,7 @@ def compared(seed: int) -> tuple[int, int]:
     return feasible, optimal
 
 
+@pytest.mark.slow
 def test_a_sample_against_exhaustive_search() -> None:
     counts = [compared(seed) for seed in range(12)]
     assert sum(feasible for feasible, _ in counts) >= 15

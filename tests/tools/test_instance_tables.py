@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from tools.bench.instance_tables import NONE_FITS, NOT_APPLICABLE, Cell, text
@@ -39,6 +40,7 @@ def test_the_text_says_why_a_strategy_has_no_row() -> None:
     assert ["dtr", "-", "t"] in [line.split()[:3] for line in said.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_value_that_changed_is_noticed(tmp_path: Path) -> None:
     bare = random_dag(3, 30)
     (tmp_path / f"{NAME}.json").write_bytes(msgspec.json.encode(bare))

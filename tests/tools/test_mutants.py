@@ -33,6 +33,7 @@ def test_changes_are_of_operators_and_numbers_that_run() -> None:
         assert [i for i in range(len(before)) if before[i] != after[i]] == [mutant.line - 1]
 
 
+@pytest.mark.slow
 def test_every_room_and_its_tests_exist_and_have_changes() -> None:
     for room, tests in mutants.ROOMS.items():
         assert all((mutants.ROOT / test).exists() for test in tests), room

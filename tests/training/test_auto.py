@@ -99,6 +99,7 @@ def test_it_is_the_model_itself() -> None:
     assert type(type(model)()(data(2, 16))) is torch.Tensor  # somebody else's instance of its class
 
 
+@pytest.mark.slow
 def test_smaller_batches_run_and_a_batch_of_one_does_so_by_its_own_forward() -> None:
     sizes = (64, 64, 20, 1)
     wanted = train(made(), sizes)
@@ -110,6 +111,7 @@ def test_smaller_batches_run_and_a_batch_of_one_does_so_by_its_own_forward() -> 
         assert train(fixed, sizes) == wanted
 
 
+@pytest.mark.slow
 def test_a_file_is_written_used_and_planned_again_when_it_is_stale(tmp_path: Path) -> None:
     path, wanted = tmp_path / "plan.json", train(made())
     assert train(automatic(file=path, dims=None)) == wanted
@@ -168,6 +170,7 @@ def test_a_model_that_changes_while_it_trains_is_planned_again() -> None:
         train(refusing)
 
 
+@pytest.mark.slow
 def test_what_changes_at_every_call_ends_up_with_its_own_forward() -> None:
     class Counting(Net):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -204,6 +207,7 @@ def test_what_cannot_be_planned_raises_or_trains_by_its_own_forward() -> None:
         assert train(model) == train(data_dependent())
 
 
+@pytest.mark.slow
 def test_a_budget_below_the_floor_is_planned_with_a_warning_or_refused(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     model = automatic(budget="1%", file=path)
@@ -226,6 +230,7 @@ def test_a_budget_below_the_floor_is_planned_with_a_warning_or_refused(tmp_path:
         automatic(on_infeasible="never")
 
 
+@pytest.mark.slow
 def test_an_over_budget_file_is_planned_again_and_bound_again(tmp_path: Path) -> None:
     model, call = made(), (data(64, 16),)
     options: dict[str, Any] = {"budget": "1%", "cost": "cpu", "progress": None}

@@ -34,6 +34,7 @@ def annealed(model: Any, steps: int) -> list[Any]:
     return results
 
 
+@pytest.mark.slow
 def test_a_number_that_the_loop_changes_is_read_at_every_call_from_the_first_change_on() -> None:
     model = remate.auto(seeded(Annealed()).train(), **QUICK, dims=None)
     assert annealed(model, 6) == annealed(seeded(Annealed()).train(), 6)
@@ -106,6 +107,7 @@ def test_a_model_without_forward_names_a_module_to_pass() -> None:
         remate.auto(Agent())
 
 
+@pytest.mark.slow
 def test_a_number_that_changes_after_planning_does_not_bring_the_file_back(tmp_path: Path) -> None:
     wanted = annealed(seeded(Annealed()).train(), 3)
     for _ in range(2):  # the second run reads what the first one wrote

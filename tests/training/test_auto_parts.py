@@ -76,6 +76,7 @@ def paths(model: Any) -> list[str]:
     return sorted(path for schedule in state.outcome.schedules for path in schedule.model.at)
 
 
+@pytest.mark.quick("block-planned0")
 @pytest.mark.parametrize(
     ("middle", "planned"),
     [
@@ -104,6 +105,7 @@ def test_the_parts_are_planned_and_training_stays_the_same(
     assert not state.outcome.planned
 
 
+@pytest.mark.slow
 def test_layers_that_are_left_out_at_random_are_planned() -> None:
     wanted = train(seeded(Dropping()).train())
     model = remate.auto(seeded(Dropping()).train(), **QUICK)
@@ -139,6 +141,7 @@ def test_an_output_that_a_file_cannot_hold_is_not_lost(capsys: pytest.CaptureFix
     assert "is of type Categorical, which a file cannot hold" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_output_beside_others_becomes_none_with_a_warning() -> None:
     class Both(Acting):
         def forward(self, x: torch.Tensor) -> Any:

@@ -74,6 +74,7 @@ def test_all_scripts_are_tested() -> None:
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(NAMES)
 
 
+@pytest.mark.slow
 @every
 def test_unchanged_and_in_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

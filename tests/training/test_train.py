@@ -153,6 +153,7 @@ def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = written(tmp_path, GAN), tmp_path / "plan.json"
     wanted = plainly(script)
@@ -165,6 +166,7 @@ def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert len(re.findall(r"with a schedule that was read in", again[2])) == 2
 
 
+@pytest.mark.slow
 def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, GAN)
     wanted, penalized = plainly(script), plainly(script, "penalty")
@@ -260,6 +262,7 @@ def test_wrong_words_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         assert told in err
 
 
+@pytest.mark.slow
 def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = written(tmp_path, GAN), tmp_path / "plan.json"
     wanted = plainly(script)
@@ -276,6 +279,7 @@ def test_a_script_is_planned_without_a_build_function(tmp_path: Path, capsys: py
     assert (status, out) == (0, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "planned"), [((), 2), (("loss",), 1)])
 def test_outputs_beside_a_scalar_get_a_gradient_if_the_script_uses_one(
     words: tuple[str, ...], planned: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -61,6 +61,7 @@ def test_places_of_tiny_steps(kind: str, seed: int) -> None:
     assert arrangement.rest <= simulate(linked).peak
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recomputes", "share"), [(no_recomputes, 1.0), (everything, 1.1)])
 def test_block_and_rest_are_within_the_budget(recomputes: Any, share: float) -> None:
     model, args, kwargs = ZOO["tiny_gpt"].build()

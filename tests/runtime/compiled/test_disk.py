@@ -62,6 +62,7 @@ def full(*given: Any) -> Any:
         raise ValueError("C++ compile error") from error
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_a_file(
     subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:

@@ -119,6 +119,7 @@ def test_what_is_not_kept_so_stays_as_it_is(model: Callable[[], nn.Module], reco
     assert with_joined_reads(step) is step
 
 
+@pytest.mark.quick("behind", "part")
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("join", JOINS)
 def test_steps_are_eagers(join: str, recomputes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,7 @@ def compiled_step(at: float) -> tuple[Any, nn.Module, torch.Tensor]:
     return apply(copy.deepcopy(model), schedule_of(model, (x,)), engine="compiled"), model, x
 
 
+@pytest.mark.slow
 def test_kernels_share_files(units: list[Sequence[Any]]) -> None:
     planned, model, x = compiled_step(0.40625)
     assert_same(step(planned, (x,)), step(model, (x,)), 1e-5)

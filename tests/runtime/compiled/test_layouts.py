@@ -139,6 +139,7 @@ def test_places_of_maxima_are_passed_on_in_bytes() -> None:
     assert sorted(left) == [(6, 6), (7, 7)]  # the caller's, and those of more elements than Inductor has kernels for
 
 
+@pytest.mark.slow
 def test_other_processes_compile_poolings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that have not imported what the operators are in."""
     x, model = data(2, 2, 8, 8), seeded(nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Conv2d(3, 2, 1)))
@@ -233,6 +234,7 @@ class Pointwise(nn.Module):
         )
 
 
+@pytest.mark.slow
 def test_strides_of_dimensions_of_size_1_choose_no_layout() -> None:
     """The weights of a convolution by 1 lie in either layout at once, and kernels take the one that their strides
     tell."""
@@ -274,6 +276,7 @@ class ConvolutionsSeen(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 def test_gradients_of_convolutions_read_images_as_channels_last() -> None:
     """Also in segments of backward that contain no other convolution, and across segments."""
     model, x = seeded(Depthwise()), data(2, 3, 16, 16)

@@ -84,6 +84,7 @@ def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
     return LinkedStep(verified.linked, contract, operators(graph, verified.where), verified.leaves, budget)
 
 
+@pytest.mark.quick("everything-retained", "just_in_time-accumulated")
 @pytest.mark.parametrize("gradients", ["retained", "accumulated"])
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -223,6 +224,7 @@ def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful
         assert len(blocks) == len(set(blocks))  # none is cut while there are borders of blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 def test_more_layers_are_not_more_functions(recomputes: Any, wasteful: list[str]) -> None:
     """A GPT-2 with twice as many layers shares the same functions."""

@@ -88,6 +88,7 @@ def blocks() -> tuple[Expanded, list[Segment], dict[str, int]]:
     return written, cut(graph, pieces(graph, linked.backward, held), leaves), leaves
 
 
+@pytest.mark.slow
 def test_segments_end_with_their_block_and_around_random_operations(blocks: Any) -> None:
     written, result, leaves = blocks
     graph = written.graph

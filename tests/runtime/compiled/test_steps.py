@@ -115,6 +115,7 @@ def test_outputs_are_as_they_were_when_backward_has_run(compiled: Any) -> None:
     assert torch.allclose(*results, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_gradients_and_without_some(compiled: Any) -> None:
     eager = fresh(compiled)
     for context in (torch.no_grad, torch.inference_mode):

@@ -70,6 +70,7 @@ def applied(schedule: Schedule) -> nn.Module:
     return apply(seeded(Blocks()), schedule, engine="compiled")
 
 
+@pytest.mark.slow
 def test_slower_segments_are_interpreted(monkeypatch: pytest.MonkeyPatch, fitted: list[FittedSegments]) -> None:
     schedule = in_blocks(seeded(Blocks()), (X,), no_recomputes)
     verdicts(monkeypatch, lambda key: False)
@@ -84,6 +85,7 @@ def test_slower_segments_are_interpreted(monkeypatch: pytest.MonkeyPatch, fitted
     assert peak_bytes(lambda: model(X).backward()) == predicted_peak(model)
 
 
+@pytest.mark.slow
 def test_a_segment_stays_compiled_if_the_budget_requires_it(
     monkeypatch: pytest.MonkeyPatch, fitted: list[FittedSegments]
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_segment_stays_compiled_if_the_budget_requires_it(
     assert compiled_keys(results[-1])
 
 
+@pytest.mark.slow
 def test_equal_segments_are_measured_once_on_a_machine(
     monkeypatch: pytest.MonkeyPatch, fitted: list[FittedSegments]
 ) -> None:
@@ -144,6 +147,7 @@ def test_interpretation_must_be_faster_beyond_noise(compiled: int, interpreted: 
     assert SegmentTimes(compiled, interpreted).prefers_interpreter is prefers
 
 
+@pytest.mark.slow
 def test_the_interpreter_runs_the_same_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the artificial data of the comparison, both forms leave the same tensors."""
     segments: list[Segment] = []

@@ -46,6 +46,7 @@ def misses() -> int:
     return counters["inductor"]["fxgraph_cache_miss"]
 
 
+@pytest.mark.slow
 def test_what_has_been_compiled_is_taken_from_the_disk() -> None:
     """Inductor bypasses its cache without a word where something is not as it likes."""
     model, x = seeded(Layers(0.34375)), data(4, 8)  # of no other test: all have one cache
