@@ -111,6 +111,7 @@ def trained(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
     return [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
 
 
+@pytest.mark.slow("two scales, a token")
 @pytest.mark.parametrize(
     "model",
     [Flattened(), pytest.param(Flattened((4, 8, 16)), marks=pytest.mark.slow), Flattened((2, 4), token=True)],

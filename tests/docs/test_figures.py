@@ -50,6 +50,7 @@ def test_every_table_was_read() -> None:
     assert all(figures.operations and figures.baseline and figures.overheads for figures in WRITTEN.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in _SMALL else [pytest.mark.slow]) for name in WRITTEN]
 )

@@ -9,13 +9,12 @@ import pytest
 from .page_blocks import ROOT, blocks, pages, run_page, working_in
 
 
-@pytest.mark.slow(
-    "docs/guides/sizes.md",
-    "docs/guides/devices.md",
-    "docs/guides/training-loops.md",
-    "docs/guides/paging.md",
-    "docs/guides/review.md",
-    "docs/guides/automatic.md",
+@pytest.mark.quick(
+    "README.md",
+    "docs/getting-started.md",
+    "docs/guides/splits.md",
+    "docs/guides/several-ranks.md",
+    "docs/guides/engines.md",
 )
 @pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("page", pages())

@@ -58,7 +58,7 @@ class Trial:
         self.codes[error.code] += 1
 
 
-@pytest.mark.slow("batch_norm")
+@pytest.mark.slow("batch_norm", "layer_norm-mutated_plan-some")
 @pytest.mark.parametrize(
     "rounds", [pytest.param(150, id="some"), pytest.param(1000, id="many", marks=pytest.mark.slow)]
 )

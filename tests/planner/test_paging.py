@@ -96,7 +96,7 @@ def judged(instance: StepInstance, plan: Callable[[], Solution], budget: int) ->
     return solution
 
 
-@pytest.mark.slow("100000000-1", "1000000000000-1")
+@pytest.mark.slow("100000000-1", "1000000000000-1", "10000000000-1")
 @pytest.mark.parametrize(
     ("speed", "seed"), [(10**8, 1), (10**10, 1), (10**12, 1), pytest.param(10**10, 0, marks=pytest.mark.slow)]
 )

@@ -150,6 +150,7 @@ def assert_eagers_but_for_listed(
     return applied
 
 
+@pytest.mark.slow("gpt2", "llama")
 @pytest.mark.filterwarnings("ignore:.*evaluation mode")
 @pytest.mark.parametrize("name", ["plain", "gpt2", "llama"])
 def test_a_budget_below_the_floor_of_the_step_is_met(name: str) -> None:

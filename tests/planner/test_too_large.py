@@ -10,6 +10,7 @@ from remate.strategy import Request, StepInstance, policy, solve
 from .strategy_graphs import transformer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -91,6 +91,7 @@ def test_forwards_that_overlap_have_pages_of_their_own(order, lanes):
     checks.two_forwards_in_flight("cpu", order)
 
 
+@pytest.mark.slow("True")
 @pytest.mark.allocating
 @pytest.mark.parametrize("points", [False, True])
 def test_measured_peak_is_the_predicted_one(points, lanes):

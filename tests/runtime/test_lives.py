@@ -304,6 +304,7 @@ class CompiledLives(Lives):
     engine, dtype, near = "compiled", torch.float64, 1e-9
 
 
+@pytest.mark.slow("ArenaLives-8")
 @pytest.mark.eager
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(

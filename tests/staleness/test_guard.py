@@ -140,6 +140,7 @@ def test_hooks_of_all_modules_are_refused(sources: Sources, schedule: Schedule) 
     planned(X)
 
 
+@pytest.mark.slow("MemTracker")
 @pytest.mark.parametrize("counter", [functools.partial(FlopCounterMode, display=False), MemTracker])
 def test_counters_of_torch_are_no_hooks(sources: Sources, schedule: Schedule, counter: Callable[[], Any]) -> None:
     """They know the module that runs by hooks of all modules, which compute nothing."""

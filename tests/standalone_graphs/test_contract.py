@@ -78,6 +78,7 @@ def keeps(name: str, seeds: list[int], again: int) -> None:
             assert str(twice) == str(result) if isinstance(result, Exception) else twice == result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2, 3, 4, 5))])
 def test_nothing_beats_the_optimum_and_the_portfolio_beats_all(seed: int) -> None:
     bare = random_dag(seed, 8)
