@@ -46,8 +46,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if not config.getoption("--slow") and _is_slow(item):
-            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
+        if not config.getoption("--slow"):
+            _with_fewer_examples(item)
+            if _is_slow(item):
+                item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
@@ -61,6 +63,15 @@ def _is_slow(item: pytest.Item) -> bool:
 
     slow = any(not mark.args or named(mark) for mark in item.iter_markers("slow"))
     return slow or not all(named(mark) for mark in item.iter_markers("quick"))
+
+
+def _with_fewer_examples(item: pytest.Item) -> None:
+    """Let Hypothesis try a quarter of the examples, and at least 20."""
+    test = getattr(item, "obj", None)
+    own = getattr(test, "_hypothesis_internal_use_settings", None)
+    if own is not None and own.max_examples > 20:
+        fewer = hypothesis.settings(own, max_examples=max(20, own.max_examples // 4))
+        test._hypothesis_internal_use_settings = fewer
 
 
 @pytest.fixture(scope="session", autouse=True)

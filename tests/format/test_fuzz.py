@@ -62,7 +62,6 @@ def test_many_mutations(mutate: Callable[[bytes, random.Random], bytes], seed: i
     run(mutate, 5000, seed)
 
 
-@pytest.mark.slow
 def test_what_the_reader_accepts_of_mutated_files_the_json_schema_accepts() -> None:
     dice = random.Random(3)
     validator = Draft202012Validator(load_schema())

@@ -41,7 +41,6 @@ def test_what_the_reader_accepts_the_json_schema_accepts(schedule: Schedule) -> 
     Draft202012Validator(load_schema()).validate(json.loads(encode(schedule)))
 
 
-@pytest.mark.slow
 @given(schedules)
 @settings(max_examples=60)
 def test_canonical_text(schedule: Schedule) -> None:
@@ -62,7 +61,6 @@ arguments = st.recursive(
 )
 
 
-@pytest.mark.slow
 @given(st.lists(arguments, max_size=12))
 @settings(max_examples=200)
 def test_long_entries_are_wrapped(args: list[Any]) -> None:

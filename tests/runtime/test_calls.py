@@ -147,7 +147,6 @@ def gradients(model: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     return [loss.detach(), *(p.grad.clone() for p in model.parameters())]
 
 
-@pytest.mark.slow
 @SETTINGS
 @given(st.data())
 def test_any_spelling_of_the_planned_call_computes_what_eager_does(draws):

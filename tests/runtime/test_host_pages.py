@@ -70,7 +70,6 @@ def host_only(schedule: Schedule) -> Schedule:
     return replace(schedule, statements=tuple(kept))
 
 
-@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edited=edits())
 def test_any_pages_and_recomputes_give_eager_s_step(edited, lanes):

@@ -47,7 +47,6 @@ def paged_steps(draw: st.DrawFn) -> Linked:
     return link(graph, recomputes, pages)
 
 
-@pytest.mark.slow
 @settings(max_examples=300)
 @given(paged_steps())
 def test_pages_change_no_result(linked: Linked) -> None:
@@ -59,7 +58,6 @@ def test_pages_change_no_result(linked: Linked) -> None:
     assert set(machine.slots) <= kept
 
 
-@pytest.mark.slow
 @settings(max_examples=200)
 @given(paged_steps())
 def test_bytes_leave_at_gone_and_come_back_at_back(linked: Linked) -> None:

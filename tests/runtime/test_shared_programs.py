@@ -28,7 +28,6 @@ def attention() -> Schedule:
     return ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
 
 
-@pytest.mark.slow
 def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[object] = []
     build = programs.program_of

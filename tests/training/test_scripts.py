@@ -1,5 +1,5 @@
 """The scripts of `examples/scripts`, as people write them: by `remate train` unchanged, and by `remate.auto` in one
-line, they print and save what they do by Python, bit for bit. That line plans in the fast ones, and reads what `remate
+line, they print and save what they do by Python, bit for bit. That line plans in two of them, and reads what `remate
 train` planned in the others."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NAMES = (
     "vision",
     "vision_language",
 )
-FAST = ("graph", "gan")
+PLANNED_IN_LINE = ("graph", "gan")
 LINE = re.compile(r"# (.*remate\.auto\(.*)")
 NEEDS = {"lora": "peft"}
 COST = {"graph": "measured"}  # elsewhere, estimates: they are there at once
@@ -41,12 +41,9 @@ every = pytest.mark.parametrize(
     [
         pytest.param(
             name,
-            marks=[
-                *([] if name in FAST else [pytest.mark.slow]),
-                pytest.mark.skipif(
-                    name in NEEDS and find_spec(NEEDS[name]) is None, reason=f"there is no {NEEDS.get(name)}"
-                ),
-            ],
+            marks=pytest.mark.skipif(
+                name in NEEDS and find_spec(NEEDS[name]) is None, reason=f"there is no {NEEDS.get(name)}"
+            ),
         )
         for name in NAMES
     ],
@@ -82,7 +79,7 @@ def test_unchanged_and_in_one_line(
     script, changed = SCRIPTS / f"{name}.py", tmp_path / f"{name}.py"
     wanted = by_python(script, tmp_path / "eager.pt", monkeypatch, capsys)
 
-    cost, file = COST.get(name, "cpu"), None if name in FAST else str(tmp_path / "schedule.json")
+    cost, file = COST.get(name, "cpu"), None if name in PLANNED_IN_LINE else str(tmp_path / "schedule.json")
     options = ["--cost", cost, "--effort", "quick", *([] if file is None else ["--file", file])]
     status = main(["train", *options, str(script), "--save", str(tmp_path / "train.pt")])
     said = capsys.readouterr()
