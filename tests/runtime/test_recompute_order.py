@@ -9,8 +9,9 @@ import pytest
 from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.link import link, simulate
 from remate_runtime.link.recompute_order import groups
+from remate_runtime.link.room import affordable
 
-from ..planner.strategy_graphs import Tape
+from ..planner.strategy_graphs import Tape, transformer
 from ..planner.tiny_steps import KINDS, tiny_step
 
 
@@ -67,3 +68,17 @@ def test_what_is_kept_for_recomputes_alone_counts() -> None:
     graph = tape.graph(tape.forward((c,), (1,), 1, saves_inputs=False))
     order = groups(graph, [FlatRecompute(op, graph.backward_start) for op in (1, 2)])
     assert [(sorted(group.ops), group.figures) for group in order] == [([1], (5, -20)), ([2], (500, 40))]
+
+
+def test_a_budget_that_is_reached_exactly_is_kept() -> None:
+    graph = transformer(2)
+    recomputes = everything_again(graph)[:3]
+    linked = link(graph, recomputes)
+    timeline, order = simulate(linked), groups(graph, recomputes)
+
+    def chosen(budget: int) -> int:
+        return len(affordable(order, linked, timeline, budget))
+
+    least = next(budget for budget in range(timeline.peak, 2 * timeline.peak) if chosen(budget) == len(order))
+    rest = [recompute for recompute in recomputes if recompute.op not in {op for group in order for op in group.ops}]
+    assert least == simulate(link(graph, rest)).peak

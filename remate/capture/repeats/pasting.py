@@ -69,7 +69,7 @@ def _copy(
                 continue
             if node.op == "get_attr":
                 name = _constant(module, instance.template.module, str(node.target), constants)
-                new = module.graph.get_attr(name)
+                new = module.graph.create_node("get_attr", name)  # Graph.get_attr warns of constants
             else:
                 new = module.graph.node_copy(node, env.__getitem__)
             env[node] = new
