@@ -9,6 +9,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -67,7 +68,7 @@ def _is_slow(item: pytest.Item) -> bool:
 
 def _with_fewer_examples(item: pytest.Item) -> None:
     """Let Hypothesis try a quarter of the examples, and at least 20."""
-    test = getattr(item, "obj", None)
+    test: Any = getattr(item, "obj", None)
     own = getattr(test, "_hypothesis_internal_use_settings", None)
     if own is not None and own.max_examples > 20:
         fewer = hypothesis.settings(own, max_examples=max(20, own.max_examples // 4))

@@ -156,13 +156,17 @@ def _first_rank() -> bool:
 
 def report(reports: Sequence[TrainingReport]) -> list[str]:
     """The result for each module, in lines."""
+    from ..training.plan_file import predicted_peaks
+
     lines = []
     for module in reports:
-        lines += (
-            _scheduled(module)
-            if module.outcome.schedules
-            else [f"remate: {module.name} was not planned: {module.refused}"]
-        )
+        if module.outcome.needless:
+            peak = size(predicted_peaks(module.outcome.schedules)[1])
+            lines.append(f"remate: {module.name} trained with its own forward: no schedule needs less than its {peak}")
+        elif module.outcome.schedules:
+            lines += _scheduled(module)
+        else:
+            lines.append(f"remate: {module.name} was not planned: {module.refused}")
     return lines or ["remate: no module was planned, because none was called in train mode and got gradients"]
 
 

@@ -17,6 +17,7 @@ from remate_runtime.operators import COMMUNICATION
 from remate_runtime.support.files import check_writable
 from remate_runtime.support.quantities import overhead, size
 
+from ..budget import parse_budget
 from .settings import AutoSettings
 
 
@@ -95,6 +96,13 @@ def summary(name: str, schedules: Sequence[Schedule], path: Path | None) -> str:
     slower = f"{overhead(time, without)} time" if without else "no cost"
     kept = "" if path is None else f"; {path}"
     return f"{name}: peak {size(peak)} of {size(base)}, {slower} predicted{kept}"
+
+
+def saves_nothing(schedules: Sequence[Schedule], budget: str | int | None) -> bool:
+    """Return whether schedules need as much memory as the model's own forward, although less was requested."""
+    peak, base = predicted_peaks(schedules)
+    within = budget not in (None, "min", "fit") and parse_budget(budget).resolve(base) >= base
+    return peak >= base and not within
 
 
 def predicted_peaks(schedules: Sequence[Schedule]) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from remate_runtime.support.callers import frames_to_caller
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
 from .distributed_model import for_this_rank, is_distributed_model
-from .plan_file import applied, other_budget, refused_call, save, schedules_at, summary
+from .plan_file import applied, other_budget, refused_call, save, saves_nothing, schedules_at, summary
 from .planning import planned_again
 from .ranks import PlannedElsewhere, is_distributed, is_first_rank, on_one_rank
 from .settings import AutoSettings
@@ -40,12 +40,14 @@ class Outcome(msgspec.Struct, frozen=True):
         planned: Whether this process planned them, instead of reading a file or receiving them from another rank.
         seconds: Time to obtain them.
         refused: The reason if there are none; otherwise "".
+        needless: Whether it trains with its own forward because the schedules need no less memory.
     """
 
     schedules: tuple[Schedule, ...] = ()
     planned: bool = False
     seconds: float = 0.0
     refused: str = ""
+    needless: bool = False
 
 
 class Scheduled(msgspec.Struct, frozen=True):
@@ -71,6 +73,7 @@ class Auto:
         self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
         self._was_aside = False  # the last training call fitted no schedule
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
+        self._needless_up_to = (0, 0)  # `_extent` for which no schedule needs less memory
         self._lock = threading.RLock()
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
@@ -79,6 +82,9 @@ class Auto:
             return self.plain.forward(*args, **kwargs)
         if self.plain.training and torch.is_grad_enabled():
             wanted = tuple(tensor.requires_grad for tensor in given)
+            grown = self.outcome.needless and _exceeds(self._extent(given), self._needless_up_to)
+            if grown and self._plans < _PLANS:
+                self._decided, self.outcome = False, Outcome()
             if not self._decided or (any(wanted) and wanted not in self._served):
                 with self._lock:
                     self._decide_for(wanted, args, kwargs)
@@ -96,6 +102,16 @@ class Auto:
         finally:
             self._was_aside = self.calls_aside > aside
         return (self.plain if self._scheduled is None else self._scheduled).forward(*args, **kwargs)
+
+    def _extent(self, given: Sequence[object]) -> tuple[int, int]:
+        """Return the numbers of elements of the inputs and of the trained parameters."""
+        inputs = sum(leaf.numel() for leaf in given if isinstance(leaf, torch.Tensor))
+        return inputs, sum(p.numel() for p in self.plain.parameters() if p.requires_grad)
+
+    @property
+    def runs_schedules(self) -> bool:
+        """Whether schedules run the calls that they fit."""
+        return self._scheduled is not None
 
     @property
     def calls_aside(self) -> int:
@@ -151,9 +167,14 @@ class Auto:
                 raise
             self._leave(f"planning failed, which is a defect of remate: {type(error).__name__}: {error}")
             return
-        self._scheduled, self._decided = scheduled.model, True
-        self.outcome = Outcome(scheduled.schedules, scheduled.planned, time.monotonic() - began)
-        self.settings.say(summary(type(self.plain).__name__, self.outcome.schedules, self.settings.file))
+        needless, name = saves_nothing(scheduled.schedules, self.settings.budget), type(self.plain).__name__
+        self._scheduled, self._decided = None if needless else scheduled.model, True
+        self.outcome = Outcome(scheduled.schedules, scheduled.planned, time.monotonic() - began, needless=needless)
+        if needless:
+            self._needless_up_to = self._extent(pytree.tree_leaves((args, kwargs)))
+            self.settings.say(f"the {name} trains with its own forward: no schedule needs less memory")
+        else:
+            self.settings.say(summary(name, scheduled.schedules, self.settings.file))
 
     def _decide_if_changed(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find new schedules if the model differs at a second call in a row: layers are trained that were frozen.
@@ -301,6 +322,10 @@ def state_of(model: object) -> Auto | None:
     """Return the state that `remate.auto` attached to a model; None without one."""
     calls = calls_of(model)
     return calls if isinstance(calls, Auto) else None
+
+
+def _exceeds(extent: tuple[int, int], other: tuple[int, int]) -> bool:
+    return any(a > b for a, b in zip(extent, other, strict=True))
 
 
 def _refuse_sharded(model: nn.Module) -> None:

@@ -1,8 +1,9 @@
-"""Measures a module's steps, grouped by the sizes of its inputs."""
+"""Measures a module's steps, and compares eager ones with scheduled ones of the same kind."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
@@ -12,10 +13,11 @@ import torch
 from ..step_measurement.step_meter import StepMeter
 
 _TIMES = 50  # most times kept for each kind of step
+_TRIES = 6  # most scheduled steps with a peak, until one is of the kind of the measured eager step
 
 
 class Beside(msgspec.Struct, frozen=True):
-    """Measurements of an eager step and of a scheduled step at the same sizes.
+    """Measurements of an eager step and of a scheduled step of the same kind.
 
     Peaks are in bytes, times in ns. A value is None if the script ended before its measurement.
     """
@@ -26,7 +28,22 @@ class Beside(msgspec.Struct, frozen=True):
     time: int | None = None
 
 
+class _Kind(msgspec.Struct, frozen=True):
+    """What steps have in common that are compared.
+
+    Attributes:
+        accumulates: Whether parameters hold gradients when backward begins, to which it adds its own: the second
+            backward of a GAN's discriminator, say.
+        inputs: Shapes of the input tensors, and whether each requires a gradient.
+    """
+
+    accumulates: bool
+    inputs: Any
+
+
 class _Taken:
+    """Measurements of the steps of one kind."""
+
     def __init__(self) -> None:
         self.peak: int | None = None
         self.times: list[int] = []
@@ -44,8 +61,11 @@ class StepsTaken:
         self._thread = 0  # on which the meter began
         self._memory = self._over = self._scheduled = self._dropped = False
         self._on_cpu = True
-        self._sizes: Any = ()
-        self._taken: dict[tuple[bool, Any], _Taken] = {}
+        self.accumulates = False  # of the current step
+        self._inputs: Any = ()
+        self._eager: dict[_Kind, _Taken] = {}
+        self._by_schedule: dict[_Kind, _Taken] = {}
+        self._measured = 0  # scheduled steps with a peak
 
     @property
     def under_way(self) -> bool:
@@ -63,19 +83,24 @@ class StepsTaken:
             memory: Whether to measure the peak; on the CPU, instead of the time.
             gradients: Bytes of gradients that the module's parameters hold.
         """
-        self._on_cpu = device.type == "cpu"
+        self._on_cpu, self.accumulates = device.type == "cpu", False
         self._meter, self._memory = StepMeter(device, memory, gradients), memory
         self._thread = threading.get_ident()
         self._over = self._dropped = False
 
-    def at(self, sizes: object) -> None:
-        """Set the input sizes of the current step."""
-        self._sizes = sizes
+    def of(self, inputs: object) -> None:
+        """Set the inputs of the current step: shapes, and which require gradients."""
+        self._inputs = inputs
 
     def drop(self) -> None:
         """Discard the current measurement, because its step is not comparable."""
         self._dropped = True
         self._over = self._meter is not None
+
+    def drop_running(self) -> None:
+        """Discard the current measurement unless its step has ended."""
+        if not self._over:
+            self.drop()
 
     def end(self, scheduled: bool) -> None:
         """End the step; `settle` reads the measurement later.
@@ -97,7 +122,9 @@ class StepsTaken:
         self._meter, self._over = None, False
         if self._dropped:
             return
-        taken = self._taken.setdefault((self._scheduled, self._sizes), _Taken())
+        self._measured += self._scheduled and peak is not None
+        kinds = self._by_schedule if self._scheduled else self._eager
+        taken = kinds.setdefault(_Kind(self.accumulates, self._inputs), _Taken())
         if peak is not None:
             taken.peak = peak
         if took is not None and not self._scheduled:
@@ -115,27 +142,41 @@ class StepsTaken:
     def wants_memory(self, scheduled: bool) -> bool:
         """Return whether to measure the peak of the next step.
 
-        The first eager step is measured, and the second scheduled one. On CUDA, where measuring takes no time, all
-        eager ones: the last is most like the scheduled steps, which follow an optimizer's step.
+        The first eager step is measured. On CUDA, where measuring takes no time, all eager ones are: the last is most
+        like the scheduled steps, which follow an optimizer's step. Scheduled ones are measured from the second on,
+        until one is of the kind of a measured eager step.
+
+        Args:
+            scheduled: Whether a schedule may run the step.
         """
-        kinds = [taken for (by, _), taken in self._taken.items() if by == scheduled]
+        measured = [kind for kind, taken in self._eager.items() if taken.peak is not None]
         if not scheduled:
-            if not self._on_cpu:
-                return True
-            return not any(taken.peak is not None for taken in kinds)
-        return bool(kinds) and not any(taken.peak is not None for taken in kinds)
+            return not self._on_cpu or not measured
+        if any(kind in self._by_schedule and self._by_schedule[kind].peak is not None for kind in measured):
+            return False
+        return bool(self._by_schedule) and self._measured < (_TRIES if measured else 1)
 
     def beside(self) -> Beside:
-        """Return the measurements at the sizes with the most of them."""
-        complete = [
-            Beside(eager.peak, taken.peak, eager.time, taken.time)
-            for (scheduled, sizes), taken in self._taken.items()
-            if scheduled and (eager := self._taken.get((False, sizes))) is not None
-        ]
-        eager_only = [
-            Beside(eager_peak=step.peak, eager_time=step.time) for (by, _), step in self._taken.items() if not by
-        ]
+        """Return the measurements of the kind with the most of them.
+
+        If no eager and scheduled steps are of one kind, it does not count whether they accumulate gradients.
+        """
+        exact = _pairs(self._eager, self._by_schedule)
+        pairs = exact or _pairs(_by_inputs(self._eager), _by_inputs(self._by_schedule))
+        pairs += [Beside(eager_peak=step.peak, eager_time=step.time) for step in self._eager.values()]
         return max(
-            [*complete, *eager_only, Beside()],
+            [*pairs, Beside()],
             key=lambda pair: sum(value is not None for value in msgspec.structs.astuple(pair)),
         )
+
+
+def _pairs(eager: Mapping[Any, _Taken], scheduled: Mapping[Any, _Taken]) -> list[Beside]:
+    return [
+        Beside(eager[kind].peak, taken.peak, eager[kind].time, taken.time)
+        for kind, taken in scheduled.items()
+        if kind in eager
+    ]
+
+
+def _by_inputs(kinds: Mapping[_Kind, _Taken]) -> dict[Any, _Taken]:
+    return {kind.inputs: taken for kind, taken in kinds.items()}

@@ -90,7 +90,7 @@ class Trained(Listener):
         if seen is None:
             seen = self._alive[id(module)] = self._new(module)
             self._all.append(seen)
-        if seen.refused or seen.steps.under_way or seen.outcome.refused:
+        if seen.refused or seen.steps.under_way or seen.outcome.refused or seen.outcome.needless:
             return
         state = seen.state
         busy = any(other.steps.measures_memory for other in self._all)
@@ -102,22 +102,26 @@ class Trained(Listener):
         gradients = sum(_nbytes(p.grad) for p in module.parameters() if p.grad is not None)
         seen.steps.begin(seen.device, memory, gradients)
 
-    def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
+    def returned(self, module: nn.Module, inputs: tuple[object, ...]) -> None:
         if (seen := self._of(module)) is not None:
-            seen.steps.at(sizes)
+            seen.steps.of(inputs)
 
     def aliases(self, module: nn.Module) -> bool:
         seen = self._of(module)
         return seen is not None and not seen.taken and not seen.refused
 
+    def arrives(self, module: nn.Module) -> None:
+        if (seen := self._of(module)) is not None and seen.steps.under_way:
+            seen.steps.accumulates = any(parameter.grad is not None for parameter in module.parameters())
+
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         seen = self._of(module)
-        if seen is None or seen.refused:
+        if seen is None or seen.refused or (seen.outcome.needless and not seen.steps.under_way):
             return
         state = seen.state
         if state is not None:
             seen.outcome = state.outcome
-            by_schedule = bool(state.outcome.schedules) and state.calls_aside == seen.calls_aside
+            by_schedule = state.runs_schedules and state.calls_aside == seen.calls_aside
             seen.scheduled += by_schedule
             if state.outcome is not seen.began:  # planning ran within this step, and within concurrent steps of others
                 for other in self._alive.values():
@@ -188,7 +192,7 @@ class Trained(Listener):
     def _take(self, seen: _Seen, module: nn.Module, known: Sequence[Schedule] = ()) -> None:
         if seen.taken:
             return
-        seen.steps.drop()
+        seen.steps.drop_running()
         options = {"name": seen.name, "on_refused": "original", **self._options}
         if seen.beside_scalars:
             options["differentiate"] = ["*"]

@@ -41,12 +41,15 @@ class Listener:
     def called(self, module: nn.Module) -> None:
         """A training call of an outermost module begins."""
 
-    def returned(self, module: nn.Module, sizes: tuple[object, ...]) -> None:
-        """The call has ended. `sizes` are the shapes of its inputs."""
+    def returned(self, module: nn.Module, inputs: tuple[object, ...]) -> None:
+        """The call has ended. `inputs` are the shapes of its tensors, and whether each requires a gradient."""
 
     def aliases(self, module: nn.Module) -> bool:
         """Return whether the script may get aliases of a call's outputs."""
         return True
+
+    def arrives(self, module: nn.Module) -> None:
+        """A backward through a call begins."""
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         """A backward through a call has ended; more may follow."""
@@ -119,8 +122,8 @@ class Watch:
             stack.pop()
         if not stack or not stack.pop().outermost or output is None:
             return None
-        given = pytree.tree_leaves((args, kwargs))
-        self._listener.returned(module, tuple(tuple(t.shape) for t in given if isinstance(t, torch.Tensor)))
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        self._listener.returned(module, tuple((tuple(tensor.shape), tensor.requires_grad) for tensor in given))
         return self._await(module, output)
 
     def _await(self, module: nn.Module, output: Any) -> Any:
@@ -140,6 +143,7 @@ class Watch:
             if task in running:
                 return
             running.add(task)
+            self._listener.arrives(module)
             backward.times += 1
             backward.double |= torch.is_grad_enabled()
             torch.autograd.Variable._execution_engine.queue_callback(lambda: ended(task))

@@ -9,15 +9,26 @@ NAMES = {0: "math", 1: "flash", 2: "efficient", 3: "cudnn", -1: "none"}
 
 
 def attention(
-    capability, dtype=torch.bfloat16, head=64, mask=False, dropout=0.0, groups=8, cudnn=92000, torch=(2, 13), batch=2
+    capability,
+    dtype=torch.bfloat16,
+    head=64,
+    mask=False,
+    dropout=0.0,
+    groups=8,
+    cudnn=92000,
+    torch=(2, 13),
+    batch=2,
+    queries=128,
 ):
-    def facts(heads):
-        shape = (batch, heads, 128, head)
-        return TensorFacts(dtype, True, shape, (heads * 128 * head, 128 * head, head, 1))
+    def facts(heads, length=128):
+        shape = (batch, heads, length, head)
+        return TensorFacts(dtype, True, shape, (heads * length * head, length * head, head, 1))
 
     masked = TensorFacts(dtype, False, (128, 128), (128, 1)) if mask else None
     grouped = groups != 8
-    call = Call(capability, cudnn, torch, facts(8), facts(groups), facts(groups), masked, dropout, False, grouped, True)
+    call = Call(
+        capability, cudnn, torch, facts(8, queries), facts(groups), facts(groups), masked, dropout, False, grouped, True
+    )
     return NAMES[choice(call)]
 
 
@@ -45,6 +56,21 @@ def test_newer_versions_choose_otherwise():
     assert attention((9, 0), head=160, cudnn=92400, torch=(2, 14)) == "flash"
     assert attention((8, 0), mask=True, groups=2, cudnn=92400, torch=(2, 14)) == "efficient"
     assert attention((9, 0), head=160, cudnn=92400) == "cudnn"  # an older torch with this cuDNN
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "version", "expected"),
+    [
+        (92400, (2, 14), "flash"),
+        (91800, (2, 14), "cudnn"),
+        (92401, (2, 14), "cudnn"),
+        (92501, (2, 14), "cudnn"),
+        (92400, (2, 13), "cudnn"),
+    ],
+)
+def test_a_single_query_on_blackwell(cudnn, version, expected):
+    assert attention((10, 0), queries=1, cudnn=cudnn, torch=version) == expected
+    assert attention((9, 0), queries=1, cudnn=cudnn, torch=version) == "cudnn"
 
 
 @pytest.mark.parametrize(

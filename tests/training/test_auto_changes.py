@@ -17,6 +17,8 @@ from remate_runtime import SteppedAsideWarning
 from ..runtime.small import data, seeded
 from .test_auto import QUICK, Net, train
 
+ANY: dict[str, Any] = {**QUICK, "budget": "100%"}  # also where nothing can be recomputed
+
 
 class Annealed(Net):
     temperature: float
@@ -70,7 +72,7 @@ def test_state_that_begins_as_nothing_and_as_one_tensor() -> None:
         return [*results, *(p.grad for p in model.parameters())]
 
     wanted = loop(seeded(Carrying()).train())
-    model = remate.auto(seeded(Carrying()).train(), **QUICK)
+    model = remate.auto(seeded(Carrying()).train(), **ANY)
     with pytest.warns(SteppedAsideWarning, match="buffer 'h': planned .*, the model has None"):
         assert all(map(torch.equal, loop(model), wanted))
     state = state_of(model)
@@ -89,7 +91,7 @@ def test_layers_that_are_trained_later_are_planned_again() -> None:
     def fresh() -> nn.Sequential:
         return seeded(nn.Sequential(Net(), nn.Linear(4, 4))).train()
 
-    model = remate.auto(fresh(), **QUICK, dims=None)
+    model = remate.auto(fresh(), **ANY, dims=None)
     with pytest.warns(SteppedAsideWarning, match="in eval\\(\\) mode when planned"):
         assert loop(model) == loop(fresh())
     state = state_of(model)
@@ -116,3 +118,26 @@ def test_a_number_that_changes_after_planning_does_not_bring_the_file_back(tmp_p
     state = state_of(model)
     assert state is not None
     assert state._plans == 0
+
+
+def test_where_no_schedule_needs_less_memory_the_model_trains_as_it_is_until_more_is_trained() -> None:
+    def loop(model: Any) -> list[Any]:
+        results = []
+        for step in range(5):
+            model[0].requires_grad_(step >= 2)
+            results.append(train(model, (64,)))
+        return results
+
+    def fresh() -> nn.Sequential:
+        return seeded(nn.Sequential(Net(), nn.Linear(4, 4))).train()
+
+    said: list[str] = []
+    options: dict[str, Any] = {**QUICK, "progress": said.append}
+    model = remate.auto(fresh(), **options, dims=None)
+    assert loop(model) == loop(fresh())
+    assert any("trains with its own forward: no schedule needs less memory" in text for text in said)
+    state = state_of(model)
+    assert state is not None
+    assert not state.outcome.needless
+    assert state._plans == 2
+    assert state.runs_schedules

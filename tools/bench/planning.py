@@ -2,10 +2,10 @@
 
     python -m tools.bench.planning -o tools/bench/results/planning.txt
 
-Models have realistic sizes and no storage. The step is that of CUDA on an H200, captured without one,
-with costs of its roofline model.
-The budget is 60 % of the baseline peak. One process plans all models, and first a small model of each kind, so that
-imports do not count. `before`: equal blocks were traced separately.
+Models have realistic sizes and no storage. The step is that of CUDA on an H200, captured without one, with costs of its
+roofline model; Llama 3 405B is sharded over 512 ranks. The budget is 60 % of the baseline peak. One process plans all
+models, and first a small model, so that imports do not count. `separately`: each of equal blocks is traced, instead of
+one for all.
 """
 
 from __future__ import annotations
@@ -20,18 +20,21 @@ from unittest import mock
 import remate
 from remate.capture.repeats import tracing
 
+from .gpu_steps import STEPS
 from .models import LARGE
 from .text import environment, table
 
-MODELS = ("gpt2", "gpt2-xl")
+MODELS = ("gpt2", "gpt2-xl", "llama3-405b")
 STAGES = ("tracing", "fitting and pricing", "partition, solving, writing")
 
 
 def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int]:
     """CPU seconds of each stage, and the number of traces."""
-    model, args, kwargs = LARGE[name].build()
+    model, args, kwargs = (LARGE | STEPS)[name].build()
     marks: list[tuple[float, str]] = []
     options: dict[str, Any] = {"dims": dims, "progress": lambda text: marks.append((time.process_time(), text))}
+    if name in STEPS:
+        options |= {"fsdp": STEPS[name].sharded, "shards": STEPS[name].shards}
     candidates = (lambda model: {}) if before else tracing.candidates
     with mock.patch.object(tracing, "candidates", candidates):
         start = time.process_time()
@@ -46,16 +49,16 @@ def seconds(name: str, dims: str | None, before: bool) -> tuple[list[float], int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
-    parser.add_argument("--models", nargs="+", choices=sorted(LARGE), default=MODELS)
+    parser.add_argument("--models", nargs="+", choices=sorted(LARGE | STEPS), default=MODELS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     seconds("gpt2", "auto", False)  # imports
     rows: list[tuple[str, ...]] = [("", "dims", "blocks", "traces", *STAGES, "all")]
     for name in chosen.models:
-        for dims in (None, "auto"):
+        for dims in (None,) if name in STEPS else (None, "auto"):
             for before in (True, False):
                 spent, traces = seconds(name, dims, before)
-                ways = "before" if before else "once"
+                ways = "separately" if before else "once"
                 figures = (f"{each:.1f}" for each in (*spent, sum(spent)))
                 rows.append((name, dims or "none", ways, str(traces), *figures))
                 print(rows[-1], flush=True)

@@ -15,6 +15,7 @@ Conditions of versions:
 | from 2.12 | all | cuDNN's kernel takes dropout in steps of 1/16 | `check_cudnn_dropout` |
 | from 2.13 | all | cuDNN's kernel takes batches and heads up to 65,535 | `check_cudnn_tensor_shapes` |
 | from 2.14 | from 9.22.1 | cuDNN's kernel: other sizes of heads | `check_cudnn_tensor_shapes` |
+| from 2.14 | 9.19 to 9.25.0 | not cuDNN's kernel for one query: sm_10x, sm_11x | `check_cudnn_sdpa_decode` |
 | from 2.14 | all | the memory-efficient kernel takes groups | `can_use_mem_efficient_attention` |
 """
 
@@ -219,6 +220,12 @@ def _cudnn_sizes(call: Call) -> bool:
     return call.torch < (2, 13) or max(call.query.shape[:2]) <= 65535
 
 
+def _cudnn_decode(call: Call) -> bool:
+    """cuDNN 9.24.1 has the mended kernel, too."""
+    affected = call.torch >= (2, 14) and call.capability[0] in (10, 11)
+    return not affected or call.query.shape[2] != 1 or not 91900 <= call.cudnn <= 92500 or call.cudnn == 92401
+
+
 def _several_keys(call: Call) -> bool:
     return call.key.shape[2] != 1
 
@@ -286,6 +293,7 @@ CUDNN = Kernel(
         _cudnn_heads,
         _cudnn_sizes,
         _cudnn_dropout,
+        _cudnn_decode,
         _several_keys,
         _not_deterministic,
     ),
