@@ -33,6 +33,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
+_DIVISIONS = ("floordiv", "mod")
 _ONE_OPERAND = ("neg", "abs")
 _COUNTS = ("size", "numel", "nelement", "__len__")
 
@@ -49,10 +50,11 @@ class SizeComparison(msgspec.Struct, frozen=True):
 
 
 class SizeLog:
-    """The decisions of one trace, in order."""
+    """The decisions of one trace, in order, and the numbers by which Python code divides sizes."""
 
     def __init__(self) -> None:
         self.decisions: list[SizeComparison] = []
+        self.divisors: set[int] = set()
 
     def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
         place = user_place(frame).line
@@ -104,6 +106,8 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
         result = plain(self, *others)
         if type(result) is not int:
             return result
+        if name in _DIVISIONS and not swapped:
+            self.log.divisors.add(abs(int(others[0])))
         operands = [_tree(each) for each in (self, *others)]
         return _tracked(self.log, result, (name, *(reversed(operands) if swapped else operands)))
 

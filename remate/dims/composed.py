@@ -1,7 +1,7 @@
 """Numbers that are composed of other numbers of the same step.
 
 These are products of sizes of its tensors (strides, and the square of a product in attention over a flattened image),
-and sums of them (several joined maps).
+sums of them (several joined maps), and quotients of them (a pool over a flattened batch).
 """
 
 from __future__ import annotations
@@ -66,6 +66,23 @@ def sums(row: Row, known: Sequence[Row]) -> Iterator[tuple[int, tuple[Row, ...]]
         yield from sorted(solutions)
         if solutions:
             return
+
+
+def dividends(row: Row, known: Sequence[Row], divisor: int) -> Iterator[tuple[Row, range]]:
+    """Yield some of `known`, with every offset for which `(known + offset) // divisor` is `row`."""
+    known = [each for each in known if max(each) <= _LARGEST]
+    rows, wanted = np.array(known, dtype=np.int64).reshape(len(known), len(row)), np.array(row, dtype=np.int64)
+    lacking = wanted * divisor - rows
+    low, high = lacking.max(1), lacking.min(1) + divisor
+    for at in np.flatnonzero(low < high).tolist():
+        yield known[at], range(int(low[at]), int(high[at]))
+
+
+def remainders(row: Row, known: Sequence[Row], divisors: Sequence[int]) -> Iterator[tuple[Row, int, int]]:
+    """Yield some of `known` with a divisor and a sign for which `sign * known % divisor` is `row`."""
+    for each, divisor, sign in itertools.product(known, divisors, (1, -1)) if min(row) >= 0 else ():
+        if max(row) < divisor and all(sign * n % divisor == rest for n, rest in zip(each, row, strict=True)):
+            yield each, divisor, sign
 
 
 def joined(composing: Composing, number: int, parts: Sequence[Size]) -> Size:

@@ -11,7 +11,7 @@ from remate_runtime.flat_step import Graph
 from ..errors import CaptureError, DimsError
 from .align import StructuralDifference, difference, shapes
 from .fitting import SizeFitter
-from .guards import SizeGuard, divided_by, first_other
+from .guards import SizeGuard, first_other
 from .samples import SizeRange
 from .sampling import Sampling, Sizes, TraceSample
 from .words import not_captured, other_structure, place_of, unrolled
@@ -71,7 +71,7 @@ def fitter_of(ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample])
     """Return a fitter over `ranges` for the numbers of these captures."""
     divisors = (
         arguments(trace_samples[0].captured.graph)
-        | divided_by([trace_sample.log.decisions for trace_sample in trace_samples])
+        | frozenset[int]().union(*(trace_sample.log.divisors for trace_sample in trace_samples))
         | _DIVISORS
     )
     useful = sorted({d for d in divisors if 1 < d <= _LARGEST_DIVISOR} | _strides(trace_samples[0].captured.graph))

@@ -2,21 +2,22 @@
 
 Candidates of a row, from simple to complex: sums of up to two products of dimensions and a number; products in which
 one or two dimensions are divided, rounding down; sums of three products; products with a division, plus a further
-product or number; products of sizes of tensors, and sums of them. Coefficients are solved exactly from as many sizes as
-there are unknowns, and checked at all others. The divisors are given: a step divides by numbers that occur in it
-(strides of convolutions and pools) or by which forward divides.
+product or number; products of sizes of tensors, sums and quotients of them. Coefficients are solved exactly from as
+many sizes as there are unknowns, and checked at all others. The divisors are given: a step divides by numbers that
+occur in it (strides of convolutions and pools) or by which forward divides.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Real, Side, Size, constant
+from remate_runtime.format import Real, Side, Size, constant, divided
 
-from .composed import Composing, joined, products, sums
+from .composed import Composing, dividends, joined, products, remainders, sums
 from .parts import ExpressionProduct, Products, products_of, quotients_of
 
 _NUMERATORS = (1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, 4.0, 16.0)
@@ -46,6 +47,7 @@ class SizeFitter:
         self._found_parts: dict[tuple[int, ...], Callable[[], list[Size]]] | None = None
         self._partial: dict[tuple[bool, ...], SizeFitter] = {}
         self._known: dict[tuple[int, ...], list[Size]] = {}
+        self._dividends: dict[tuple[int, ...], list[Size]] = {}
         self._one = self._part(constant(1))
         self._products = [self._part(size) for size in products_of(list(ranges))]
         self._quotient_parts: Products | None = None
@@ -85,11 +87,48 @@ class SizeFitter:
         return self._known[key]
 
     def _searched(self, row: tuple[int, ...]) -> list[Size]:
-        sizes = [*self._sums(row), *self._quotients(row)] or [*self._sums_of_three(row)]
-        sizes = sizes or [*self._composed(row, products)] or [*self._composed(row, sums)]
+        sizes = self._plain(row) or [*self._composed(row, products)] or [*self._composed(row, sums)]
         for more in [self._one, *self._products] if len(row) > 2 else ():
             sizes = sizes or list(self._quotients(row, more))
-        return list(dict.fromkeys(sizes))
+        return list(dict.fromkeys(sizes or self._divided_parts(row)))
+
+    def _plain(self, row: tuple[int, ...]) -> list[Size]:
+        """Return the expressions of a row for which no other row is needed."""
+        return [*self._sums(row), *self._quotients(row)] or [*self._sums_of_three(row)]
+
+    def _divided_parts(self, row: tuple[int, ...]) -> Iterator[Size]:
+        """Yield quotients of larger rows, such as `(5*b*t)//16` where a pool runs over a flattened batch, and rests."""
+        if max(row) <= 0:  # backward cuts what forward pads
+            yield from (size * constant(-1) for size in self.sizes([-number for number in row]))
+            return
+        parts = [*self._those_parts()] if len(row) >= _TELLING else []
+        larger = [part for part in parts if sum(part) > sum(row)]
+        for divisor in self._divisors:
+            yield from self._whole_parts(row, larger, divisor, 1)
+            if all(number % divisor == 0 for number in row):  # rounded to a multiple
+                near = [part for part in parts if max(abs(a - b) for a, b in zip(part, row, strict=True)) < divisor]
+                yield from self._whole_parts(tuple(number // divisor for number in row), near, divisor, divisor)
+        for part, divisor, sign in remainders(row, larger, self._divisors):
+            for size in self._dividend(part):
+                with contextlib.suppress(ScheduleError):  # more than a file may hold
+                    signed = size * constant(sign)
+                    yield signed + divided(signed, divisor) * constant(-divisor)
+
+    def _whole_parts(
+        self, row: tuple[int, ...], parts: Sequence[tuple[int, ...]], divisor: int, multiple: int
+    ) -> Iterator[Size]:
+        """Yield the multiple of quotients of `parts` that give `row`."""
+        for part, offsets in dividends(row, parts, divisor):
+            for size, offset in itertools.product(self._dividend(part), sorted(offsets, key=abs)):
+                with contextlib.suppress(ScheduleError):
+                    yield divided(size + constant(offset), divisor) * constant(multiple)
+
+    def _dividend(self, part: tuple[int, ...]) -> list[Size]:
+        """Return the first expression of a row that may be divided; none while one is looked for."""
+        if part not in self._dividends:
+            self._dividends[part] = []
+            self._dividends[part] = (self._plain(part) or [*self._divided_parts(part)])[:1]
+        return self._dividends[part]
 
     def _composed(self, row: tuple[int, ...], composing: Composing) -> Iterator[Size]:
         """Yield products or sums of parts that are simpler than the row, by the first expression of each part."""

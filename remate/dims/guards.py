@@ -117,24 +117,6 @@ def first_other(
     return None
 
 
-def divided_by(logs: Sequence[Sequence[SizeComparison]]) -> set[int]:
-    """Return the numbers by which forward divides sizes."""
-    divisors: set[int] = set()
-
-    def look(tree: Any) -> None:
-        if isinstance(tree, tuple):
-            if tree[0] in ("mod", "floordiv") and isinstance(tree[2], int):
-                divisors.add(abs(tree[2]))
-            for part in tree[1:]:
-                look(part)
-
-    for log in logs:
-        for decision in log:
-            look(decision.left)
-            look(decision.right)
-    return divisors
-
-
 def _aligned(logs: Sequence[Sequence[SizeComparison]], lost: dict[str, None]) -> list[list[SizeComparison]]:
     """Return decisions of one place and kind: the first of all logs together, the second, and so on."""
     kinds = [_by_kind(log) for log in logs]

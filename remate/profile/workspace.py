@@ -42,6 +42,8 @@ def workspace(graph: Graph, op: Op, kind: str) -> int:
     if name in _PRODUCTS:
         factors = [_argument(graph, op, at) for at in _PRODUCTS[name]]
         return sum(map(_copy_if_scattered, factors)) + (_cpu_product(*factors) if kind == "cpu" else 0)
+    if name == "unfold_backward":
+        return _index_of_windows(op)
     if name in ("convolution", "convolution_backward") and kind == "cuda":
         return _total(graph, op)  # channels-last copies of strided tensors for cuDNN's tensor-core kernels
     if name in ("_fft_r2c", "_fft_c2c", "_fft_c2r") and kind == "cuda":
@@ -49,6 +51,14 @@ def workspace(graph: Graph, op: Op, kind: str) -> int:
     if kind == "cuda":
         return _cuda(graph, op, name)
     return _cpu(graph, op, name) + (_SCALARS if name == "mean" or _has_number(op) else 0)
+
+
+def _index_of_windows(op: Op) -> int:
+    """Return the bytes of the index of the elements in overlapping windows."""
+    shape, axis, size, step = op.args[1:5]
+    if not (isinstance(shape, tuple) and isinstance(axis, int) and isinstance(size, int) and isinstance(step, int)):
+        return 0
+    return 8 * int(shape[axis]) if shape and step < size else 0
 
 
 def _cuda(graph: Graph, op: Op, name: str) -> int:

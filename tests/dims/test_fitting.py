@@ -39,6 +39,24 @@ def test_an_expression_is_found(text: str, number: Callable[..., int]) -> None:
     assert text in [str(size) for size in expressions]
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("(5*b*t)//16", lambda n: n // 16),
+        ("b*t+(2*b*t+2)//3", lambda n: (n - 7) // 3 + 3),
+        ("16*((5*b*t+15)//16)", lambda n: -(-n // 16) * 16),
+        ("16*((5*b*t+15)//16)-5*b*t", lambda n: -n % 16),
+        ("5*b*t-16*((5*b*t)//16)", lambda n: n % 16),
+        ("(5*b*t+8)//24", lambda n: (n // 8 + 1) // 3),
+    ],
+)
+def test_quotients_of_sizes_of_tensors(text: str, number: Callable[[int], int]) -> None:
+    whole = [5 * at["b"] * at["t"] for at in SIZES]
+    rows = [tuple(whole), tuple(n // 8 for n in whole)]
+    expressions = SizeFitter(NAMES, SIZES, (2, 3, 4, 8, 16), lambda: rows).sizes([number(n) for n in whole])
+    assert text in [str(size) for size in expressions]
+
+
 def test_what_fits_by_accident_is_kept_too() -> None:
     """No length has a remainder of 1, so (t+6)//8 equals (t+7)//8."""
     sizes = [{"b": 13, "t": t} for t in (64, 98, 206, 541, 883, 1012)]

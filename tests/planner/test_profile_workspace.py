@@ -169,3 +169,19 @@ def test_attention(order: tuple[int, ...], behind: tuple[int, ...]) -> None:
     for batch, heads, length in ((2, 4, 24), (3, 1, 40), (1, 2, 200)):
         x = torch.randn(batch, heads, length, 8, requires_grad=True)
         assert list(underestimated(capture(Attending(order, behind), (x,)).graph)) == []
+
+
+class Windows(nn.Module):
+    def __init__(self, axis: int, size: int, step: int) -> None:
+        super().__init__()
+        self.axis, self.size, self.step = axis, size, step
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.unfold(self.axis, self.size, self.step).sin().sum()
+
+
+@pytest.mark.parametrize(("axis", "size", "step"), [(0, 9, 8), (1, 3, 2), (-1, 5, 5), (-2, 4, 7)])
+def test_windows(axis: int, size: int, step: int) -> None:
+    """The gradient of overlapping windows has an index of their elements."""
+    given = torch.randn(50, 41, requires_grad=True)
+    assert list(underestimated(capture(Windows(axis, size, step), (given,)).graph)) == []

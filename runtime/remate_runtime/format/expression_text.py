@@ -1,7 +1,7 @@
 """Parses Size and Real (`expressions`). Only the grammar below is evaluated. Does not require torch.
 
     size   := [-] term {(+|-) term}          term   := factor {* factor}
-    factor := base [^ integer] [(//|/) integer]        the dividend is a*dim+c
+    factor := base [^ integer] [(//|/) integer]        before a single / it is a*dim+c
     base   := integer | dimension | ( size )
     real   := side [/ side]                  side   := [-] number | dimension | ( size ) | sqrt( size )
 

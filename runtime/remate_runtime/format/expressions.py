@@ -2,25 +2,28 @@
 
 Size      t+1   b*t   4*s^2   8*((t+7)//8)-t   16*(h/4)*(w/4)        a sum of terms; an integer
 Term      4*s^2                                                      an integer coefficient times factors
-Factor    t   s^2   (t+7)//8   h/4                                   ((scale*dim + offset) / divisor) ^ power
+Factor    t   s^2   (t+7)//8   (5*b*t+1)//16   h/4                   a dimension, or a Size by a number; ^ power
 Real      2/(n-1)   sqrt(t)   1/sqrt(d)   (b*t)                      one side, or the rounded quotient of two
 Side      2   n-1   sqrt(t)                                          a number, a Size, or a square root
 
-A factor with `//` rounds down. A factor with `/` must divide without remainder (exact).
+A factor with `//` rounds down. A factor with `/` must divide without remainder (exact); it has one dimension,
+`(a*t+c)/q`.
 
 All objects are frozen and in normal form. `constant`, `dimension`, `divided`, `+`, `*` and the parser
 (`expression_text`) create only that. Equal expressions are therefore equal objects with one text, `str(size)`, which
 files contain. `size.at({"t": 64})` returns the number.
 
 Normal form: like terms are merged. Terms are in order of falling degree, positive ones first, with the constant last;
-factors are in order of their names. In a factor 0 < scale < divisor and 0 <= offset < divisor, without common divisor
-(without division: 1, 0 and 1). Whole multiples are moved out of a division: `(t+9)//8` is `(t+1)//8+1`.
+factors are in order of their names. In a quotient, coefficients are smaller than the divisor, none is negative, and
+they have no common divisor with it. Whole multiples are moved out of it: `(t+9)//8` is `(t+1)//8+1`. The quotient of a
+quotient is one: `(t//8+1)//2` is `(t+8)//16`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -28,37 +31,62 @@ from ..errors import ScheduleError
 from .limits import MAX_COEFFICIENT, MAX_DEGREE, MAX_INTEGER, MAX_TERMS
 
 
-class Factor(msgspec.Struct, frozen=True, order=True):
-    """((scale * dim + offset) / divisor) ^ power, rounded down before the power; `exact`: divides without remainder."""
+class Factor(msgspec.Struct, frozen=True):
+    """dim ^ power, or (above / divisor) ^ power, rounded down before the power.
 
-    dim: str
+    Attributes:
+        dim: The name; "" for a quotient.
+        above: The dividend of a quotient.
+        divisor: The divisor of a quotient; 1 otherwise.
+        exact: The division leaves no remainder.
+        power: The power.
+    """
+
+    dim: str = ""
+    above: Size | None = None
     divisor: int = 1
-    scale: int = 1
-    offset: int = 0
     exact: bool = False
     power: int = 1
 
     def at(self, dims: Mapping[str, int]) -> int:
+        if self.above is not None:
+            whole, rest = divmod(self.above.at(dims), self.divisor)
+            if rest and self.exact:
+                message = f"{self.bare} leaves a rest at {spelled({name: dims[name] for name in sorted(self.dims)})}"
+                raise ScheduleError("R025", message, hint="give the dimension the `multiple` that it needs")
+            return whole**self.power
         if self.dim not in dims:
             raise ScheduleError("R025", f"the size {self.dim!r} is not known", hint="state it in `model.dims`")
-        whole, rest = divmod(self.scale * dims[self.dim] + self.offset, self.divisor)
-        if rest and self.exact:
-            message = f"{self.bare} leaves a rest at {self.dim}={dims[self.dim]}"
-            raise ScheduleError("R025", message, hint="give the dimension the `multiple` that it needs")
-        return whole**self.power
+        return dims[self.dim] ** self.power
 
     def __str__(self) -> str:
-        text = self.dim if self.divisor == 1 else f"({self.bare})"
+        text = self.dim if self.above is None else f"({self.bare})"
         return text if self.power == 1 else f"{text}^{self.power}"
 
     @property
     def bare(self) -> str:
         """Return its text without the power, and without the parentheses that it needs among others."""
-        if self.divisor == 1:
+        if self.above is None:
             return self.dim
-        above = self.dim if self.scale == 1 else f"{self.scale}*{self.dim}"
-        above += f"+{self.offset}" if self.offset else ""
-        return f"{above if above == self.dim else f'({above})'}{'/' if self.exact else '//'}{self.divisor}"
+        above = str(self.above)
+        return f"{above if above.isidentifier() else f'({above})'}{'/' if self.exact else '//'}{self.divisor}"
+
+    @property
+    def dims(self) -> frozenset[str]:
+        """The dimensions in it."""
+        return frozenset((self.dim,)) if self.above is None else self.above.dims
+
+    @property
+    def degree(self) -> int:
+        return self.power * (1 if self.above is None else self.above.degree)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Return the key by which the normal form sorts: by the first name, then by divisor and dividend."""
+        if self.above is None:
+            return self.dim, 1, (), False, self.power
+        terms = tuple((term.coefficient, term.order) for term in self.above.terms)
+        return terms[0][1][0][0], self.divisor, terms, self.exact, self.power
 
 
 class Term(msgspec.Struct, frozen=True):
@@ -69,7 +97,12 @@ class Term(msgspec.Struct, frozen=True):
 
     @property
     def degree(self) -> int:
-        return sum(factor.power for factor in self.factors)
+        return sum(factor.degree for factor in self.factors)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Return the key by which the normal form sorts terms of one degree and sign."""
+        return tuple(factor.order for factor in self.factors)
 
     def at(self, dims: Mapping[str, int]) -> int:
         return self.coefficient * math.prod(factor.at(dims) for factor in self.factors)
@@ -103,7 +136,7 @@ class Size(msgspec.Struct, frozen=True):
     @property
     def dims(self) -> frozenset[str]:
         """The dimensions in it."""
-        return frozenset(factor.dim for term in self.terms for factor in term.factors)
+        return frozenset[str]().union(*(factor.dims for term in self.terms for factor in term.factors))
 
     @property
     def degree(self) -> int:
@@ -136,35 +169,47 @@ def divided(size: Size, divisor: int, exact: bool = False) -> Size:
     """Divide `size` by a number, rounded down, or (exact) without remainder.
 
     Raises:
-        ScheduleError: R024 unless `size` is `a*dim + c`, or if it can never be exact.
+        ScheduleError: R024 if it can never be exact, or if an exact `size` is not `a*dim + c`.
     """
-    factors = {term.factors for term in size.terms if term.factors}
-    if (
-        divisor < 1
-        or len(factors) > 1
-        or any(f != Factor(f.dim) for group in factors for f in group)
-        or size.degree > 1
-    ):
-        raise ScheduleError(
-            "R024", f"({size}) is divided by {divisor}", hint="write (a*dim+c)//q, with numbers a, c and q > 0"
-        )
+    varying = [term for term in size.terms if term.factors]
+    if divisor < 1 or (exact and not _is_linear(size)):
+        hint = "write (a*dim+c)/q with numbers a, c and q > 0, or round down: (2*b*t+c)//q"
+        raise ScheduleError("R024", f"({size}) is divided by {divisor}", hint=hint)
     offset = next((term.coefficient for term in size.terms if not term.factors), 0)
-    if not factors:
+    if not varying:
         if exact and offset % divisor:
             raise ScheduleError("R024", f"{offset}/{divisor} is never exact")
         return constant(offset // divisor)
-    (name,) = size.dims
-    scale = next(term.coefficient for term in size.terms if term.factors)
-    if scale < 0:
-        negated = dimension(name) * constant(-scale) + constant(-offset + (0 if exact else divisor - 1))
+    if varying[0].coefficient < 0:
+        negated = size * constant(-1) + constant(0 if exact else divisor - 1)
         return divided(negated, divisor, exact) * constant(-1)
-    common = math.gcd(scale, divisor)
+    common = math.gcd(divisor, *(term.coefficient for term in varying))
     if exact and offset % common:
         raise ScheduleError("R024", f"({size})/{divisor} is never exact")
-    scale, offset, divisor = scale // common, offset // common, divisor // common
-    whole = dimension(name) * constant(scale // divisor) + constant(offset // divisor)
-    scale, offset = scale % divisor, offset % divisor
-    return whole + Size((Term(1, (Factor(name, divisor, scale, offset, exact),)),)) if scale else whole
+    divisor //= common
+    terms = [Term(term.coefficient // common, term.factors) for term in size.terms]  # rounds down a constant
+    whole = _collected(Term(term.coefficient // divisor, term.factors) for term in terms)
+    rest = _collected(Term(term.coefficient % divisor, term.factors) for term in terms)
+    return whole + _quotient(rest, divisor, exact) if rest.degree else whole
+
+
+def _quotient(above: Size, divisor: int, exact: bool) -> Size:
+    """Return the quotient of a dividend without whole multiples. A quotient is not divided again."""
+    first = above.terms[0]
+    if first.coefficient == 1 and len(first.factors) == 1 and all(not term.factors for term in above.terms[1:]):
+        inner = first.factors[0]
+        if inner.above is not None and not inner.exact and inner.power == 1:
+            offset = sum(term.coefficient for term in above.terms[1:]) * inner.divisor
+            return divided(inner.above + constant(offset), inner.divisor * divisor)
+    if divisor > MAX_COEFFICIENT:
+        raise ScheduleError("R024", "a divisor larger than any size needs", hint="divisors are up to 2^60")
+    return Size((Term(1, (Factor(above=above, divisor=divisor, exact=exact),)),))
+
+
+def _is_linear(size: Size) -> bool:
+    """Return whether an expression is `a*dim + c`, or a number."""
+    varying = [term.factors for term in size.terms if term.factors]
+    return not varying or (len(varying) == 1 and size.degree == 1 and varying[0][0].above is None)
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -228,7 +273,8 @@ def _multiplied(left: tuple[Factor, ...], right: tuple[Factor, ...]) -> tuple[Fa
     for factor in (*left, *right):
         base = msgspec.structs.replace(factor, power=1)
         powers[base] = powers.get(base, 0) + factor.power
-    return tuple(sorted(msgspec.structs.replace(base, power=power) for base, power in powers.items()))
+    factors = (msgspec.structs.replace(base, power=power) for base, power in powers.items())
+    return tuple(sorted(factors, key=lambda factor: factor.order))
 
 
 def _collected(terms: Iterable[Term]) -> Size:
@@ -237,7 +283,7 @@ def _collected(terms: Iterable[Term]) -> Size:
     for term in terms:
         coefficients[term.factors] = coefficients.get(term.factors, 0) + term.coefficient
     summed = [Term(coefficient, factors) for factors, coefficient in coefficients.items() if coefficient]
-    summed.sort(key=lambda term: (-term.degree, term.coefficient < 0, term.factors))
+    summed.sort(key=lambda term: (-term.degree, term.coefficient < 0, term.order))
     if len(summed) > MAX_TERMS or any(t.degree > MAX_DEGREE or abs(t.coefficient) > MAX_COEFFICIENT for t in summed):
         hint = f"up to {MAX_TERMS} terms of degree up to {MAX_DEGREE}, coefficients up to 2^60"
         raise ScheduleError("R024", "an expression larger than any size needs", hint=hint)

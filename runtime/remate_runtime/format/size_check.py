@@ -9,7 +9,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from .expression_text import RESERVED, is_dimension, parse_real, parse_size
-from .expressions import Real, Size
+from .expressions import Factor, Real, Size
 from .json_values import object_at
 from .limits import MAX_DIMS, MAX_EXPRESSIONS, MAX_SIZE
 from .schedule import Dimension, Model
@@ -86,21 +86,28 @@ class SizeCheck:
             self._reported.add(name)
             hint = did_you_mean(name, self.dims, "name it in `model.dims`")
             raise ScheduleError("R025", f"{parsed}: the size {name!r} is not known", hint=hint)
-        for factor in _factors(parsed) if not unknown else ():
-            dim = self.dims[factor.dim]
-            if factor.exact and dim.multiple % factor.divisor and dim.min != dim.max:
-                message = f"{factor.bare} leaves a rest at some sizes: {factor.dim} is a multiple of {dim.multiple}"
+        for factor in _exact(parsed) if not unknown else ():
+            (name,) = factor.dims
+            dim = self.dims[name]
+            if dim.multiple % factor.divisor and dim.min != dim.max:
+                message = f"{factor.bare} leaves a rest at some sizes: {name} is a multiple of {dim.multiple}"
                 raise ScheduleError("R025", message, hint=f'give it "multiple": {factor.divisor}, or round down: //')
 
 
-def _factors(parsed: SizedType | Size | Real) -> Iterator[Any]:
+def _exact(parsed: SizedType | Size | Real) -> Iterator[Factor]:
+    """Yield the quotients that must leave no remainder, also those inside of others."""
     if isinstance(parsed, SizedType):
         sizes = [*parsed.shape, *(parsed.strides or ())]
     elif isinstance(parsed, Real):
         sizes = [side.size for side in (parsed.above, parsed.below) if side and side.size]
     else:
         sizes = [parsed]
-    return (factor for size in sizes for term in size.terms for factor in term.factors)
+    for size in sizes:
+        for factor in (factor for term in size.terms for factor in term.factors):
+            if factor.exact:
+                yield factor
+            elif factor.above is not None:
+                yield from _exact(factor.above)
 
 
 def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
