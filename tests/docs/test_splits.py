@@ -28,7 +28,7 @@ def test_extra_times_are_current(name: str) -> None:
     head, *rows = text_tables("splits.txt")[1]
     assert tuple(head) == TIMES
     written = {row[1]: row[2:5] for row in rows if row[0] == name}
-    for share in SHARES[:1] if name in _QUICK else SHARES:
+    for share in SHARES[:1]:
         extra, schedule = extra_times(name, share)
         assert written[share][:2] == list(extra), f"splits.txt: {_COMMAND}"
         assert (written[share][2] != "–") == (schedule is not None)

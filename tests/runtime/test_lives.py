@@ -312,7 +312,7 @@ class CompiledLives(Lives):
     [
         (Lives, 8),
         (ArenaLives, 8),
-        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 30), (ArenaLives, 30), (CompiledLives, 6))),
+        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 16), (ArenaLives, 12), (CompiledLives, 3))),
     ],
 )
 def test_lives(lives: type[Lives], count: int) -> None:
