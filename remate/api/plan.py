@@ -18,9 +18,9 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
 from ..capture.differentiated import choice_text
 from ..capture.recorded import RecordedCall, called
+from ..dims.batch_of_one import about_batch_of_one
 from ..dims.generic import sized
 from ..dims.open_sizes import FIXED, OpenSizes, sampled, trace_sample_costs
-from ..dims.requested_sizes import SMALLEST
 from ..errors import InfeasibleError
 from ..live_attributes.capturing import captured
 from ..partition.hierarchy import Hierarchy
@@ -243,7 +243,8 @@ def _planned(
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
             schedule = plan_step(step, settings, cost, or_smallest=smallest, **names, progress=say)
-        for text in (_size_one(schedule) if all_calls else "", *_about_splits(schedule, step)):
+        one = about_batch_of_one(schedule, options.dims, call.model, call.args, call.kwargs) if all_calls else ""
+        for text in (one, *_about_splits(schedule, step)):
             if text:
                 aloud(options.progress, say)(text)
     return replace(schedule, model=replace(schedule.model, fill=fill))
@@ -257,18 +258,6 @@ def _about_splits(schedule: Schedule, step: Hierarchy) -> list[str]:
     if permitted == HEAD and SPLIT_FEATURE not in schedule.requires:
         return [why_not_split(step)]
     return narrowed_sizes(schedule, step) if permitted else []
-
-
-def _size_one(schedule: Schedule) -> str:
-    """A note for sizes from 2: a last batch of 1 needs another schedule."""
-    names = [name for name, dim in schedule.model.dims.items() if dim.min == SMALLEST]
-    if not names:
-        return ""
-    ones = " or ".join(f"{name}=1" for name in names)
-    return (
-        f"the schedule is not for {ones}, for which PyTorch runs another step: if a last batch can be that small, plan "
-        "that size too and use apply(model, [schedule, other]), or use apply(..., otherwise='original')"
-    )
 
 
 def prepare(

@@ -54,7 +54,6 @@ FILL = (
     "inputs that apply(..., otherwise='pad') may pad at the end of each axis, and the numbers to pad with: "
     "input_ids=0 attention_mask=0 labels=-100"
 )
-_SIZE_ONE = "; size 1 needs a file of its own, because PyTorch runs another step for it"
 
 
 def configure(commands: Any) -> None:
@@ -164,6 +163,7 @@ def run(args: argparse.Namespace) -> int:
     from ..api.settings import refuse_paging, settings_of
     from ..api.sharding import check_sharding
     from ..api.splitting import narrowed_sizes
+    from ..dims.batch_of_one import about_batch_of_one
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
     from .dims import dims_of
@@ -210,6 +210,9 @@ def run(args: argparse.Namespace) -> int:
             say(plain(f"note: {line}"), args.output)
         for line in (*step.sized.said, *narrowed_sizes(schedule, step)) if step.sized else ():
             say(plain(f"note: {line}"), args.output)
+        call = target.call
+        if one := about_batch_of_one(schedule, dims_of(args.dims), call.model, call.args, call.kwargs):
+            say(plain(f"note: {one}"), args.output)
         if args.output != STDOUT:
             model = shlex.quote(args.target)
             path = shlex.quote(args.output)
@@ -249,10 +252,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
         rows.append(("sharded", f"{sharded.shards}x", f"by FSDP2: {sharded_text(sharded)}"))
     rows += [("live", name, range_text(live)) for name, live in schedule.model.live.items()]
     rows += [("pad", name, f"with {number!r}") for name, number in schedule.model.fill.items()]
-    rows += [
-        ("size", name, f"{ranged(dim)}, planned at {dim.planned}{_SIZE_ONE * (dim.min == 2)}")
-        for name, dim in schedule.model.dims.items()
-    ]
+    rows += [("size", name, f"{ranged(dim)}, planned at {dim.planned}") for name, dim in schedule.model.dims.items()]
     rows += [("limit", text, f"up to {most}") for text, most in schedule.model.limits.items()]
     solved = f"solved by {solve.strategy} ({solve.solver}), stopped by {solve.stopped_by}"
     outputs = gradients_of_outputs(schedule.model)

@@ -62,7 +62,7 @@ def sampled(
     if asking is None:
         if isinstance(wanted.dims, str) and wanted.dims == AUTO:
             message = f"the schedule is for one size: no input has a batch of more than {SMALLEST} as its first axis"
-            warnings.warn(f"{message}\n  hint: plan with a larger batch, or name sizes", UserWarning, stacklevel=4)
+            warnings.warn(f"{message}\n  hint: plan with a larger batch", UserWarning, stacklevel=4)
         return None
     captures: Captures = {} if wanted.captures is None else wanted.captures
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..torch_private.execution import outside_compiler
 from .planned_model import apply, original_of
+from .plan_call import plan_call
 from .prediction import measured_pages, peak_by_engine, predicted_peak
 from .preparation import prepare
 from .programs import refuse_transforms
@@ -14,6 +15,7 @@ __all__ = [
     "original_of",
     "outside_compiler",
     "peak_by_engine",
+    "plan_call",
     "predicted_peak",
     "prepare",
     "refuse_transforms",
