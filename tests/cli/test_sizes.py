@@ -52,6 +52,7 @@ def test_check_tells_what_fits(file: Path, capsys: pytest.CaptureFixture[str]) -
     assert "none at t=40" in text
 
 
+@pytest.mark.slow
 def test_options_stand_between_arguments(file: Path, planned: Schedule, capsys: pytest.CaptureFixture[str]) -> None:
     """argparse on its own takes no argument behind an option where it may be left out, or where there may be
     several."""

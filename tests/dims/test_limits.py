@@ -74,6 +74,7 @@ def test_a_call_beyond_the_limit_is_one_outside_the_range(file: Path) -> None:
         checked_size(load(file).model, {"b": 16})
 
 
+@pytest.mark.slow
 def test_a_limit_is_requested_again_and_refused_with_a_reason(file: Path) -> None:
     assert requested_again(load(file), ["tokens"]) == DIMS
     assert dims_of(["tokens=b,t", "b=2..16", "t=4..64", "b*t <= 128"]) == DIMS

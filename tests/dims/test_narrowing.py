@@ -107,6 +107,7 @@ def mirrored(y: torch.Tensor) -> torch.Tensor:
     return F.pad(y.transpose(1, 2), (3, 2), mode="reflect")
 
 
+@pytest.mark.slow
 @pytest.mark.quick("shift", "kernel")
 @pytest.mark.parametrize(
     ("model", "make", "kept", "why"),

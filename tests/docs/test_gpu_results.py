@@ -84,6 +84,7 @@ def test_schedules_of_examples_have_the_costs_of_their_device() -> None:
             assert schedule.solve.cost not in _GPUS or schedule.model.device == "cuda", path.name
 
 
+@pytest.mark.slow
 def test_a_step_on_a_gpu_is_that_of_cuda() -> None:
     with torch.device("meta"):
         built = torch.nn.TransformerEncoderLayer(64, 2, 64, batch_first=True), (torch.zeros(2, 16, 64),), {}

@@ -50,6 +50,7 @@ class BySize(Scaled):
         return (self.linear(x) * (self.alpha / x.shape[0])).sum()
 
 
+@pytest.mark.slow
 def test_sizes_and_attributes_may_both_vary() -> None:
     options: dict[str, Any] = {"cost": "cpu", "effort": "quick", "dims": {"x": {0: "b"}}, "live": ["alpha"]}
     model = Scaled()

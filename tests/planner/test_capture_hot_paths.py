@@ -76,6 +76,7 @@ class Alike(nn.Module):
         return torch.stack([each.float().pow(2).sum() for each in values]).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.quick("alike", "unet")
 @pytest.mark.parametrize("name", ["alike", "mlp_mixer", "resnet", "unet"])
 def test_nothing_that_is_traced_changes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

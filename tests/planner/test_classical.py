@@ -221,6 +221,7 @@ def test_without_blocks_the_chain_is_one_of_segments() -> None:
     assert stages[0].backward[1] == len(instance.graph.operations)
 
 
+@pytest.mark.slow
 @pytest.mark.quick("unet")
 @pytest.mark.parametrize("strategy", ["chen-sqrt", "rotor"])
 @pytest.mark.parametrize("name", ["tiny_gpt", "unet"])

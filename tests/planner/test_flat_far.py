@@ -38,6 +38,7 @@ def test_what_is_read_far_away_is_found() -> None:
     assert {instance.graph.operations[instance.problem.producer[s]].op for s in far.loose} == {"aten.mul.Tensor"}
 
 
+@pytest.mark.slow
 def test_a_stage_ends_where_memory_is_given_back() -> None:
     assert divided((0, 0, 0, 1, 1, 2), (100, 99, 90, 90, 50, 50)) == (0, 0, 1, 2, 3, 4)
     assert divided((0, 0, 0, 0), (100, -1, 100, 10)) == (0, 0, 0, 1)  # a view holds what was held before it

@@ -224,6 +224,7 @@ def test_a_split_that_is_not_faster_is_not_taken() -> None:
     assert schedule.time_ns == baseline("plain").time_ns
 
 
+@pytest.mark.slow
 def test_nothing_fits_where_no_number_of_tiles_helps() -> None:
     error = refused("plain", "head")
     assert error.floor < refused("plain", None).floor

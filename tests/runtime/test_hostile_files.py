@@ -133,6 +133,7 @@ class Everything(torch.nn.Module):
         return torch.nn.functional.gelu(torch.stack(pooled).sum(0)).sum() + near + mixed.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_what_capture_writes_needs_no_permission(train: bool) -> None:
     live = Everything().train(train)

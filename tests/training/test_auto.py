@@ -309,6 +309,7 @@ def test_a_discriminator_is_planned_for_its_inputs_too() -> None:
     assert ran(model) == 3  # since the second plan
 
 
+@pytest.mark.slow
 def test_several_models_each_have_their_own() -> None:
     def blocks() -> Any:
         return nn.Sequential(*[seeded(Net()) for _ in range(3)]).train()

@@ -86,6 +86,7 @@ def test_a_folder_that_is_a_file(
     assert str(file) not in seen
 
 
+@pytest.mark.slow
 def test_a_disk_that_becomes_full(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:

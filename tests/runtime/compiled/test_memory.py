@@ -130,6 +130,7 @@ def fitted(step: LinkedStep) -> FittedSegments:
     return fit(step, rows, left, Artefacts())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 def test_segments_are_split_until_the_prediction_keeps_the_budget(recomputes: Any, wasteful: list[str]) -> None:
     step = step_of(*SUBJECTS["mixed"](), recomputes)
