@@ -386,7 +386,6 @@ def test_tiles_cost_more_than_their_share() -> None:
 
 
 def test_ctrl_c_ends_the_search_for_a_number_of_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found by then is written, and nothing else is searched."""
     searched: list[int] = []
 
     def interrupted(*args: Any, pool: CandidatePool, **options: Any) -> Any:
