@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -23,6 +24,7 @@ from remate_runtime.support.callers import frames_to_caller
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
 from .distributed_model import for_this_rank, is_distributed_model
+from .other_sizes import wider_dims
 from .plan_file import applied, other_budget, refused_call, save, saves_nothing, schedules_at, summary
 from .planning import planned_again
 from .ranks import PlannedElsewhere, is_distributed, is_first_rank, on_one_rank
@@ -182,9 +184,35 @@ class Auto:
         At a single call (the first of a sequence, without state), the model's own forward runs.
         """
         self._was_aside = False
-        changed = "" if self._scheduled is None else self._scheduled._remate_step.changed()
-        if changed and self.settings.on_stale == "replan" and self._plans < _PLANS:
+        if self._scheduled is None or self.settings.on_stale != "replan" or self._plans >= _PLANS:
+            return
+        if changed := self._scheduled._remate_step.changed():
             self._decide_again(StaleModelError(changed), args, kwargs)
+        elif self.settings.plan.get("dims") == "auto" and not is_distributed():
+            self._decide_for_sizes(args, kwargs)
+
+    def _decide_for_sizes(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        """Plan again with sizes left open that differ at a second call in a row. If that fails, the schedule stays."""
+        call, began = RecordedCall(self.plain), time.monotonic()
+        fits = not refused_call(self._scheduled, args, kwargs)
+        attempts = [] if fits else list(wider_dims(self.outcome.schedules, args, kwargs))
+        if not attempts or not call.take(args, kwargs):
+            return
+        self._plans += 1
+        for dims in attempts:
+            settings = replace(self.settings, plan={**self.settings.plan, "dims": dims})
+            try:
+                planned = planned_again(call, settings, self.outcome.schedules, self._live)
+                model = applied(self.plain, planned, settings)
+            except RemateError as error:
+                self.settings.say(f"other sizes cannot be planned with {dims}: {_first_line(error)}")
+                continue
+            self._save(planned)
+            self._scheduled, self.outcome = model, Outcome(tuple(planned), True, time.monotonic() - began)
+            name = type(self.plain).__name__
+            self.settings.say(f"sizes differ; {summary(name, planned, self.settings.file)}")
+            return
+        self._plans = _PLANS
 
     def _decide_again(self, error: StaleModelError, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find new schedules, because the model has changed since `apply`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..torch_private.execution import outside_compiler
+from .other_sizes import size_request
 from .plan_call import plan_call
 from .planned_model import apply, original_of
 from .prediction import measured_pages, peak_by_engine, predicted_peak
@@ -19,4 +20,5 @@ __all__ = [
     "predicted_peak",
     "prepare",
     "refuse_transforms",
+    "size_request",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -175,16 +176,16 @@ def _wider(schedule: Schedule, size: Mapping[str, int]) -> Schedule:
 
 
 def _axes(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, object]) -> list[_Axis]:
-    """Return the named axes. If the file is for one size, return the axes in which the call differs.
+    """Return the named axes, and those without a name in which the call differs.
 
-    The list is empty if the call passes other arguments, or tensors that differ in other axes.
+    The list is empty if the call passes other arguments.
     """
     inputs, dims = schedule.model.inputs, schedule.model.dims
     positional, named = inputs.get("args", ()), inputs.get("kwargs", {})
     if len(positional) != len(args) or named.keys() != kwargs.keys():
         return []
     axes: list[_Axis] = []
-    names: dict[int, str] = {}  # by length, for a file without named sizes
+    names: dict[int, str] = {}  # by length, of sizes without a name in the file
     for tree, given in [*zip(positional, args, strict=True), *((named[key], kwargs[key]) for key in kwargs)]:
         text = tree.get("tensor") if isinstance(tree, dict) else None
         if text is None or not isinstance(given, torch.Tensor):
@@ -200,8 +201,11 @@ def _axes(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, objec
             if at in opened:
                 axes.append(_Axis(tree["name"], at, opened[at], dims[opened[at]].planned, called))
             elif size.isdecimal() and int(size) != called:
-                if dims:
-                    return []
-                fresh = "b" if at == 0 else f"t{len(names)}" if "t" in names.values() else "t"
-                axes.append(_Axis(tree["name"], at, names.setdefault(int(size), fresh), int(size), called))
+                name = names.setdefault(int(size), _fresh("b" if at == 0 else "t", {*dims, *names.values()}))
+                axes.append(_Axis(tree["name"], at, name, int(size), called))
     return axes
+
+
+def _fresh(name: str, known: Collection[str]) -> str:
+    """Return a name for a size that is not known yet: t, t1, t2, …"""
+    return next(each for n in itertools.count() if (each := f"{name}{n or ''}") not in known)

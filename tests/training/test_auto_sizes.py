@@ -1,0 +1,86 @@
+"""`remate.auto` where the lengths of batches differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import remate
+from remate.training import state_of
+from remate_runtime import SteppedAsideWarning
+
+from ..runtime.small import seeded
+from .test_auto import QUICK
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.up, self.down = nn.Embedding(32, 16), nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        x = self.embed(words)
+        return (x + self.down(torch.relu(self.up(x)).square().exp().tanh())).square().mean()
+
+
+class Halves(Words):
+    """Another step for long inputs."""
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        result = super().forward(words)
+        return result * 2 if words.shape[1] % 4 == 1 else result
+
+
+def trained(model: Any, lengths: Iterable[int]) -> list[torch.Tensor]:
+    """Return the losses of a loop and the gradients of its last step."""
+    results = []
+    for step, length in enumerate(lengths):
+        generator = torch.Generator().manual_seed(step)
+        model.zero_grad()
+        loss = model(torch.randint(32, (4, length), generator=generator))
+        loss.backward()
+        results.append(loss.detach())
+    return [*results, *(p.grad for p in model.parameters())]
+
+
+def test_lengths_that_differ_are_left_open() -> None:
+    lengths = (16, 20, 21, 19, 30, 17)
+    wanted = trained(seeded(Words()).train(), lengths)
+    model = remate.auto(seeded(Words()).train(), **QUICK)
+    with pytest.warns(SteppedAsideWarning, match=r"must be i64\[b,16\]"):
+        results = trained(model, lengths)
+    assert all(map(torch.equal, results, wanted))
+    state = state_of(model)
+    assert state is not None
+    (schedule,) = state.outcome.schedules
+    assert {name: (dim.min, dim.max) for name, dim in schedule.model.dims.items()} == {"b": (2, 4), "t": (2, 42)}
+    assert (state._plans, state.calls_aside) == (2, 0)
+
+
+def test_one_other_length_is_no_reason_to_plan() -> None:
+    lengths = (16, 20, 16, 16)
+    model = remate.auto(seeded(Words()).train(), **QUICK)
+    with pytest.warns(SteppedAsideWarning):
+        results = trained(model, lengths)
+    assert all(map(torch.equal, results, trained(seeded(Words()).train(), lengths)))
+    state = state_of(model)
+    assert state is not None
+    assert (state._plans, state.calls_aside) == (1, 1)
+
+
+def test_where_lengths_cannot_be_left_open_the_schedule_stays() -> None:
+    lengths = (16, 20, 24, 16, 16, 21)
+    said: list[str] = []
+    options: dict[str, Any] = {**QUICK, "progress": said.append}
+    model = remate.auto(seeded(Halves()).train(), **options)
+    with pytest.warns(SteppedAsideWarning):
+        results = trained(model, lengths)
+    assert all(map(torch.equal, results, trained(seeded(Halves()).train(), lengths)))
+    assert any("other sizes cannot be planned with" in text for text in said)
+    state = state_of(model)
+    assert state is not None
+    assert (state.outcome.schedules[0].model.dims.keys(), state.calls_aside) == ({"b"}, 3)
