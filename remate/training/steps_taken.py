@@ -164,10 +164,13 @@ class StepsTaken:
         exact = _pairs(self._eager, self._by_schedule)
         pairs = exact or _pairs(_by_inputs(self._eager), _by_inputs(self._by_schedule))
         pairs += [Beside(eager_peak=step.peak, eager_time=step.time) for step in self._eager.values()]
-        return max(
-            [*pairs, Beside()],
-            key=lambda pair: sum(value is not None for value in msgspec.structs.astuple(pair)),
-        )
+        return max([*pairs, Beside()], key=_completeness)
+
+
+def _completeness(pair: Beside) -> tuple[bool, int]:
+    """Two peaks to compare come before everything else."""
+    both = pair.eager_peak is not None and pair.peak is not None
+    return both, sum(value is not None for value in msgspec.structs.astuple(pair))
 
 
 def _pairs(eager: Mapping[Any, _Taken], scheduled: Mapping[Any, _Taken]) -> list[Beside]:

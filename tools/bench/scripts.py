@@ -151,11 +151,12 @@ def rows() -> Iterator[tuple[str, ...]]:
 def _peaks(module: TrainingReport) -> tuple[str, str, str]:
     """Return the peak of an eager step, that of a scheduled one, and their ratio."""
     eager, ours = module.beside.eager_peak, module.beside.peak
-    assert eager is not None, module.name
+    before = "–" if eager is None else size(eager)
     if module.outcome.needless:
-        return size(eager), "as it is", ""
-    assert ours is not None, module.name
-    return size(eager), size(ours), f"{ours / eager:.2f}"
+        return before, "as it is", ""
+    if eager is None or ours is None:  # no eager and scheduled steps of one size
+        return before, "–" if ours is None else size(ours), ""
+    return before, size(ours), f"{ours / eager:.2f}"
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..torch_private.execution import outside_compiler
+from .calls_to_plan import plan_call
 from .other_sizes import size_request
-from .plan_call import plan_call
 from .planned_model import apply, original_of
 from .prediction import measured_pages, peak_by_engine, predicted_peak
 from .preparation import prepare

@@ -31,9 +31,9 @@ from ..support.plain_text import plain
 from ..support.quantities import size
 from ..torch_private import pytree
 from ..torch_private.execution import outside_compiler
+from .calls_to_plan import plan_call, plan_parts_call
 from .other_sizes import peak_there
 from .padding import PaddedCall
-from .plan_call import plan_call, plan_parts_call
 from .programs import NO_PROGRAM, is_compiled_alone, refuse_other_attention, refuse_transforms, warn_of_compiler
 from .scheduled_forward import MatchedCall, ScheduledForward
 
