@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING
 
 from ..budget import BudgetError, parse_budget
@@ -21,6 +22,9 @@ GRADIENTS_IN_PEAK: dict[Gradients, str] = {
 }
 
 
+_NONE = re.compile(r"\s*0+\s*([kKmMgGtT]?i?[bB])?\s*")
+
+
 def bytes_of(text: str) -> int:
     """A size for argparse."""
     try:
@@ -32,6 +36,11 @@ def bytes_of(text: str) -> int:
     return wanted.size
 
 
+def bytes_or_none_of(text: str) -> int:
+    """A size for argparse that may be 0: no optimizer state, no CUDA context."""
+    return 0 if _NONE.fullmatch(text) else bytes_of(text)
+
+
 def add_optimizer(parser: argparse.ArgumentParser) -> None:
     """Add the options that belong to `--device-memory`."""
     parser.add_argument(
@@ -41,16 +50,19 @@ def add_optimizer(parser: argparse.ArgumentParser) -> None:
         "torch.optim.Adafactor; a class runs one step on the meta device",
     )
     parser.add_argument(
-        "--optimizer-bytes", metavar="SIZE", type=bytes_of, help="size of the optimizer state, instead of --optimizer"
+        "--optimizer-bytes",
+        metavar="SIZE",
+        type=bytes_or_none_of,
+        help="size of the optimizer state, instead of --optimizer",
     )
     parser.add_argument(
         "--reserve",
         metavar="SIZE",
-        type=bytes_of,
+        type=bytes_or_none_of,
         help="memory to keep free, for example for an average of the parameters",
     )
     parser.add_argument(
-        "--cuda-context", metavar="SIZE", type=bytes_of, help="size of the CUDA context; default: an estimate"
+        "--cuda-context", metavar="SIZE", type=bytes_or_none_of, help="size of the CUDA context; default: an estimate"
     )
 
 

@@ -73,6 +73,14 @@ def test_show_tells_whether_it_fits(remate: Remate, golden: Golden) -> None:
     golden("show-device-memory.txt", "".join(o.out[o.out.rindex("\n\n") :] for o in (fits, too_much)))
 
 
+def test_what_a_device_holds_may_be_nothing(remate: Remate) -> None:
+    nothing = ("--optimizer-bytes", "0", "--cuda-context", "0B", "--reserve", "0 MiB")
+    shown = remate("show", "mlp.json", "--device-memory", "6MiB", *nothing)
+    assert shown.status == 0
+    assert re.search(r"CUDA context +0 B\n", shown.out)
+    assert remate("show", "mlp.json", "--device-memory", "0", "--optimizer", "sgd").status == 2
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -49,6 +49,34 @@ def test_a_changed_weight_is_named():
     assert difference.outputs > 0
 
 
+class Shifted(nn.Module):
+    """The gradient of the bias in front of the norm is zero but for rounding."""
+
+    def __init__(self, wrong: float = 0.0) -> None:
+        super().__init__()
+        self.linear, self.norm, self.wrong = nn.Linear(16, 8), nn.BatchNorm1d(8), wrong
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return (self.norm(y + self.wrong * y.tanh()) * torch.linspace(1, 2, 8)).square().square().sum()
+
+
+def test_gradients_that_are_zero_but_for_rounding_are_compared_with_the_largest():
+    torch.manual_seed(0)
+    x, model = torch.randn(64, 16), Shifted()
+    turned = copy.deepcopy(model)
+    turned.forward = lambda x: Shifted.forward(turned, x.flip(0))  # sums in another order
+    difference = compare_models(model, turned, (x,))
+    assert not difference.bitwise
+    assert difference.relative < 1e-3
+    assert not difference.beyond
+    wrong = Shifted(1e-2)
+    wrong.load_state_dict(model.state_dict())
+    different = compare_models(model, wrong, (x,))
+    assert different.relative > 1e-3
+    assert different.beyond
+
+
 class Stale(nn.Module):
     """Draws as many numbers as dropout, but leaves the generator somewhere else, or updates a buffer twice."""
 

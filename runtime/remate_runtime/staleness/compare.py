@@ -26,7 +26,8 @@ class NumericalDifference(msgspec.Struct, frozen=True):
     Attributes:
         absolute: Largest difference between elements of a gradient; infinite if only one model has the gradient or a
             NaN in it.
-        relative: The same as a share of the largest element of that gradient.
+        relative: The same as a share of the largest element of that gradient. For gradients that are zero but for
+            rounding (a bias before batch norm), a small part of the largest gradient of all is added to it.
         where: The gradient with the largest relative difference; "" if all are bitwise equal.
         outputs: Largest absolute difference between elements of an output.
         buffers_equal: Whether buffers are bitwise equal.
@@ -211,10 +212,12 @@ class _Outcome:
     def difference(self, other: _Outcome) -> NumericalDifference:
         absolute = relative = 0.0
         where = ""
+        largest = max(map(largest_finite, self.gradients.values()), default=0.0)
         for name in self.gradients.keys() | other.gradients.keys():
             expected, actual = self.gradients.get(name), other.gradients.get(name)
             distance = _distance(expected, actual)
-            scale = largest_finite(expected)
+            own, noise = (1.0, 0.0) if expected is None else _REORDERING.get(expected.dtype, _COARSE)
+            scale = largest_finite(expected) + noise / own * largest
             share = 0.0 if not distance else distance / scale if scale else float("inf")
             absolute = max(absolute, distance)
             if share > relative:
