@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from remate.cli import main
+from tools.documentation.results import text_tables
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "scripts"
 NAMES = (
@@ -69,6 +70,11 @@ def by_python(path: Path, save: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 def test_all_scripts_are_tested() -> None:
     assert {path.stem for path in SCRIPTS.glob("*.py")} == set(NAMES)
+
+
+def test_all_scripts_are_in_the_table_of_figures() -> None:
+    (rows,) = text_tables("scripts.txt")
+    assert {row[0] for row in rows[1:] if row[0]} == set(NAMES)
 
 
 @pytest.mark.slow

@@ -346,6 +346,7 @@ FIGURES: dict[str, Callable[[], Table]] = {
     "split-floors": _text("splits.txt", 0),
     "splits": _text("splits.txt", 1),
     "split-heads": _text("split_heads.txt"),
+    "scripts": _text("scripts.txt"),
     "transposes": _text("transposes.txt"),
     "workspaces": _text("workspaces.txt"),
     "cuda-rules": cuda_rules,
