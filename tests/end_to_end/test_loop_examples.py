@@ -49,11 +49,11 @@ def _rank(rank: int, ranks: int, port: int, path: Path, file: Path, told: Path, 
     numbers: list[float] = []
     item: Any = torch.Tensor.item
 
-    def exact(tensor: torch.Tensor) -> float:
+    def exact(self: torch.Tensor) -> float:
         """Keep what the script prints with few digits."""
         if sys._getframe(1).f_code.co_filename == str(path):
-            numbers.append(item(tensor))
-        return item(tensor)
+            numbers.append(item(self))
+        return item(self)
 
     torch.Tensor.item = exact
     try:

@@ -145,8 +145,8 @@ def rows() -> Iterator[tuple[str, ...]]:
             lines = len(LINE.findall(script.read_text(encoding="utf-8")))
             ratio = time_ratio(script, file)
         for n, each in enumerate(reports):
-            first = (str(lines), f"{sum(seconds):.1f}") if n == 0 else ("", "")
-            row = (script.stem if n == 0 else "", each.name, *first, *_peaks(each), ratio if n == 0 else "")
+            once = (str(lines), f"{sum(seconds):.1f}", ratio) if n == 0 else ("–", "–", "–")
+            row = (script.stem, each.name, *once[:2], *_peaks(each), once[2])
             print("  ".join(row), file=sys.stderr, flush=True)
             yield row
 
@@ -156,9 +156,9 @@ def _peaks(module: TrainingReport) -> tuple[str, str, str]:
     eager, ours = module.beside.eager_peak, module.beside.peak
     before = "–" if eager is None else size(eager)
     if module.outcome.needless:
-        return before, "as it is", ""
+        return before, "as it is", "–"
     if eager is None or ours is None:  # no eager and scheduled steps of one size
-        return before, "–" if ours is None else size(ours), ""
+        return before, "–" if ours is None else size(ours), "–"
     return before, size(ours), f"{ours / eager:.2f}"
 
 
