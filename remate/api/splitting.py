@@ -33,6 +33,7 @@ FEWEST_ROWS = 8  # of a tile
 SHARES = (2, 4, 8, 16, 32)  # of the floor: the most bytes that an operation may need
 _AGAIN = 2  # numbers of tiles that are searched again if a quick search finds nothing that fits
 NEVER = 1 << 62  # ns
+_WORTH = 0.01  # of the baseline's time: the least that a split has to save, as it changes how gradients are rounded
 _PROPOSED = 5000  # tiles of operations in a split that is proposed
 _LOWER = 0.95  # of another floor: a floor that is proposed instead
 _WORSE = 2  # numbers of tiles in a row that bring nothing end the search
@@ -201,6 +202,11 @@ def while_better(attempts: Iterator[_T], figure: Callable[[_T], Any]) -> Iterato
             return
 
 
+def worth_a_split(time: int, whole: int, baseline: int) -> bool:
+    """Return whether a schedule with splits saves enough time beside one without, in ns."""
+    return whole - time >= _WORTH * baseline
+
+
 def beside_whole(solution: Solution, whole: StepInstance) -> Solution:
     """Return a solution of a split step with the baseline of the step without splits."""
     base = whole.baseline
@@ -234,11 +240,12 @@ class _SplitSearch:
             InfeasibleError: Nothing fits.
         """
         tried = list(self._tried())
-        fitting = [candidate for candidate in tried if candidate.found is not None]
+        if any(candidate.found is not None for candidate in tried):
+            return self._fastest_solution(tried)
         # A quick search may miss what fits: the smallest peaks are searched again as requested.
         able = sorted((c for c in tried if c.instance.floor <= self.limit), key=lambda c: c.peak)
-        for best in [min(fitting, key=lambda c: c.time)] if fitting else able[:_AGAIN]:
-            self._say("no split is faster" if best.tiled is None else f"chosen: {best.words}")
+        for best in able[:_AGAIN]:
+            self._say_chosen(best)
             try:
                 return best, beside_whole(self._solved(best), self._whole)
             except InfeasibleError:
@@ -247,9 +254,30 @@ class _SplitSearch:
 
     def fastest(self) -> TiledStep | None:
         """Return the fastest split that a quick search finds; otherwise that with the smallest peak."""
-        best = min(self._tried(), key=lambda tried: (tried.time, tried.peak))
-        self._say("no split is faster" if best.tiled is None else f"chosen: {best.words}")
+        best = self._best(list(self._tried()))
+        self._say_chosen(best)
         return best.tiled
+
+    def _fastest_solution(self, tried: Sequence[_Tried]) -> tuple[_Tried, Solution]:
+        """Search the fastest split as requested, and the step without splits, which may improve more than it."""
+        best, whole = self._best(tried), tried[0]
+        self._say_chosen(best)
+        solution = self._solved(best)
+        if best.tiled is not None and whole.found is not None:
+            plain = self._solved(whole)
+            if not worth_a_split(solution.time, plain.time, self._whole.baseline.time):
+                self._say("no split is faster")
+                best, solution = whole, plain
+        return best, beside_whole(solution, self._whole)
+
+    def _best(self, tried: Sequence[_Tried]) -> _Tried:
+        """Return the fastest step, the one with the smallest peak if nothing fits. The first one has no splits."""
+        best, whole = min(tried, key=lambda one: (one.time, one.peak)), tried[0]
+        fits = whole.found is not None
+        return whole if fits and not worth_a_split(best.time, whole.time, self._whole.baseline.time) else best
+
+    def _say_chosen(self, chosen: _Tried) -> None:
+        self._say("no split is faster" if chosen.tiled is None else f"chosen: {chosen.words}")
 
     def _solved(self, tried: _Tried) -> Solution:
         """Search as requested; after Ctrl-C, take what the quick search found."""

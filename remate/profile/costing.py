@@ -151,6 +151,7 @@ def _measure(
     from . import measured
 
     costs: dict[str, Cost] = {}
+    measured.settle_allocator(device)
     with measured.generators_kept(device):
         before = measured.reference_time(device)
         for done, (key, op) in enumerate(operations.items()):

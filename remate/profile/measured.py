@@ -29,6 +29,10 @@ FEWEST, MOST = 3, 31
 GRAIN = {"cpu": 20_000, "cuda": 200_000}
 SLOW = 300_000_000  # ns: an operation this slow is timed once
 
+# The C library on Linux returns freed memory to the system beyond a limit, which grows with the largest block that was
+# freed, until blocks of this many bytes. Later allocations then get new pages, which the system has to clear.
+_LARGEST_KEPT = (32 << 20) - (1 << 16)
+
 REFERENCE = "reference"  # the entry of a profile with the time of the work below
 STEADY = 0.1  # a machine whose speed changed by less than this share has not changed: timings differ that much
 
@@ -57,6 +61,16 @@ def generators_kept(device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(0)
         yield
+
+
+def settle_allocator(device: torch.device) -> None:
+    """Bring the allocator into the state that it has after any large model has run.
+
+    Without this, costs depend on what the process has freed before. A convolution takes up to twice as long where its
+    results are new pages each time. Small operations need fewer, and seem faster than their share of large ones.
+    """
+    if device.type == "cpu":
+        torch.empty(_LARGEST_KEPT, dtype=torch.uint8)
 
 
 def measure(graph: Graph, op: Op, device: torch.device) -> Cost:

@@ -3,19 +3,24 @@
     python -m tools.bench.splits              # all models; others by name
     python -m tools.bench.splits llama
     python -m tools.bench.splits -o tools/bench/results/splits.txt
+    python -m tools.bench.splits llama -o tools/bench/results/splits.txt  # the rows of other models stay
 
 Language models split their loss head. Plans of models with convolutions use measured costs, others the roofline model
-of a CPU core, at effort quick. Peaks of schedules with splits are read from the allocator's own events. Their step
-times alternate with those of eager PyTorch: CPU time with one thread, ratio of each round, median and quartiles.
+of a CPU core, at effort quick. All plans of a model share their measured costs, which no cache of the user changes.
+Peaks of schedules with splits are read from the allocator's own events. Their step times alternate with those of eager
+PyTorch: CPU time with one thread, ratio of each round, median and quartiles. The C library keeps freed memory, as else
+the system clears new pages for a larger part of eager's step.
 `tests/docs/test_splits.py` fails if a figure of the roofline model is not what the code gives.
 """
 
 from __future__ import annotations
 
 import copy
+import ctypes
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,7 @@ from torch import nn
 
 import remate
 import remate_runtime
+from remate.api.options import PlanOptions
 from remate.api.plan import prepare
 from remate.api.splitting import floor_if_split
 from remate.errors import InfeasibleError
@@ -32,6 +38,7 @@ from remate.strategy import StepInstance
 from remate_runtime.format import Schedule, Split
 from remate_runtime.support.quantities import size
 from tests.models.case import Built
+from tools.documentation.results import cells
 
 from .split_models import SPLIT_MODELS, SplitModel
 from .text import environment, ratio, selection, table
@@ -41,6 +48,7 @@ TIMES = ("model", "budget", "no split", "split", "predicted", "measured", "time 
 SHARES = ("60%", "40%", "20%")
 _NONE = "–"
 _ROUNDS = 9
+_MALLOPT = ((-3, 32 << 20), (-1, 1 << 30))  # malloc.h: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, with bytes
 
 
 def built(subject: SplitModel) -> Built:
@@ -51,30 +59,33 @@ def built(subject: SplitModel) -> Built:
     return model.train(), args, kwargs
 
 
-def floors(name: str) -> tuple[str, ...]:
-    """Return a model's row of the first table: its baseline and proven floors."""
+def floors(name: str, profile: Path | None = None) -> tuple[str, ...]:
+    """Return a model's row of the first table: its baseline and proven floors. profile: the file of measured costs."""
     subject = SPLIT_MODELS[name]
     model, args, kwargs = built(subject)
-    step = prepare(model, args, kwargs, cost=subject.cost)
+    step = prepare(model, args, kwargs, cost=subject.cost, options=PlanOptions(profile=profile))
     whole = StepInstance(step.captured.graph, step.parts)
     split = floor_if_split(step, subject.cost, 0)
     return name, size(whole.baseline.peak), size(whole.floor), _NONE if split is None else size(split.floor)
 
 
-def extra_times(name: str, share: str) -> tuple[tuple[str, str], Schedule | None]:
-    """Return the extra time without and with splits, as text, and the schedule with splits."""
+def extra_times(name: str, share: str, profile: Path | None = None) -> tuple[tuple[str, str], Schedule | None]:
+    """Return the extra time without and with splits, as text, and the schedule with splits.
+
+    profile: The file of measured costs.
+    """
     subject = SPLIT_MODELS[name]
     model, args, kwargs = built(subject)
-    options = {"budget": share, "cost": subject.cost, "effort": "quick"}
+    options = {"budget": share, "cost": subject.cost, "effort": "quick", "profile": profile}
     plain, tiled = (planned(model, args, kwargs, split=split, **options) for split in (None, subject.permitted))
     return (_extra(plain), _extra(tiled)), tiled
 
 
-def times(name: str) -> Iterator[tuple[str, ...]]:
+def times(name: str, profile: Path | None) -> Iterator[tuple[str, ...]]:
     """Yield a model's rows of the second table, one for each share."""
     model, args, kwargs = built(SPLIT_MODELS[name])
     for share in SHARES:
-        extra, tiled = extra_times(name, share)
+        extra, tiled = extra_times(name, share, profile)
         yield name, share, *extra, *_measured(model, args, kwargs, tiled)
 
 
@@ -120,20 +131,47 @@ def _measured(model: nn.Module, args: Any, kwargs: Any, schedule: Schedule | Non
     return size(schedule.peak_bytes), size(peak), ratio(times, "split")
 
 
+def _rows(name: str, folder: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return a model's rows of both tables."""
+    profile = folder / f"{name}.json" if SPLIT_MODELS[name].cost == "measured" else None
+    first, second = floors(name, profile), list[tuple[str, ...]]()
+    for row in times(name, profile):
+        print(*row, sep="  ", file=sys.stderr, flush=True)
+        second.append(row)
+    return first, second
+
+
+def _kept(path: Path | None, names: Collection[str]) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """Return the rows of both tables of a file, by model, without those of the models with these names."""
+    kept: dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
+        row = tuple(cells(line))
+        if row[0] in names or row[0] not in SPLIT_MODELS:
+            continue
+        if len(row) == len(FLOORS):
+            kept[row[0]] = row, []
+        else:
+            kept[row[0]][1].append(row)
+    return kept
+
+
 def main() -> None:
     names, output = selection(__doc__, SPLIT_MODELS, "model")
     torch.set_num_threads(1)
-    lines: list[tuple[str, ...]] = [TIMES]
-    for name in names:
-        for row in times(name):
-            print(*row, sep="  ", file=sys.stderr, flush=True)
-            lines.append(row)
-    about = "\n".join(f"{name}: {SPLIT_MODELS[name].describe}; {SPLIT_MODELS[name].cost} costs" for name in names)
+    if sys.platform == "linux":
+        for parameter, nbytes in _MALLOPT:
+            ctypes.CDLL(None).mallopt(parameter, nbytes)
+    found = _kept(output, names)
+    with tempfile.TemporaryDirectory() as folder:
+        found.update({name: _rows(name, Path(folder)) for name in names})
+    shown = [name for name in SPLIT_MODELS if name in found]
+    about = "\n".join(f"{name}: {SPLIT_MODELS[name].describe}; {SPLIT_MODELS[name].cost} costs" for name in shown)
     head = f"python -m tools.bench.splits; {environment()}\n{about}"
-    text = f"{head}\n\n{table([FLOORS, *map(floors, names)])}\n\n{table(lines)}\n"
+    first, second = [FLOORS, *(found[name][0] for name in shown)], [TIMES, *(r for n in shown for r in found[n][1])]
+    text = f"{head}\n\n{table(first)}\n\n{table(second)}\n"
     print(text, end="")
     if output:
-        Path(output).write_text(text, encoding="utf-8")
+        output.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
