@@ -39,10 +39,23 @@ class _Functions:
     def all(self) -> list[Any]:
         known = list(self._known)
         if self._others is None or self._others != _others(len(known)):
-            known = [each for each in gc.get_referrers(_KIND) if type(each) is _KIND]
+            known = _searched()
             self._known = weakref.WeakSet(known)
             self._others = _others(len(known)) if _are_counted() else None
         return known
+
+
+def _searched() -> list[Any]:
+    """Return all functions. The collector lists no objects that `gc.freeze` set aside, as training scripts do."""
+    frozen = gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
+    try:
+        return [each for each in gc.get_referrers(_KIND) if type(each) is _KIND]
+    finally:
+        if frozen:
+            gc.collect()  # what is garbage now would stay forever
+            gc.freeze()
 
 
 @functools.cache

@@ -62,6 +62,20 @@ def test_references_of_others_to_the_type_hide_no_function() -> None:
     assert {*new} <= {*_known()}
 
 
+def test_functions_that_the_garbage_collector_set_aside_are_known() -> None:
+    frozen = gc.get_freeze_count() > 0
+    kept = _cached()
+    gc.freeze()
+    try:
+        new = _cached()  # so that the process is searched
+        assert {kept, new} <= {*_known()}
+        assert gc.get_freeze_count() > 0
+    finally:
+        gc.unfreeze()
+        if frozen:
+            gc.freeze()
+
+
 def test_results_of_a_trace_are_cleared_and_others_are_kept() -> None:
     traced, real = _cached(), _cached()
     before = lru_caches.sizes()
