@@ -6,8 +6,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from remate_runtime.applied import size_request
+from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
+
+from ..capture.recorded import RecordedCall
+from .plan_file import applied
+from .planning import planned_again
+from .settings import AutoSettings
 
 _RANGE = re.compile(r"(\w+)=(\d+)\.\.(\d+)(/\d+)?")
 _BEYOND = 2  # a longer sequence than any so far is likely
@@ -31,6 +39,42 @@ def wider_dims(
         for argument, sizes in request.dims.items()
     }
     yield request.dims
+
+
+def planned_for_sizes(
+    call: RecordedCall,
+    attempts: Sequence[dict[str, Any]],
+    settings: AutoSettings,
+    known: Sequence[Schedule],
+    live: Sequence[str],
+) -> tuple[list[Schedule], Any]:
+    """Plan with the first `dims` that can be planned and applied. Return the schedules, and the model with them.
+
+    Args:
+        call: The call.
+        attempts: `dims` for `remate.plan`, at least one.
+        settings: Arguments of `auto`.
+        known: The schedules so far.
+        live: As for `planned_again`.
+
+    Raises:
+        RemateError: None can be planned; the error of the last.
+    """
+    refused = RemateError("there are no sizes to leave open")
+    for dims in attempts:
+        with_dims = replace(settings, plan={**settings.plan, "dims": dims})
+        try:
+            planned = planned_again(call, with_dims, known, live)
+            return planned, applied(call.model, planned, with_dims)
+        except RemateError as error:
+            settings.say(f"other sizes cannot be planned with {dims}: {first_line(error)}")
+            refused = error
+    raise refused
+
+
+def first_line(message: object) -> str:
+    """Return the start of a message in one line."""
+    return " ".join(line.strip("- ") for line in str(message).splitlines()[:2])
 
 
 def _wider(size: str) -> str:

@@ -7,18 +7,24 @@ other. The rank that plans counts in the store meanwhile, so that the others not
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import torch
+from torch.utils import _pytree as pytree
 
 from remate_runtime.errors import RemateError
+from remate_runtime.format import Schedule, checked_text, decode
 from remate_runtime.support.store_wait import wait_for
 from remate_runtime.torch_private.distributed import group_store
+
+from ..capture.recorded import RecordedCall
 
 COUNTS_EVERY = 5.0  # seconds between two signs of life of the rank that plans
 SILENT = 60.0  # seconds without one after which it has ended, or is stopped; it gives them during a solve, too
@@ -36,6 +42,33 @@ class PlannedElsewhere(msgspec.Struct, frozen=True):
     texts: tuple[str, ...] = ()
     refused: str = ""
     rank: int = 0
+
+    @classmethod
+    def of(cls, schedules: Iterable[Schedule]) -> PlannedElsewhere:
+        """Return the result with these schedules."""
+        return cls(tuple(checked_text(schedule).decode() for schedule in schedules))
+
+    def schedules_or_refusal(self, what: str) -> tuple[Schedule, ...]:
+        """Return the schedules. Raises RemateError if `what` could not be planned."""
+        if self.refused:
+            raise RemateError(f"rank {self.rank} could not plan {what}: {self.refused}")
+        return tuple(decode(text.encode()) for text in self.texts)
+
+
+def kind_of(call: RecordedCall, *more: object) -> str:
+    """Return a key that is equal on ranks that can share a plan. Input sizes may differ, so they do not count.
+
+    Args:
+        call: The call to plan.
+        more: What else the plan depends on.
+    """
+    leaves = [
+        (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+        for leaf in pytree.tree_leaves((call.args, call.kwargs))
+    ]
+    parameters = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in call.model.named_parameters()]
+    kind = type(call.model).__qualname__, parameters, leaves, *more
+    return hashlib.sha256(repr(kind).encode()).hexdigest()
 
 
 def is_distributed() -> bool:
@@ -64,28 +97,53 @@ def on_one_rank(
     """
     store, rank = group_store("remate"), _rank()
     if store.add(f"{key}/asked", 1) == 1:
-        store.set(f"{key}/rank", str(rank))
-        try:
-            with _counting(store, f"{key}/count"):
-                result = msgspec.structs.replace(make(), rank=rank)
-        except BaseException as error:
-            refused = PlannedElsewhere(refused=str(error) or type(error).__name__, rank=rank)
-            store.set(f"{key}/made", msgspec.json.encode(refused))
-            raise
-        store.set(f"{key}/made", msgspec.json.encode(result))
-        return result
-    say(f"waiting for another rank to plan {what}")
-    planning = store.get(f"{key}/rank").decode() if store.check([f"{key}/rank"]) else "?"
-    silence = _Silence(store, f"{key}/count")
-    waited = wait_for(store, [f"{key}/made"], timeout, lambda: silence.told(f"rank {planning}"))
+        return _made_here(store, key, make)
+    if not store.check([f"{key}/made"]):
+        say(f"waiting for another rank to plan {what}")
+    silence = _Silence(store, key)
+    waited = wait_for(store, [f"{key}/made"], timeout, silence.told)
     if waited.missing:
+        planner = silence.rank
         longer = "" if waited.why else "wait longer with timeout=SECONDS, or "
         raise RemateError(
-            f"rank {rank} has waited {waited.seconds:g} s for rank {planning} to plan {what}"
-            f"{waited.why and '; ' + waited.why}\n  hint: check the output of rank {planning}; {longer}plan beforehand "
+            f"rank {rank} has waited {waited.seconds:g} s for {planner} to plan {what}"
+            f"{waited.why and '; ' + waited.why}\n  hint: check the output of {planner}; {longer}plan beforehand "
             "and pass the file to all ranks"
         )
     return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
+
+
+def on_the_first_rank(key: str, make: Callable[[], PlannedElsewhere]) -> PlannedElsewhere | None:
+    """Compute a result on the first rank that requests `key`. Others get it once it is made, and None until then.
+
+    Nobody waits, because ranks request this at different calls: the rank that plans may first need what a rank behind
+    it has not yet sent.
+
+    Args:
+        key: Identifies the result.
+        make: Computes the result.
+    """
+    store = group_store("remate")
+    if store.add(f"{key}/asked", 1) == 1:
+        return _made_here(store, key, make)
+    if not store.check([f"{key}/made"]):
+        return None
+    return msgspec.json.decode(store.get(f"{key}/made"), type=PlannedElsewhere)
+
+
+def _made_here(store: Any, key: str, make: Callable[[], PlannedElsewhere]) -> PlannedElsewhere:
+    """Compute a result, and put it into the store; of an error, its message."""
+    rank = _rank()
+    store.set(f"{key}/rank", str(rank))
+    try:
+        with _counting(store, f"{key}/count"):
+            result = msgspec.structs.replace(make(), rank=rank)
+    except BaseException as error:
+        refused = PlannedElsewhere(refused=str(error) or type(error).__name__, rank=rank)
+        store.set(f"{key}/made", msgspec.json.encode(refused))
+        raise
+    store.set(f"{key}/made", msgspec.json.encode(result))
+    return result
 
 
 @contextmanager
@@ -110,18 +168,21 @@ def _counting(store: Any, key: str) -> Iterator[None]:
 
 
 class _Silence:
-    """Notices that another rank does not count any more."""
+    """Notices that the rank that plans does not count any more."""
 
     def __init__(self, store: Any, key: str) -> None:
-        self._store, self._key = store, key
+        self.rank = "the rank that plans"  # its name, as soon as it has written its number
+        self._store, self._key, self._named = store, key, False
         self._next, self._since = 1, time.monotonic()
 
-    def told(self, rank: str) -> str:
+    def told(self) -> str:
         """Return that this rank is silent; "" while it is not."""
-        while self._store.check([f"{self._key}/{self._next}"]):
+        if not self._named and self._store.check([f"{self._key}/rank"]):
+            self.rank, self._named = f"rank {self._store.get(f'{self._key}/rank').decode()}", True
+        while self._store.check([f"{self._key}/count/{self._next}"]):
             self._next, self._since = self._next + 1, time.monotonic()
         silent = time.monotonic() - self._since
-        return f"{rank} has ended or is stopped: no sign of life for {silent:.0f} s" if silent > SILENT else ""
+        return f"{self.rank} has ended or is stopped: no sign of life for {silent:.0f} s" if silent > SILENT else ""
 
 
 def is_first_rank() -> bool:

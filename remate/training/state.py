@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import warnings
@@ -11,23 +10,22 @@ from typing import Any
 
 import msgspec
 import torch
-from msgspec.structs import replace
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from remate_runtime.applied import refuse_transforms
 from remate_runtime.bind import refuse_sharded, sharded_parts
 from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
-from remate_runtime.format import Schedule, checked_text, decode
+from remate_runtime.format import Schedule
 from remate_runtime.support.callers import frames_to_caller
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
 from .distributed_model import for_this_rank, is_distributed_model
-from .other_sizes import wider_dims
+from .other_sizes import first_line, planned_for_sizes, wider_dims
 from .plan_file import applied, other_budget, refused_call, save, saves_nothing, schedules_at, summary
 from .planning import planned_again
-from .ranks import PlannedElsewhere, is_distributed, is_first_rank, on_one_rank
+from .ranks import PlannedElsewhere, is_distributed, is_first_rank, kind_of, on_one_rank, on_the_first_rank
 from .settings import AutoSettings
 from .taken_over import calls_of, plain_view, take_over
 
@@ -70,7 +68,8 @@ class Auto:
         self._scheduled: Any = None  # the model with its schedules
         self._decided = False
         self._waited = False  # for a first call that is another step than later ones
-        self._plans = 0
+        self._plans = 0  # by this rank
+        self._turns = self._wider = 0  # plans of any rank that this one has asked for, and of other sizes among them
         self._stale = ""  # why the schedules of the file do not fit any more, while others are planned
         self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
         self._was_aside = False  # the last training call fitted no schedule
@@ -188,31 +187,39 @@ class Auto:
             return
         if changed := self._scheduled._remate_step.changed():
             self._decide_again(StaleModelError(changed), args, kwargs)
-        elif self.settings.plan.get("dims") == "auto" and not is_distributed():
+        elif self.settings.plan.get("dims") == "auto" and not is_distributed_model(self.plain):
             self._decide_for_sizes(args, kwargs)
 
     def _decide_for_sizes(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Plan again with sizes left open that differ at a second call in a row. If that fails, the schedule stays."""
-        call, began = RecordedCall(self.plain), time.monotonic()
-        fits = not refused_call(self._scheduled, args, kwargs)
-        attempts = [] if fits else list(wider_dims(self.outcome.schedules, args, kwargs))
+        call, began, known = RecordedCall(self.plain), time.monotonic(), self.outcome.schedules
+        attempts = [] if not refused_call(self._scheduled, args, kwargs) else list(wider_dims(known, args, kwargs))
         if not attempts or not call.take(args, kwargs):
             return
-        self._plans += 1
-        for dims in attempts:
-            settings = replace(self.settings, plan={**self.settings.plan, "dims": dims})
-            try:
-                planned = planned_again(call, settings, self.outcome.schedules, self._live)
-                model = applied(self.plain, planned, settings)
-            except RemateError as error:
-                self.settings.say(f"other sizes cannot be planned with {dims}: {_first_line(error)}")
-                continue
+        made: list[Any] = []
+
+        def make() -> PlannedElsewhere:
+            self._plans += 1
+            planned, model = planned_for_sizes(call, attempts, self.settings, known, self._live)
+            made.append(model)
             self._save(planned)
-            self._scheduled, self.outcome = model, Outcome(tuple(planned), True, time.monotonic() - began)
-            name = type(self.plain).__name__
-            self.settings.say(f"sizes differ; {summary(name, planned, self.settings.file)}")
+            return PlannedElsewhere.of(planned)
+
+        try:
+            key = kind_of(call, self.settings.requested, self._turns, "sizes", self._wider)
+            shared = on_the_first_rank(key, make) if is_distributed() else make()
+            if shared is None:  # another rank plans meanwhile
+                return
+            self._wider += 1
+            schedules = shared.schedules_or_refusal("other sizes")
+            model = made[0] if made else applied(self.plain, schedules, self.settings)
+        except RemateError:
+            self._plans = _PLANS
             return
-        self._plans = _PLANS
+        self._scheduled, self.outcome = model, Outcome(schedules, bool(made), time.monotonic() - began)
+        self.settings.say(f"sizes differ; {summary(type(self.plain).__name__, schedules, self.settings.file)}")
+        if not made and self._plans < _PLANS:
+            self._decide_for_sizes(args, kwargs)  # the rank that planned may have seen shorter lengths only
 
     def _decide_again(self, error: StaleModelError, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find new schedules, because the model has changed since `apply`."""
@@ -221,10 +228,10 @@ class Auto:
         if self._plans >= _PLANS:
             self._leave(f"it changes again and again: {error}")
             return
-        self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {_first_line(error)}")
+        self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {first_line(error)}")
         self._scheduled, self._decided = None, False
         self._live = tuple(dict.fromkeys([*self._live, *error.numbers]))
-        self._stale = _first_line(error)
+        self._stale = first_line(error)
         self._decide(args, kwargs)
         self._stale = ""
 
@@ -250,7 +257,7 @@ class Auto:
                     "remove the file"
                 )
             if not self._stale:
-                settings.say(f"{settings.file} is planned again: {_first_line(why)}")
+                settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
         planned = planned_again(call, settings, known, self._live)
         self._save(planned)
@@ -271,15 +278,18 @@ class Auto:
 
         def make() -> PlannedElsewhere:
             results.append(self._own(call))
-            return PlannedElsewhere(tuple(checked_text(schedule).decode() for schedule in results[0].schedules))
+            return PlannedElsewhere.of(results[0].schedules)
 
         settings, what = self.settings, f"the {type(self.plain).__name__}"
-        shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
+        if self._turns:  # ranks plan again at different calls, so that none may wait
+            shared = on_the_first_rank(self._next_turn(call), make)
+        else:
+            shared = on_one_rank(self._next_turn(call), what, make, settings.timeout, settings.say)
         if results:
             return results[0]
-        if shared.refused:
-            raise RemateError(f"rank {shared.rank} could not plan {what}: {shared.refused}")
-        schedules = tuple(decode(text.encode()) for text in shared.texts)
+        if shared is None:
+            return self._own(call)
+        schedules = shared.schedules_or_refusal(what)
         try:
             model = applied(self.plain, schedules, settings)
         except BindError:  # this rank has another model, for example another pipeline stage
@@ -302,12 +312,10 @@ class Auto:
                 raise StaleModelError(f"{settings.file} is not for this training: {why or 'the model differs'}")
             made.append(again or not known)
             schedules = planned_again(call, settings, known, self._live) if made[0] else known
-            return PlannedElsewhere(tuple(checked_text(schedule).decode() for schedule in schedules))
+            return PlannedElsewhere.of(schedules)
 
-        shared = on_one_rank(self._kind_of(call), what, make, settings.timeout, settings.say)
-        if shared.refused and not made:
-            raise RemateError(f"rank {shared.rank} could not plan {what}: {shared.refused}")
-        planned = [decode(text.encode()) for text in shared.texts]
+        shared = on_one_rank(self._next_turn(call), what, make, settings.timeout, settings.say)
+        planned = shared.schedules_or_refusal(what)
         if made and made[0]:
             self._save(planned)
         self._plans += 1
@@ -321,20 +329,13 @@ class Auto:
             return Scheduled(model, tuple(schedules), made == [True])
         if self._plans > 1 or settings.file is None:
             raise BindError(why)
-        settings.say(f"{settings.file} is planned again: {_first_line(why)}")
+        settings.say(f"{settings.file} is planned again: {first_line(why)}")
         return self._together(call)
 
-    def _kind_of(self, call: RecordedCall) -> str:
-        """Return a key that is equal on ranks that can share a plan. Input sizes may differ, so they do not count."""
-        leaves = [
-            (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
-            for leaf in pytree.tree_leaves((call.args, call.kwargs))
-        ]
-        parameters = [
-            (name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in self.plain.named_parameters()
-        ]
-        kind = type(self.plain).__qualname__, parameters, leaves, self.settings.requested, self._plans
-        return hashlib.sha256(repr(kind).encode()).hexdigest()
+    def _next_turn(self, call: RecordedCall) -> str:
+        """Return the key of the next planning in the store. Ranks with the same model count alike."""
+        self._turns += 1
+        return kind_of(call, self.settings.requested, self._turns)
 
     def _save(self, schedules: Sequence[Schedule]) -> None:
         """Write the file. If that fails, only the next run is affected, which has to plan again."""
@@ -357,17 +358,13 @@ def _exceeds(extent: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def _refuse_sharded(model: nn.Module) -> None:
-    """Raise BindError for a model that was sharded before its first training call.
-
-    `model` has its own class, so only the hooks of `fully_shard` tell whether the model itself is sharded.
-    """
-    hooks = model._forward_pre_hooks.values()
-    itself = any(type(getattr(hook, "__self__", None)).__name__ == "FSDPState" for hook in hooks)
-    if itself or sharded_parts(tuple(model.modules())):
+    """Raise BindError for a model with sharded parts. One that is sharded itself has gathered its parameters here."""
+    if sharded_parts(tuple(model.modules())):
         raise BindError(
-            "fully_shard (FSDP2) has sharded this model before its first training call, at which remate.auto plans\n"
-            "  plan it before: schedule = remate.plan(model, args, fsdp='layers.*', shards=RANKS); "
-            "model = remate_runtime.apply(model, schedule); then fully_shard"
+            "fully_shard (FSDP2) has sharded parts of this model before its first training call, at which remate.auto "
+            "plans\n  pass these parts instead: fully_shard(remate.auto(block)); or plan the model before: schedule = "
+            "remate.plan(model, args, fsdp='layers.*', shards=RANKS); model = remate_runtime.apply(model, schedule); "
+            "then fully_shard"
         )
     refuse_sharded(model, distributed=True)
 
@@ -381,7 +378,3 @@ def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
     except ExecutionError:
         return True
     return any(isinstance(tensor, FakeTensor) for tensor in given)
-
-
-def _first_line(message: object) -> str:
-    return " ".join(line.strip("- ") for line in str(message).splitlines()[:2])

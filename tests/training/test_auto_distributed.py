@@ -81,8 +81,13 @@ def _rank(rank: int, world: int, folder: str) -> None:
         dist.barrier()
         _late(rank)
         dist.barrier()
-        sharded = fully_shard(remate.auto(seeded(Net()).train(), **OPTIONS), mesh=init_device_mesh("cpu", (world,)))
-        with pytest.raises(BindError, match=r"before its first training call.*\n.*remate\.plan\(model, args, fsdp="):
+        mesh, model = init_device_mesh("cpu", (world,)), remate.auto(seeded(Net()).train(), **OPTIONS)
+        fully_shard(model.body, mesh=mesh)
+        sharded = fully_shard(model, mesh=mesh)
+        with pytest.raises(
+            BindError,
+            match=r"has sharded parts of this model before its first training call.*\n.*remate\.plan\(model, args, fsdp=",
+        ):
             sharded(data(64, 16))
         dist.barrier()
     finally:

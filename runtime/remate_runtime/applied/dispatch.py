@@ -68,7 +68,7 @@ class Dispatch:
         self._submodules = [module for module in model.modules() if module is not model]  # `check` refuses others
         self.checks = checks
         self.self_check = SelfCheck(checks, stale == "error")
-        self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims
+        self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims and otherwise == "error"
         self.calls = self.calls_aside = 0
         self._warned: set[str] = set()
         self._estimates: dict[str, str] = {}  # peak of calls that no schedule fits, by reason

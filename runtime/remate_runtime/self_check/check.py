@@ -81,7 +81,8 @@ class SelfCheck:
 
         Args:
             program: The call.
-            fixed: There is one file, of fixed sizes. Ranks that call together then check the same calls.
+            fixed: There is one file, of fixed sizes, and other calls are refused. Ranks that call together then check
+                the same calls.
 
         Raises:
             StaleModelError: The outputs differ.

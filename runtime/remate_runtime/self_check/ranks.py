@@ -6,10 +6,11 @@ waits for the others only where all ranks usually make the same calls:
 
 - of models with DTensors, whose forwards communicate, with and without gradients;
 - under FSDP2, where each call gathers parameters anyway, with and without gradients;
-- in calls that DistributedDataParallel makes with gradients enabled, without `join()`, of one file of fixed sizes.
+- in calls that DistributedDataParallel makes with gradients enabled, without `join()`, of one file of fixed sizes that
+refuses other calls.
 
-Elsewhere (evaluation on one rank, files for several sizes, pipelines) ranks may check different calls, and each decides
-alone.
+Elsewhere (evaluation on one rank, files for several sizes, other calls that step aside, pipelines) ranks may check
+different calls, and each decides alone.
 """
 
 from __future__ import annotations
