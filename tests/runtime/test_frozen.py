@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jvp, vmap
@@ -17,6 +18,7 @@ from remate.capture.capture_step import capture
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import BindError, ExecutionError, apply
 from remate_runtime.link import Run, link, simulate, without_gradients
+from remate_runtime.link.frozen import MASKS
 from tests.planner.folding import random_recomputes
 
 from .small import data, seeded
@@ -165,3 +167,57 @@ def test_any_recomputes_with_any_frozen_parameters_are_the_step_without_them(see
     assert simulate(reduced).time <= simulate(linked).time
     again = without_gradients(reduced, ())
     assert again.events == reduced.events
+
+
+class Sampled(nn.Module):
+    """Samples its input at places that are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(2, 6, 6, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, torch.tanh(self.places), align_corners=False)
+
+
+FIRST = {
+    "convolution_backward": lambda: nn.Conv2d(4, 4, 3),
+    "native_batch_norm_backward": lambda: nn.BatchNorm2d(4),
+    "native_group_norm_backward": lambda: nn.GroupNorm(2, 4),
+    "native_layer_norm_backward": lambda: nn.LayerNorm(64),
+    "grid_sampler_2d_backward": Sampled,
+}
+
+
+@pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
+@pytest.mark.parametrize("name", FIRST)
+def test_an_operator_leaves_out_the_gradient_of_an_input_that_needs_none(name, recomputes):
+    """Of a step that was planned with it: eager leaves it out, too, and holds as little."""
+    model = nn.Sequential(seeded(FIRST[name]()), nn.Tanh())
+    x = data(2, 4, 64, 64)
+
+    def step(left: Any, given: torch.Tensor) -> list[Any]:
+        model.zero_grad()
+        given = given.detach().requires_grad_(given.requires_grad)
+        left(given).square().sum().backward()
+        return [given.grad, *(p.grad for p in model.parameters())]
+
+    schedule = schedule_of(model, (x.clone().requires_grad_(),), recomputes=recomputes)
+    planned = apply(model, schedule)
+    for with_grad in (True, False, True):
+        given = x.clone().requires_grad_(with_grad)
+        assert_equal(step(planned, given), step(model, given))
+    graph = capture(model, (x.clone().requires_grad_(),)).graph
+    inputs = {source for source, _ in graph.gradients if graph.values[source].kind == "input"}
+    reduced = without_gradients(link(graph), inputs)
+    masks = [op.args[MASKS[op.op]] for op in reduced.graph.operations if op.op.startswith(f"aten.{name}")]
+    assert [any(mask) and not all(mask) for mask in masks] == [True]
+    if recomputes is not just_in_time:
+        eager, peak = (peak_bytes(lambda m=m: step(m, x), torch.device("cpu")) for m in (model, planned))
+        assert peak <= eager
+
+
+def test_masks_stand_where_torch_has_them():
+    for name, at in MASKS.items():
+        packet = getattr(torch.ops.aten, name.removeprefix("aten."))
+        assert packet.default._schema.arguments[at].name == "output_mask"

@@ -12,11 +12,25 @@ from ..flat_step.renumbering import renumbered
 from .events import Linked, RecomputeRun, Run
 from .linker import link
 
+# Position of `output_mask` in the arguments of operators that compute only the results which it names, as in eager.
+MASKS = {
+    "aten._fused_rms_norm_backward": 5,
+    "aten.batch_norm_backward": 9,
+    "aten.convolution_backward": 10,
+    "aten.grid_sampler_2d_backward": 6,
+    "aten.grid_sampler_3d_backward": 6,
+    "aten.native_batch_norm_backward": 9,
+    "aten.native_group_norm_backward": 9,
+    "aten.native_layer_norm_backward": 7,
+}
+
 
 def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
-    """Return the step without some gradients, for parameters that were frozen after planning.
+    """Return the step without some gradients, for parameters that were frozen after planning, or for a call whose
+    inputs need none.
 
-    Forward and the operations that other gradients need stay. Values are renumbered.
+    Forward and the operations that other gradients need stay, without the results that these do not need if the
+    operator can leave them out. Values are renumbered.
 
     Args:
         linked: The step.
@@ -24,18 +38,35 @@ def without_gradients(linked: Linked, sources: Collection[int]) -> Linked:
     """
     graph = linked.graph
     gradients = tuple((source, value) for source, value in graph.gradients if source not in sources)
-    kept = _needed(graph, [value for _, value in gradients])
+    kept, needed = _needed(graph, [value for _, value in gradients])
+    graph, unmade = _masked(graph, kept, needed)
     numbers = {op: at for at, op in enumerate(kept)}
     live = {graph.root[value] for _, value in gradients}
-    new = _numbers_of_values(graph, numbers)
-    lost = {value for _, value in graph.gradients} - {value for _, value in gradients}
+    new = _numbers_of_values(graph, numbers, unmade)
+    lost = {value for _, value in graph.gradients} - {value for _, value in gradients} | unmade
     left = [page for page in linked.pages if page.value not in lost]
     pages = [page for page in (_moved(page, kept, new) for page in left) if page is not None]
     return link(_only(graph, gradients, kept, numbers, new), _needed_recomputes(linked, numbers, live), pages)
 
 
-def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
-    """Return forward, and the operations of backward that lead to the gradients or draw from the generator."""
+def _masked(graph: Graph, kept: Sequence[int], needed: Collection[int]) -> tuple[Graph, set[int]]:
+    """Return the graph whose kept operations of backward leave out what nobody needs, and the values left out."""
+    operations, unmade = list(graph.operations), set[int]()
+    for index in kept[graph.backward_start :]:
+        op = operations[index]
+        dead = {value for value in op.writes if value is not None and value not in needed}
+        at = MASKS.get(op.op)
+        if dead and at is not None and len(op.args) > at:
+            writes = tuple(None if value in dead else value for value in op.writes)
+            mask = tuple(value is not None for value in writes)
+            operations[index] = replace(op, args=(*op.args[:at], mask, *op.args[at + 1 :]), writes=writes)
+            unmade |= dead
+    return (replace(graph, operations=tuple(operations)) if unmade else graph), unmade
+
+
+def _needed(graph: Graph, gradients: Sequence[int]) -> tuple[list[int], set[int]]:
+    """Return forward and the operations of backward that lead to the gradients or draw from the generator, and the
+    values that backward reads or delivers then."""
     needed = set(gradients)
     kept: list[int] = []
     for index in range(len(graph.operations) - 1, graph.backward_start - 1, -1):
@@ -43,7 +74,7 @@ def _needed(graph: Graph, gradients: Sequence[int]) -> list[int]:
         if op.random or not needed.isdisjoint(op.writes):
             kept.append(index)
             needed.update(op.reads)
-    return [*range(graph.backward_start), *reversed(kept)]
+    return [*range(graph.backward_start), *reversed(kept)], needed
 
 
 def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int]) -> list[FlatRecompute]:
@@ -72,9 +103,10 @@ def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int
     return needed[::-1]
 
 
-def _numbers_of_values(graph: Graph, numbers: Mapping[int, int]) -> dict[int, int]:
+def _numbers_of_values(graph: Graph, numbers: Mapping[int, int], unmade: Collection[int]) -> dict[int, int]:
     """Return new numbers of the values that the caller or kept operations produce, by their old numbers."""
-    values = [at for at, value in enumerate(graph.values) if value.producer < 0 or value.producer in numbers]
+    made = ((at, value.producer) for at, value in enumerate(graph.values) if at not in unmade)
+    values = [at for at, producer in made if producer < 0 or producer in numbers]
     return {old: at for at, old in enumerate(values)}
 
 
