@@ -178,7 +178,6 @@ SHARED_NAMES = {"RemateCallback"}
 PRIVATE_TORCH = {
     "remate": {
         "api.dry_run",
-        "api.meant",
         "capture.branches",
         "capture.cuda.generated",
         "capture.cuda.no_gpu",
@@ -200,12 +199,9 @@ PRIVATE_TORCH = {
         "capture.repeats.template",
         "capture.repeats.tracing",
         "capture.simplify",
-        "capture.stored",
-        "capture.surroundings",
         "capture.torch_api",
         "capture.views",
         "capture.writes",
-        "cli.device",
         "dims.resize",
         "training.state",
         "training.watch",

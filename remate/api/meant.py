@@ -5,10 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-from torch.utils import _pytree as pytree
-
 from remate_runtime.format import Model, fill_fault, input_leaves
 from remate_runtime.support.callers import frames_to_caller
+from remate_runtime.torch_private.pytree import tree_leaves
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
@@ -22,7 +21,7 @@ def trains_nothing(call: RecordedCall) -> str:
     """Why a call cannot produce a gradient; "" if it can."""
     with call.state.in_effect(call.model, cast=False):
         parameters = list(call.model.parameters())
-        inputs = pytree.tree_leaves((call.args, call.kwargs))
+        inputs = tree_leaves((call.args, call.kwargs))
         if any(getattr(tensor, "requires_grad", False) for tensor in (*parameters, *inputs)):
             return ""
     reason = f"all {len(parameters):,} parameters are frozen" if parameters else "the model has no parameters"

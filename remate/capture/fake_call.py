@@ -10,10 +10,10 @@ import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from remate_runtime.bind import is_distributed
 from remate_runtime.torch_private.distributed import dtensor_of
+from remate_runtime.torch_private.pytree import tree_leaves, tree_map_only
 
 from ..errors import CaptureError
 from .recorded import RecordedCall
@@ -36,7 +36,7 @@ def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
             if isinstance(module, torch.nn.RNNBase):
                 stack.callback(setattr, module, "_flat_weights", module._flat_weights)
                 module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
-        args, kwargs = pytree.tree_map_only(torch.Tensor, fakes.of, (call.args, call.kwargs))
+        args, kwargs = tree_map_only(torch.Tensor, fakes.of, (call.args, call.kwargs))
         yield RecordedCall.of(call.model, args, kwargs, call.state)
 
 
@@ -45,7 +45,7 @@ def without_memory(call: RecordedCall) -> Iterator[None]:
     """Let forward run on the tensors of a fake call, with fake results. Operators without a fake kernel, such as
     cuDNN's recurrent layers, are decomposed. Does nothing for a call of real tensors."""
     held = [*call.model.parameters(), *call.model.buffers()]
-    mode: Any = detect_fake_mode([*held, *pytree.tree_leaves((call.args, call.kwargs))])
+    mode: Any = detect_fake_mode([*held, *tree_leaves((call.args, call.kwargs))])
     if mode is None:
         yield
         return

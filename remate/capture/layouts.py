@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from remate_runtime.operator_calls import BATCH_NORMS, RESULTS, on_cpu
+from remate_runtime.torch_private.pytree import tree_leaves, tree_map_only
 
 from .dispatch import dispatched_by
 
@@ -127,7 +127,7 @@ def _exact(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, result: Any)
     if len(own) != len(strides) or all(leaf.stride() == laid for leaf, laid in zip(own, strides, strict=True)):
         return result
     backward_start = iter(strides)
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: _laid_out(mode, leaf, next(backward_start)), result)
+    return tree_map_only(torch.Tensor, lambda leaf: _laid_out(mode, leaf, next(backward_start)), result)
 
 
 def _real_strides(func: Any, args: Any, kwargs: Any) -> list[tuple[int, ...]]:
@@ -138,14 +138,14 @@ def _real_strides(func: Any, args: Any, kwargs: Any) -> list[tuple[int, ...]]:
 
     try:
         with torch._C._DisablePythonDispatcher():
-            args, kwargs = pytree.tree_map_only(torch.Tensor, filled, (args, kwargs))
+            args, kwargs = tree_map_only(torch.Tensor, filled, (args, kwargs))
             return [tensor.stride() for tensor in _tensors(func(*args, **kwargs))]
     except (RuntimeError, IndexError, AssertionError):  # zeros are invalid arguments, or the device is absent
         return []
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _laid_out(mode: FakeTensorMode, result: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:

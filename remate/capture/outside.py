@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.utils import _pytree as pytree
 
 from remate_runtime.staleness import is_own
+from remate_runtime.torch_private.pytree import tree_leaves
 
 from ..errors import CaptureError
 from . import lru_caches
@@ -304,7 +304,7 @@ def _is_used(change: Changed, run: Callable[[], object]) -> bool:
 def _keeps_tensors(change: Changed) -> bool:
     """Whether the changed container or name now holds tensors, for use outside of the step."""
     value = change.holder if change.name is None else _get(change.holder, change.name)
-    leaves = pytree.tree_leaves(list(value) if isinstance(value, collections.deque) else value)
+    leaves = tree_leaves(list(value) if isinstance(value, collections.deque) else value)
     return (
         bool(leaves)
         and all(isinstance(leaf, torch.Tensor | int | float) for leaf in leaves)
@@ -320,14 +320,14 @@ def _differ(container: Any, contents: Any) -> bool:
 
 
 def _is_constant(value: object) -> bool:
-    leaves = pytree.tree_leaves(value)
+    leaves = tree_leaves(value)
     return bool(leaves) and all(
         isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves
     )
 
 
 def _is_traced(value: object) -> bool:
-    leaves = pytree.tree_leaves(value) if isinstance(value, tuple | list) else [value]
+    leaves = tree_leaves(value) if isinstance(value, tuple | list) else [value]
     return any(isinstance(leaf, FakeTensor | FunctionalTensor) for leaf in leaves)
 
 

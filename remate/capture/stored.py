@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from remate_runtime.format import is_attribute
+from remate_runtime.torch_private.pytree import tree_leaves
 
 from ..errors import CaptureError
 from . import trees
@@ -30,7 +30,7 @@ def stored_trees(
         if is_attribute(path) and not _opaque(value):
             kept[path] = trees.describe(value, path, leaf, lambda node, path: None)
         else:
-            left += lost(path, [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor)])
+            left += lost(path, [t for t in tree_leaves(value) if isinstance(t, torch.Tensor)])
     for path, tensors in attributes.filled():
         left += lost(path, tensors)
     return kept, left
@@ -59,7 +59,7 @@ class Arguments:
 
 def _tensors(value: object) -> list[torch.Tensor]:
     """Tensors of a tree, also of mappings with keys that are not text."""
-    return [*trees.tensors(value), *(t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor))]
+    return [*trees.tensors(value), *(t for t in tree_leaves(value) if isinstance(t, torch.Tensor))]
 
 
 def _opaque(value: object) -> bool:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.utils.checkpoint
 from torch.nn import Module
-from torch.utils import _pytree as pytree
 
 from remate_runtime.support.quantities import size
+from remate_runtime.torch_private.pytree import tree_leaves
 
 from .assigned import assigned_at
 from .stand_ins import stand_ins
@@ -127,8 +127,8 @@ class Attributes:
         for path, value, before in self._contents:
             if not value:  # most containers are dicts of hooks, and empty
                 continue
-            known = set(map(id, pytree.tree_leaves(before)))
-            new = [t for t in pytree.tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
+            known = set(map(id, tree_leaves(before)))
+            new = [t for t in tree_leaves(value) if isinstance(t, torch.Tensor) and id(t) not in known]
             if _others(new, own):
                 yield path, new
 
@@ -207,7 +207,7 @@ def _fill(container: Any, contents: Any) -> None:
 
 def _others(value: object, own: set[int]) -> bool:
     """Whether the value holds tensors that are not in `own`."""
-    return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in pytree.tree_leaves(value))
+    return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in tree_leaves(value))
 
 
 def _without_tensors(value: object) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from remate_runtime.torch_private.pytree import tree_map_only
+
 from ..api.elsewhere import cost_for, doubts
 from ..profile.devices import Device, named_gpu
 from .build_file import Target, load_target
@@ -53,7 +55,6 @@ def tell_doubts(args: argparse.Namespace, gpu: Device | None, target: Target) ->
 def placed(target: Target, device: str | None, threads: int | None = None) -> Target:
     """Move the model and its inputs to `device`, if given. threads: of torch on the CPU."""
     import torch
-    from torch.utils import _pytree as pytree
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -76,7 +77,7 @@ def placed(target: Target, device: str | None, threads: int | None = None) -> Ta
     def move(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().to(place).requires_grad_(tensor.requires_grad)
 
-    args, kwargs = pytree.tree_map_only(torch.Tensor, move, (target.args, target.kwargs))
+    args, kwargs = tree_map_only(torch.Tensor, move, (target.args, target.kwargs))
     return Target(model, args, kwargs, target.state)
 
 

@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 import torch
-from torch.utils import _pytree as pytree
 
 from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule, checked_text, decode
 from remate_runtime.support.store_wait import wait_for
 from remate_runtime.torch_private.distributed import group_store
+from remate_runtime.torch_private.pytree import tree_leaves
 
 from ..capture.recorded import RecordedCall
 
@@ -64,7 +64,7 @@ def kind_of(call: RecordedCall, *more: object) -> str:
     """
     leaves = [
         (str(leaf.dtype), leaf.dim()) if isinstance(leaf, torch.Tensor) else type(leaf).__name__
-        for leaf in pytree.tree_leaves((call.args, call.kwargs))
+        for leaf in tree_leaves((call.args, call.kwargs))
     ]
     parameters = [(name, tuple(p.shape), str(p.dtype), p.requires_grad) for name, p in call.model.named_parameters()]
     kind = type(call.model).__qualname__, parameters, leaves, *more

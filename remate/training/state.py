@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from remate_runtime.applied import refuse_transforms
 from remate_runtime.bind import refuse_sharded, sharded_parts
 from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
 from remate_runtime.format import Schedule
 from remate_runtime.support.callers import frames_to_caller
+from remate_runtime.torch_private.pytree import tree_leaves, tree_map_only
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
@@ -78,7 +78,7 @@ class Auto:
         self._lock = threading.RLock()
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if _wanted_as_program(given):
             return self.plain.forward(*args, **kwargs)
         if self.plain.training and torch.is_grad_enabled():
@@ -135,7 +135,7 @@ class Auto:
         """
         again = self._scheduled is not None and self._plans < _PLANS and self.settings.on_stale == "replan"
         if again and refused_call(self._scheduled, args, kwargs):
-            bare = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
+            bare = tree_map_only(torch.Tensor, torch.Tensor.detach, (args, kwargs))
             if not refused_call(self._scheduled, *bare):
                 name = type(self.plain).__name__
                 self.settings.say(f"the {name} is planned again: a call needs gradients of its inputs")
@@ -172,7 +172,7 @@ class Auto:
         self._scheduled, self._decided = None if needless else scheduled.model, True
         self.outcome = Outcome(scheduled.schedules, scheduled.planned, time.monotonic() - began, needless=needless)
         if needless:
-            self._needless_up_to = self._extent(pytree.tree_leaves((args, kwargs)))
+            self._needless_up_to = self._extent(tree_leaves((args, kwargs)))
             self.settings.say(f"the {name} trains with its own forward: no schedule needs less memory")
         else:
             self.settings.say(summary(name, scheduled.schedules, self.settings.file))

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils import _pytree as pytree
 
 from remate_runtime.bind import mapped
 from remate_runtime.staleness import tensors_of
+from remate_runtime.torch_private.pytree import tree_leaves
 
 from ..capture.torch_api import nodes_below
 
@@ -122,7 +122,7 @@ class Watch:
             stack.pop()
         if not stack or not stack.pop().outermost or output is None:
             return None
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         self._listener.returned(module, tuple((tuple(tensor.shape), tensor.requires_grad) for tensor in given))
         return self._await(module, output)
 

@@ -10,7 +10,8 @@ import msgspec
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node
-from torch.utils import _pytree as pytree
+
+from remate_runtime.torch_private.pytree import tree_map_only
 
 from .. import torch_api, trees
 from ..step import TracedModule
@@ -73,7 +74,7 @@ class _Alone(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         assert self.traced is not None
         watch, recorder = self.traced.watch, CallRecorder()
-        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.ops.aten.alias.default, (args, kwargs))
+        args, kwargs = tree_map_only(torch.Tensor, torch.ops.aten.alias.default, (args, kwargs))
         with watch.followed_by(recorder), watch.within(PATH, self._of.call.caller), self._cast():
             with torch._C.DisableTorchFunction():
                 call = recorder.entered(self.block, PATH, args, kwargs)

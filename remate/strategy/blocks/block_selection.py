@@ -20,8 +20,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pyomo.environ as pyo
-
 from remate_runtime.flat_step import FlatRecompute, Graph
 from remate_runtime.link import Execution, link, simulate
 from remate_runtime.support.gc_pause import gc_paused
@@ -36,6 +34,7 @@ from ..milp.formulation import PARTS, linear
 from ..milp.highs import SolveOptions
 from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
+from ..pyomo_api import pyo
 from .block_frontier import block_frontier
 from .block_plan import BlockPlan
 

@@ -33,7 +33,6 @@ from math import ceil
 from typing import Any
 
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.support.gc_pause import gc_paused
 
@@ -42,6 +41,7 @@ from ..effort import Effort
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions
 from ..problem import Problem
+from ..pyomo_api import pyo
 from .floor import arguments
 
 Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the number of cuts)

@@ -19,7 +19,6 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.support.gc_pause import gc_paused
 
@@ -27,6 +26,7 @@ from ..deadline import Deadline
 from ..milp.formulation import linear
 from ..milp.highs import HighsModel, SolveOptions
 from ..problem import Problem
+from ..pyomo_api import pyo
 from .floor import arguments
 from .spine import SpineLink
 

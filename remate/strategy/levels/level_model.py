@@ -31,7 +31,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.link import Execution, link, simulate
@@ -43,6 +42,7 @@ from ..milp.formulation import PARTS
 from ..milp.highs import Result, SolveOptions, binaries
 from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
+from ..pyomo_api import pyo
 from .options import LevelPart, mapped
 
 

@@ -27,12 +27,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.support.gc_pause import gc_paused
 
 from ..instance import StepInstance
+from ..pyomo_api import pyo
 from .formulation import PARTS, linear
 from .highs import binaries
 from .horizon import horizon

@@ -24,9 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyomo.environ as pyo
 from msgspec import structs
-from pyomo.core.expr.numeric_expr import LinearExpression
 
 from remate_runtime.link import ResidentBytes
 from remate_runtime.support.gc_pause import gc_paused
@@ -34,6 +32,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
+from ..pyomo_api import LinearExpression, pyo
 from .highs import SMALLEST, Result, SolveOptions, binaries
 from .solver_model import HIGHS, solver_model
 from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows

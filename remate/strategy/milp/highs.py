@@ -13,10 +13,9 @@ from typing import Any
 import highspy
 import msgspec
 import numpy as np
-import pyomo.environ as pyo
-from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 from ..deadline import Deadline
+from ..pyomo_api import LinearStandardFormCompiler, pyo
 
 SEED = 20260101
 CHECK = 300  # simplex iterations that one check of a search counts as; whole relaxations are solved between checks

@@ -13,13 +13,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import pyomo.environ as pyo
-from pyomo.core.expr.numeric_expr import LinearExpression
-from pyomo.opt import SolverStatus, TerminationCondition
-from pyomo.repn.plugins.standard_form import LinearStandardFormCompiler
 
 from ...errors import UnknownNameError
 from ..deadline import Deadline
+from ..pyomo_api import LinearExpression, LinearStandardFormCompiler, SolverStatus, TerminationCondition, pyo
 from .highs import DEFAULT, Result, SolveOptions
 
 # Names of the options for seconds, nodes, absolute gap and relative gap, by a part of the solver's name.

@@ -6,8 +6,7 @@ Pyomo.
 
 from __future__ import annotations
 
-import pyomo.environ as pyo
-
+from ..pyomo_api import pyo
 from ..solver_choice import HIGHS
 from .highs import HighsModel
 from .pyomo_model import PyomoModel

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.flat_step import Graph
 from remate_runtime.format import PageMemory
@@ -29,6 +28,7 @@ from ..deadline import Deadline
 from ..instance import StepInstance
 from ..milp.formulation import linear
 from ..milp.highs import SOLVER, HighsModel, SolveOptions, binaries
+from ..pyomo_api import pyo
 from ..solve import Solution
 from .greedy import Paged
 from .proof import proven

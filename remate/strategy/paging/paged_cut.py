@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.flat_step import FlatRecompute, held_outside, stays
 from remate_runtime.format import PageMemory
@@ -38,6 +37,7 @@ from ..instance import StepInstance
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 from ..problem import Problem
+from ..pyomo_api import pyo
 
 _CUTS = 6  # operations whose relaxation is solved
 _GAP = 0.02  # percent of the baseline's time

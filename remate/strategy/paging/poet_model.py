@@ -29,7 +29,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyomo.environ as pyo
 
 from remate_runtime.flat_step import FlatRecompute, held_outside, stays
 from remate_runtime.support.gc_pause import gc_paused
@@ -41,6 +40,7 @@ from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 from ..milp.horizon import horizon
 from ..milp.stage_rows import StageRows
+from ..pyomo_api import pyo
 
 
 class StorageStretch(NamedTuple):
