@@ -91,6 +91,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "nll_loss_backward": {"rule": "loss_backward"},
     "nll_loss2d_forward": {"rule": "loss"},
     "nll_loss2d_backward": {"rule": "loss_backward"},
+    "native_dropout": {"rule": "drawn"},
+    "bernoulli.p": {"rule": "drawn"},
 }
 VIEWS = {
     "view": "reshape",

@@ -45,6 +45,7 @@ def tile_costs(expanded: Expanded, price: Price, cost: str) -> TileCosts:
     priced = price(_alone(graph, [_measurable(op) for op in added])).operations
     device, wholes = DEVICES.get(cost), {op.id: op for op in expanded.unsplit.operations}
     homes = {place.id: place.block_name for place in expanded.places if place.leaf}
+    drawn = {op.id.partition(TILE)[0]: op.ns for op in priced if op.random}
     costs: dict[str, dict[str, int]] = {}
     workspaces: dict[str, dict[str, int]] = {}
     for op, alike in zip(added, priced, strict=True):
@@ -52,7 +53,7 @@ def tile_costs(expanded: Expanded, price: Price, cost: str) -> TileCosts:
         home = next(home for home in around(name) if home in homes)
         local = _TILE.sub(f"{TILE}{tiles[name]}", op.id).removeprefix(f"{home}.")
         ns = 1 if op.op == _FREE else _slowed(alike.ns, graph, op, (expanded.unsplit, wholes[name]), device)
-        ns = max(ns, _share(op, wholes[name], tiles[name])) if device is None else ns
+        ns = max(ns, _share(op, wholes[name].ns - drawn.get(name, 0), tiles[name])) if device is None else ns
         for found, number in ((costs, ns), (workspaces, alike.workspace)):
             block = found.setdefault(homes[home], {})
             block[local] = max(number, block.get(local, 0))
@@ -95,13 +96,18 @@ def _measurable(op: Op) -> Op:
     return replace(op, op="aten.clone", args=(part,), reads=(part.value,), writes=(part.value,))
 
 
-def _share(op: Op, whole: Op, into: int) -> int:
+def _share(op: Op, ns: int, into: int) -> int:
     """Return the share of the whole operation's time; 0 for what only splits have, such as sums of tiles.
 
     A tile that seems to take less was measured while the machine was faster, or with data in caches that a step has to
     fetch. Of many splits, the search would take the one with most such tiles.
+
+    Args:
+        op: What a split adds.
+        ns: Of the whole operation, without the draw of a mask, which is not divided.
+        into: Number of tiles.
     """
-    return -(-whole.ns // into) if op.id.rpartition(TILE)[2].isdecimal() and not op.view else 0
+    return max(0, -(-ns // into)) if op.id.rpartition(TILE)[2].isdecimal() and not op.view else 0
 
 
 def _slowed(ns: int, graph: Graph, op: Op, whole: tuple[Graph, Op], device: Device | None) -> int:

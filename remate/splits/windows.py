@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.flat_step import FlatSplit, Graph, row_count, split_step
+from remate_runtime.flat_step import FlatSplit, Graph, row_count, split_step, why_not_drawn
 from remate_runtime.operators import ROWS
 
 from ..partition.canonical import readers_of
@@ -249,7 +249,7 @@ def _pool(graph: Graph, seed: int) -> list[int]:
     while queue:
         i = queue.pop()
         op = graph.operations[i]
-        if i in pool or (not op.view and (op.op not in ROWS.operators or op.random)):
+        if i in pool or (not op.view and (op.op not in ROWS.operators or why_not_drawn(graph, op))):
             continue
         pool.add(i)
         for owner in {graph.root[v] for v in (*op.reads, *op.writes) if v is not None}:

@@ -8,6 +8,7 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from .independent_masks import draw_masks
 from .independent_rows import ROWS, listed, rows_of
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ class Window:
     """One split of a step: the operations that replace the named ones."""
 
     def __init__(self, step: Step, named: list[int], into: int, costs: tuple[Json, Json], home: str) -> None:
+        named = draw_masks(step, named, costs, home)
         self.step, self.named, self.into, self.home = step, named, into, home
         self.costs, self.workspaces = costs
         self.maker = {w: i for i, op in enumerate(step.ops) for w in op.writes}
@@ -160,7 +162,7 @@ class Window:
         name, operator = f"{op.id}@{tile}", op.line["op"]
         writes = []
         for value in op.writes:
-            written = name + value[len(op.id) :]
+            written = name + (value[len(op.id) :] if several else "")
             whole = value in self.sums | self.lasts
             self.step.types[written] = self.step.types[value] if whole else self.tile_type(value, tile)
             writes.append(written)

@@ -20,6 +20,7 @@ from tools.expected import CORPUS, expected, expected_of, text
 
 from . import (
     independent_deliveries,
+    independent_masks,
     independent_pages,
     independent_rows,
     independent_shards,
@@ -42,6 +43,7 @@ MODULES = [
     independent_simulator,
     independent_step,
     independent_pages,
+    independent_masks,
     independent_rows,
     independent_shards,
     independent_split,
@@ -59,6 +61,7 @@ def test_the_second_simulator_is_independent(module: ModuleType) -> None:
         "independent_step",
         "independent_pages",
         "independent_deliveries",
+        "independent_masks",
         "independent_rows",
         "independent_shards",
         "independent_split",

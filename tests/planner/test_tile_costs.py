@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import subprocess
 import sys
 from pathlib import Path
@@ -29,18 +30,22 @@ pytestmark = pytest.mark.eager
 ROOT = Path(__file__).parents[2]
 
 
-def model() -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
-    layers = nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16), nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16)
-    return nn.Sequential(*layers), (torch.randn(512, 16),)
+def model(*after: nn.Module) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """after: What follows each activation."""
+    half = nn.Linear(16, 512), nn.GELU(), *after, nn.Linear(512, 16)
+    return nn.Sequential(*half, *copy.deepcopy(half)), (torch.randn(512, 16),)
 
 
-def priced(ns: int) -> TiledStep:
-    """Return the first split of the model whose tiles, and sums of them, take so long by measurement."""
-    step = prepare(*model(), {}, cost="cpu")
+def priced(ns: int, drawn: int = 1, *after: nn.Module) -> TiledStep:
+    """Return the first split of the model whose tiles, and sums of them, take so long by measurement.
+
+    drawn: nanoseconds of random operations. after: what follows each activation.
+    """
+    step = prepare(*model(*after), {}, cost="cpu")
     whole = StepInstance(step.captured.graph, step.parts)
 
     def price(graph: Graph) -> Graph:
-        return replace(graph, operations=tuple(replace(op, ns=ns) for op in graph.operations))
+        return replace(graph, operations=tuple(replace(op, ns=drawn if op.random else ns) for op in graph.operations))
 
     _, family = tiled_steps(replace(step, price=price), whole, "all", "measured")
     return next(family)[1]
@@ -61,6 +66,21 @@ def test_a_measured_tile_costs_what_was_measured_beyond_its_share() -> None:
     slow = 1 << 40
     tiles = [op for op in priced(slow).expanded.graph.operations if op.id.rpartition(TILE)[2].isdecimal()]
     assert {op.ns for op in tiles if TILE in op.id and not op.view} == {slow}
+
+
+def test_a_tile_of_dropout_costs_its_share_without_the_draw_of_the_mask() -> None:
+    """The mask is drawn once, and has a cost of its own."""
+    draw = 1000
+    tiled = priced(1, draw, nn.Dropout(0.1))
+    wholes = {op.id: op for op in tiled.expanded.unsplit.operations}
+    into = {name: split.into for split in tiled.expanded.splits for name in split.operations}
+    masks = [op for op in tiled.expanded.graph.operations if op.random and TILE in op.id]
+    assert masks
+    for mask in masks:
+        name = mask.id.partition(TILE)[0]
+        assert mask.ns == draw < wholes[name].ns
+        tiles = [op.ns for op in tiled.expanded.graph.operations if op.id == f"{name}{TILE}0"]
+        assert tiles == [-(-(wholes[name].ns - draw) // into[name])]
 
 
 def planned(**options: Any) -> Schedule:

@@ -13,7 +13,7 @@ from remate_runtime.flat_step import FlatSplit, Graph, Op, Ref, Value, split_ste
 from remate_runtime.format.tensor_type import TensorType
 from remate_runtime.operator_calls import overload
 from remate_runtime.operator_calls.overloads import literal
-from remate_runtime.operators import VIEWS
+from remate_runtime.operators import RANDOM, VIEWS
 from remate_runtime.operators.rows import ROWS
 from tools.row_rules import FILE, text
 
@@ -127,6 +127,8 @@ SAMPLES: dict[str, Callable[[], tuple[Any, ...]]] = {
     "nll_loss2d_backward": lambda: (torch.tensor(0.5), *SAMPLES["nll_loss2d_forward"](), torch.tensor(6.0)),
     "nll_loss_forward": lambda: loss_arguments(1),
     "nll_loss_backward": lambda: (torch.tensor(0.5), *loss_arguments(1), torch.tensor(6.0)),
+    "native_dropout": lambda: (x(), 0.3, True),
+    "bernoulli.p": lambda: (x(), 0.7),
 }
 
 
@@ -145,13 +147,16 @@ def graph_of(operator: str, arguments: tuple[Any, ...], backward: bool) -> tuple
         return Ref(len(values) - 1)
 
     args = tuple(map(given, arguments))
+    torch.manual_seed(1)
     made = overload(operator)(*(literal(a, CPU) if isinstance(a, dict | tuple) else a for a in arguments))
     results = made if isinstance(made, tuple) else (made,)
     writes = tuple(range(len(values), len(values) + len(results)))
     values += [
         Value(f"o:{k}", TensorType(KINDS[one.dtype], tuple(one.shape)), "op", 0) for k, one in enumerate(results)
     ]
-    op = Op("o", operator, args, {}, tuple(tensors), writes, isinstance(made, tuple), operator in VIEWS, False)
+    op = Op(
+        "o", operator, args, {}, tuple(tensors), writes, isinstance(made, tuple), operator in VIEWS, operator in RANDOM
+    )
     gradients = tuple((0, v) for v in writes) if backward else ()
     start = 0 if backward else 1
     graph = Graph(tuple(values), (op,), start, () if backward else writes, gradients, (), tuple(range(len(values))))
@@ -161,6 +166,7 @@ def graph_of(operator: str, arguments: tuple[Any, ...], backward: bool) -> tuple
 def run(graph: Graph, tensors: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
     """The values of a step, its operations one after the other."""
     slots = dict(tensors)
+    torch.manual_seed(1)
 
     def taken(argument: Any) -> Any:
         if isinstance(argument, Ref):

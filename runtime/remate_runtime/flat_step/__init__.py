@@ -25,6 +25,7 @@ from .page_rules import held_outside, is_paged_gradient, is_parameter, stays
 from .renumbering import renumbered, renumbered_argument
 from .splitting import FlatSplit, SplitStep, row_count, split_step
 from .statements import StatedSplit, tiles_by_id
+from .tile_masks import why_not_drawn
 from .tile_writer import TILE
 
 __all__ = [
@@ -60,4 +61,5 @@ __all__ = [
     "stays",
     "tiles_by_id",
     "to_json",
+    "why_not_drawn",
 ]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from ..errors import ScheduleError
 from ..operators.rows import ROWS, RowRule
 from .graph import Graph, Op, Ref
+from .tile_masks import why_not_drawn
 
 Axes = tuple[int, int]
 LAST = "last"
@@ -44,9 +45,8 @@ class Rows:
         while left:
             rest = [i for i in left if not self._apply(i)]
             if len(rest) == len(left):
-                op = graph.operations[rest[0]]
                 raise _refused(
-                    op,
+                    graph.operations[rest[0]],
                     "it reads no rows of the other operations",
                     "leave it out, or name the operations that it reads from",
                 )
@@ -165,7 +165,7 @@ class Rows:
         op = self.graph.operations[i]
         rule = ROWS.operators.get(op.op)
         if rule is None or op.random:
-            why = "it draws random numbers" if op.random else ROWS.barriers.get(op.op, "there is no rule for its rows")
+            why = why_not_drawn(self.graph, op) or ROWS.barriers.get(op.op, "there is no rule for its rows")
             raise _refused(op, why, "leave it out")
         if rule.reduces is not None and (op.args[rule.reduces] if rule.reduces < len(op.args) else 1) != 0:
             raise _refused(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from ..errors import ScheduleError
 from ..operators.rows import ROWS
@@ -17,7 +18,8 @@ from .graph import Graph
 from .rows import NOT_SPLIT, Rows, bounds, rows_of
 from .split_order import around_window
 from .tile_loss import TiledLoss
-from .tile_writer import Costs, TileWriter
+from .tile_masks import with_masks
+from .tile_writer import Costs, TileWriter, unknown
 from .tiles import Tiles
 
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError, ZeroDivisionError)
@@ -51,7 +53,7 @@ class SplitStep(msgspec.Struct, frozen=True):
     rows: int
 
 
-def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: (None, None)) -> SplitStep:
+def split_step(graph: Graph, split: FlatSplit, costs: Costs = unknown) -> SplitStep:
     """Rewrite a step so that operations run tile by tile.
 
     Args:
@@ -76,15 +78,19 @@ def split_step(graph: Graph, split: FlatSplit, costs: Costs = lambda name: (None
 
 def row_count(graph: Graph, operations: Sequence[int]) -> int:
     """Return the number of rows of operations that `split_step` accepts."""
-    return rows_of(graph, operations).count
+    masked = with_masks(graph, sorted(operations))
+    return rows_of(masked.graph, masked.members).count
 
 
 def _split_step(graph: Graph, split: FlatSplit, costs: Costs) -> SplitStep:
-    rows = rows_of(graph, split.operations)
+    masked = with_masks(graph, split.operations, costs)
+    rows = rows_of(masked.graph, masked.members)
     if not 2 <= split.into <= rows.count:
         message = f"{split.into} tiles of {rows.count} rows"
         raise ScheduleError("R092", message, hint=f"a number from 2 to {rows.count}" if rows.count > 1 else "delete it")
-    return _Splitting(graph, split, rows, TileWriter(graph, split.into, costs)).result()
+    own = FlatSplit(masked.members, split.into)
+    step = _Splitting(masked.graph, own, rows, TileWriter(masked.graph, split.into, costs)).result()
+    return replace(step, origins=tuple(masked.origins[i] for i in step.origins))
 
 
 class _Splitting:

@@ -67,6 +67,11 @@ def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
     return view
 
 
+def expanded(kind: TensorType) -> TensorType:
+    """Return the type of a view of one element with the shape of a type."""
+    return _with_strides(kind, (0,) * len(kind.shape))
+
+
 def reshaped(kind: TensorType, shape: tuple[int, ...]) -> TensorType | None:
     """Return the type of a view with another shape; None if PyTorch has to copy for it."""
     old, strides, new, at = kind.shape, _strides(kind), [1] * len(shape), len(shape)
@@ -84,6 +89,13 @@ def reshaped(kind: TensorType, shape: tuple[int, ...]) -> TensorType | None:
             return None
         end = start
     return None if at else _with_strides(replace(kind, shape=shape), new)
+
+
+def memory_order(kind: TensorType) -> tuple[int, ...]:
+    """Return the axes of a tensor without gaps, from the outermost to the innermost in memory."""
+    order = sorted(range(len(kind.shape)), key=lambda at: (kind.shape[at] > 1, -_strides(kind)[at]))
+    several = [at for at in order if kind.shape[at] > 1]
+    return tuple(range(len(order)) if several == sorted(several) else order)
 
 
 def in_order(kind: TensorType) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from ..format.tensor_type import TensorType
-from ..operators import VIEWS
+from ..operators import RANDOM, VIEWS
 from .graph import Graph, Op, Ref, Value, roots
 from .renumbering import values_in
 
@@ -15,6 +15,11 @@ TILE = "@"  # in ids: OPERATION@TILE
 ALL = "all"  # in place of the number of a tile: an operation that runs once for all tiles
 # Id of a resulting operation -> ns and workspace. None: its share of the whole time, and the workspace of the whole.
 Costs = Callable[[str], tuple[int | None, int | None]]
+
+
+def unknown(name: str) -> tuple[int | None, int | None]:
+    """The costs of a step without costs of tiles."""
+    return None, None
 
 
 class TileWriter:
@@ -64,8 +69,8 @@ class TileWriter:
         reads = tuple(dict.fromkeys(values_in((args, tuple(kwargs.values())))))
         source, view = self.graph.operations[i].source, operator in VIEWS
         ns, workspace = (0, 0) if view else self._cost(i, name)
-        multiple = like.multiple if like else False
-        self.append(Op(name, operator, args, kwargs, reads, writes, multiple, view, False, ns, workspace, source), i)
+        multiple, random = like.multiple if like else False, operator in RANDOM
+        self.append(Op(name, operator, args, kwargs, reads, writes, multiple, view, random, ns, workspace, source), i)
 
     def _cost(self, i: int, name: str) -> tuple[int, int]:
         op, (ns, workspace) = self.graph.operations[i], self.costs(name)

@@ -17,14 +17,14 @@ class RowRule(msgspec.Struct, frozen=True):
 
     rule: elementwise, with broadcasting; along: rows of the arguments `cut` give rows of the result; product, of the
     matrices `cut`; reduce: over the axes of the second argument; sized: its argument `size` is the shape of the result,
-    whose elements are equal; loss: `nll_loss`. over: position of the axis that it computes along, where no rows may be.
-    leading: rows must be within so many first axes. trailing: position of an argument with the sizes of the last axes,
-    which are no rows. count: position of the number of rows. out: for each result whether it has rows, or is a sum over
-    all rows. reduces: position of an argument that must be 0, for no reduction. rounds: its kernels may round fewer
-    rows otherwise.
+    whose elements are equal; loss: `nll_loss`; drawn: a random mask, which is drawn whole. over: position of the axis
+    that it computes along, where no rows may be. leading: rows must be within so many first axes. trailing: position of
+    an argument with the sizes of the last axes, which are no rows. count: position of the number of rows. out: for each
+    result whether it has rows, or is a sum over all rows. reduces: position of an argument that must be 0, for no
+    reduction. rounds: its kernels may round fewer rows otherwise.
     """
 
-    rule: Literal["elementwise", "along", "product", "reduce", "sized", "loss", "loss_backward"]
+    rule: Literal["elementwise", "along", "product", "reduce", "sized", "loss", "loss_backward", "drawn"]
     cut: tuple[int, ...] = ()
     over: int | None = None
     leading: int | None = None
