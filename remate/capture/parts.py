@@ -184,7 +184,8 @@ def _look(model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) ->
 
     opaque: list[str] = []
     given = [
-        trees.describe(a, "", leaf, lambda node, _: opaque.append(qualified(type(node)))) for a in (list(args), kwargs)
+        trees.describe(a, "", leaf, lambda node, _: opaque.append(qualified(type(node))), objects=True)
+        for a in (list(args), kwargs)
     ]
     state = [(path, module.training, qualified(type(module))) for path, module in model.named_modules()]
     held = [(name, _tensor(t)) for name, t in (*model.named_parameters(), *model.named_buffers())]

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from remate_runtime.bind import children, record_class
+from remate_runtime.bind import children, is_object, record_class
 
 from ..errors import CaptureError
 
@@ -28,7 +28,7 @@ def refuse_records(model: torch.nn.Module, returned: object) -> None:
 
 
 def _records(node: object, path: str) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
-    inner = None if isinstance(node, torch.Tensor) else children(node)
+    inner = None if is_object(node) else children(node)  # objects are no outputs at all
     if inner is None:
         return
     kind, parts = inner

@@ -100,14 +100,15 @@ class Signature:
             return {"tensor": self._type(path, tensor), "name": self.inputs[-1], **grad, **same}
 
         def opaque(node: object, path: str) -> None:
-            hint = "pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or dataclasses of them"
+            hint = "pass tensors, numbers, text, None, and tuples, lists, dicts with text keys or objects of them"
             if "Cache" in type(node).__name__:
                 hint = "train without a cache: call the model with use_cache=False"
             raise CaptureError(f"input {path!r} is of type {type(node).__name__}", hint=hint)
 
         names = argument_names(self._module, len(args))
-        positional = [trees.describe(a, n, leaf, opaque) for n, a in zip(names, args, strict=True)]
-        return {"args": positional, "kwargs": {n: trees.describe(a, n, leaf, opaque) for n, a in kwargs.items()}}
+        positional = [trees.describe(a, n, leaf, opaque, objects=True) for n, a in zip(names, args, strict=True)]
+        named = {n: trees.describe(a, n, leaf, opaque, objects=True) for n, a in kwargs.items()}
+        return {"args": positional, "kwargs": named}
 
     def _same_positions(self) -> tuple[int, ...]:
         """For each tensor of the inputs, the index of the tensor that forward receives."""

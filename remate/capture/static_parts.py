@@ -38,5 +38,6 @@ def lost_output(model: nn.Module, name: str, kind: str) -> CaptureError:
     """Return the refusal of an output that a file cannot hold. kind: its type."""
     cache = kind.endswith("Cache")
     hint = "call the model with use_cache=False" if cache else f"return its tensors, and create the {kind} outside"
-    message = f"output {name!r} is of type {kind}, which a file cannot hold"
+    what = f"output {name!r} is" if name else "forward returns an object"
+    message = f"{what} of type {kind}, which a file cannot hold"
     return CaptureError(message, hint=hint, parts=static_parts(model, ""))

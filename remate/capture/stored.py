@@ -3,7 +3,7 @@ of them too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -58,8 +58,21 @@ class Arguments:
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
-    """Tensors of a tree, also of mappings with keys that are not text."""
-    return [*trees.tensors(value), *(t for t in tree_leaves(value) if isinstance(t, torch.Tensor))]
+    """Tensors of a tree, also of mappings with keys that are not text, and of attributes that are no fields."""
+    return [
+        *trees.tensors(value),
+        *(t for t in tree_leaves(value) if isinstance(t, torch.Tensor)),
+        *(t for extra in _beside_fields(value) for t in trees.tensors(extra)),
+    ]
+
+
+def _beside_fields(value: object) -> Iterator[object]:
+    """Values of attributes of records in a tree that are not among their fields."""
+    inner = trees.children(value)
+    if inner is not None:
+        yield from (held for name, held in getattr(value, "__dict__", {}).items() if name not in inner[1])
+        for child in inner[1].values():
+            yield from _beside_fields(child)
 
 
 def _opaque(value: object) -> bool:

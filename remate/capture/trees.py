@@ -1,7 +1,8 @@
 """Nested inputs and outputs of a model: their description for a schedule file, and their leaves.
 
-A tree is a tuple, list, dict with text keys, named tuple or dataclass; its leaves are tensors and literals. Hugging
-Face outputs are both dict and dataclass; their fields that are None do not count.
+A tree is a tuple, list, dict with text keys, named tuple, dataclass or, among inputs, an object with attributes; its
+leaves are tensors and literals. Hugging Face outputs are both dict and dataclass; their fields that are None do not
+count.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from remate_runtime.bind import children, rebuild
+from remate_runtime.bind import children, is_object, rebuild
 
 _LITERALS = (type(None), bool, int, float, str)
 
@@ -37,20 +38,35 @@ def substitute(node: object, leaves: list[Any]) -> Any:
 
 
 def describe(
-    node: object, path: str, leaf: Callable[[torch.Tensor, str], dict[str, Any]], opaque: Callable[[Any, str], None]
+    node: object,
+    path: str,
+    leaf: Callable[[torch.Tensor, str], dict[str, Any]],
+    opaque: Callable[[Any, str], None],
+    *,
+    objects: bool = False,
 ) -> dict[str, Any]:
-    """Return the tree for a schedule file. `leaf` describes a tensor; `opaque` receives objects that are no trees (they
-    become null)."""
+    """Return the tree for a schedule file.
+
+    Args:
+        node: A value.
+        path: Its name.
+        leaf: Describes a tensor.
+        opaque: Receives objects that are no trees; they become null.
+        objects: Whether objects with attributes are trees. The runtime can read them, but not make them.
+    """
     if isinstance(node, torch.Tensor):
         return leaf(node, path)
-    inner = children(node)
+    inner = children(node) if objects or not is_object(node) else None
     if inner is None:
         if type(node) in _LITERALS:
             return {"literal": literal(node)}
         opaque(node, path)
         return {"literal": None}
     kind, parts = inner
-    below = {key: describe(part, f"{path}.{key}" if path else key, leaf, opaque) for key, part in parts.items()}
+    below = {
+        key: describe(part, f"{path}.{key}" if path else key, leaf, opaque, objects=objects)
+        for key, part in parts.items()
+    }
     if kind == "record":
         return {"record": type(node).__name__, "fields": below}
     return {kind: below if kind == "dict" else list(below.values())}

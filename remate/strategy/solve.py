@@ -242,13 +242,13 @@ class _Search:
             )
 
     def _allow(self) -> None:
-        """Limit the search once a schedule fits."""
+        """Limit the search: from its beginning until a schedule fits, and from then on by the gap of the best one."""
         best = self.context.best
-        if best is not None:
-            self.first = self.deadline.spent if self.first is None else self.first
-            self.deadline.allowed = self.first + self._allowed(
-                (best.time - self.context.bound) / max(1, self.base.time)
-            )
+        if best is None:
+            self.deadline.allowed = self._allowed(gap=1.0)
+            return
+        self.first = self.deadline.spent if self.first is None else self.first
+        self.deadline.allowed = self.first + self._allowed((best.time - self.context.bound) / max(1, self.base.time))
 
     def _allowed(self, gap: float) -> float:
         """Return the visits of a search with this gap. A strategy that was named has only its own limit."""
@@ -280,6 +280,7 @@ class _Search:
 
     def _take_smallest(self) -> None:
         """Take the best of the smallest schedules of the strategies. Raises InfeasibleError if none fits."""
+        self.deadline.allowed = self.deadline.spent + self._allowed(gap=1.0)  # the same work for each budget
         if self.deadline.struck and self.request.budget >= self.floor and self._took_fast():
             return
         offers = self._smallest()
@@ -340,7 +341,7 @@ class _Search:
                             break
             if min(offer.peak for offer in offers) <= context.floor + near or self.deadline.ended():
                 break
-        if not self.deadline.ended():  # otherwise it depends on the clock
+        if not (self.deadline.struck or self.deadline.interrupted):  # otherwise it depends on the clock
             cache[key] = offers
         return offers
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .containers import children, mapped, rebuild
+from .containers import children, is_object, mapped, rebuild
 from .distributed import mesh_groups, mesh_names
 from .records import record_class
 from .sharding import is_distributed, refuse_sharded, sharded_parts
@@ -12,6 +12,7 @@ __all__ = [
     "CallSizes",
     "children",
     "is_distributed",
+    "is_object",
     "mapped",
     "mesh_groups",
     "mesh_names",

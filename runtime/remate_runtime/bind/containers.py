@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import dataclasses
+import enum
+import sys
+import types
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
+
+import torch
+
+_OF_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"}  # whose objects have more state than their attributes
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+_NO_OBJECTS = (tuple, list, Mapping, type, enum.Enum, BaseException, types.ModuleType, torch.Tensor, torch.nn.Module)
 
 
 def children(node: object) -> tuple[str, dict[str, Any]] | None:
     """Return the kind and the children by key of a container; None for leaves and other objects.
 
-    Kinds are `tuple`, `list`, `dict` (a mapping with text keys) and `record` (a named tuple or dataclass). Hugging Face
-    outputs are both mapping and dataclass; only their items count, so fields that are None are left out.
+    Kinds are `tuple`, `list`, `dict` (a mapping with text keys) and `record` (a named tuple, a dataclass, or an object
+    with attributes, such as a batch of graphs). Hugging Face outputs are both mapping and dataclass; only their items
+    count, so fields that are None are left out.
     """
+    if isinstance(node, torch.Tensor):
+        return None
     fields = getattr(node, "_fields", None)
     if isinstance(node, tuple) and fields is not None:
         return "record", dict(zip(fields, node, strict=True))
@@ -25,7 +38,38 @@ def children(node: object) -> tuple[str, dict[str, Any]] | None:
         return "record", {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
     if isinstance(node, Mapping) and all(isinstance(key, str) for key in node):
         return "dict", dict(node.items())
-    return None
+    return ("record", _attributes(node)) if is_object(node) and not _contains(node, {id(node)}) else None
+
+
+def is_object(node: object) -> bool:
+    """Return whether a value is an object that its attributes describe: of a class in Python that is not a library's.
+
+    Caches of keys and values are none, because forward changes them.
+    """
+    kind = type(node)
+    if dataclasses.is_dataclass(node) or isinstance(node, _NO_OBJECTS):
+        return False
+    if type(getattr(node, "__dict__", None)) is not dict:
+        return False
+    if any(vars(base).get("__slots__") for base in kind.__mro__) or "Cache" in kind.__name__:
+        return False
+    of_libraries = (base.__module__.partition(".")[0] in _OF_LIBRARIES for base in kind.__mro__)
+    return kind in _NAMESPACES or not all(of_libraries)
+
+
+def _attributes(node: object) -> dict[str, Any]:
+    """Return the attributes of an object. Private ones that hold a class are part of its code."""
+    held = vars(node).items()
+    return {name: value for name, value in held if not (name.startswith("_") and isinstance(value, type))}
+
+
+def _contains(node: object, above: set[int]) -> bool:
+    """Return whether an object refers to itself, or to one of the objects above it."""
+    if isinstance(node, torch.Tensor):
+        return False
+    parts = _attributes(node).values() if is_object(node) else node.values() if isinstance(node, Mapping) else ()
+    parts = node if isinstance(node, tuple | list) else parts
+    return any(id(part) in above or _contains(part, above | {id(part)}) for part in parts)
 
 
 def rebuild(node: object, parts: dict[str, Any]) -> Any:
