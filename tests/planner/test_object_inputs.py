@@ -6,6 +6,7 @@ import argparse
 import copy
 import dataclasses
 import enum
+import functools
 import types
 from typing import Any
 
@@ -25,12 +26,23 @@ from ..runtime.stepping import schedule_of
 class Batch:
     """As torch_geometric's: attributes by name, some of them classes, and it can be called."""
 
+    x: torch.Tensor
+    factor: float
+
     def __init__(self, **attributes: Any) -> None:
         self._kind = Batch
         self.__dict__.update(attributes)
 
     def __call__(self) -> list[str]:
         return [*self.__dict__]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self.parts[0]:  # an endless recursion in a copy that has no attributes yet
+            return self.parts[0][name]
+        raise AttributeError(name)
+
+    def __copy__(self) -> Any:
+        raise AssertionError
 
     def scaled(self) -> torch.Tensor:
         return self.x * self.factor
@@ -46,6 +58,18 @@ class DynamicCache(Batch):
 
 class Slots:
     __slots__ = ("x",)
+
+
+class MoreSlots(Batch):
+    __slots__ = ("y",)
+
+
+class Number(int):
+    """Has attributes, and a value beside them."""
+
+
+class Partial(functools.partial):
+    pass
 
 
 @dataclasses.dataclass

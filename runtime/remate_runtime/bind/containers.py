@@ -27,8 +27,7 @@ def children(node: object) -> tuple[str, dict[str, Any]] | None:
     """
     if isinstance(node, torch.Tensor):
         return None
-    fields = getattr(node, "_fields", None)
-    if isinstance(node, tuple) and fields is not None:
+    if isinstance(node, tuple) and (fields := getattr(node, "_fields", None)) is not None:
         return "record", dict(zip(fields, node, strict=True))
     if isinstance(node, tuple | list):
         return "tuple" if isinstance(node, tuple) else "list", {str(at): child for at, child in enumerate(node)}
@@ -47,14 +46,24 @@ def is_object(node: object) -> bool:
     Caches of keys and values are none, because forward changes them.
     """
     kind = type(node)
-    if dataclasses.is_dataclass(node) or isinstance(node, _NO_OBJECTS):
+    if dataclasses.is_dataclass(node) or isinstance(node, _NO_OBJECTS) or "Cache" in kind.__name__:
         return False
-    if type(getattr(node, "__dict__", None)) is not dict:
-        return False
-    if any(vars(base).get("__slots__") for base in kind.__mro__) or "Cache" in kind.__name__:
-        return False
-    of_libraries = (base.__module__.partition(".")[0] in _OF_LIBRARIES for base in kind.__mro__)
-    return kind in _NAMESPACES or not all(of_libraries)
+    return kind in _NAMESPACES or (_has_attributes_only(kind) and not _is_of_library(kind))
+
+
+def _has_attributes_only(kind: type) -> bool:
+    """Return whether instances have no state but attributes: neither slots nor what a class in C keeps."""
+    sizes = (kind.__basicsize__, kind.__itemsize__, kind.__dictoffset__)
+    return sizes == (_Attributes.__basicsize__, _Attributes.__itemsize__, _Attributes.__dictoffset__)
+
+
+def _is_of_library(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    return kind.__module__.partition(".")[0] in _OF_LIBRARIES and getattr(module, kind.__name__, None) is kind
+
+
+class _Attributes:
+    """A class as most are: instances have attributes and nothing else."""
 
 
 def _attributes(node: object) -> dict[str, Any]:
@@ -83,6 +92,10 @@ def rebuild(node: object, parts: dict[str, Any]) -> Any:
     if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
         make: Any = type(node)
         return make(parts)
+    if is_object(node) and type(node) not in _NAMESPACES:
+        made = object.__new__(type(node))  # its own way to copy may do more, or fail
+        vars(made).update(vars(node) | parts)
+        return made
     copied = copy.copy(node)  # the constructor may take other arguments, or do more than store them
     if isinstance(copied, MutableMapping) and not dataclasses.is_dataclass(copied) and list(copied) != list(parts):
         copied.clear()
