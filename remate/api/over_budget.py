@@ -15,6 +15,7 @@ from .options import OnInfeasible
 from .settings import pages
 
 SMALLEST = "smallest"
+OVER_BUDGET = "OVER BUDGET: "  # start of the warning
 
 
 def plans_smallest(on_infeasible: str) -> bool:
@@ -29,7 +30,7 @@ def warn_of_smallest(error: InfeasibleError) -> None:
     """Warn that the smallest peak is planned because no schedule meets the budget."""
     what, figures, hint = str(error).split("\n", 2)
     warnings.warn(
-        f"OVER BUDGET: {what}\n{figures}\n  planned for the smallest peak found instead, {size(error.smallest)}, which "
+        f"{OVER_BUDGET}{what}\n{figures}\n  planned for the smallest peak found instead, {size(error.smallest)}, which "
         f"can be slow; on_infeasible='error' stops instead\n{hint}",
         UserWarning,
         stacklevel=frames_to_caller(),

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from remate_runtime.format import did_you_mean, unfold_paths
-from remate_runtime.staleness import collected_within, qualified
+from remate_runtime.staleness import collected_within, qualified, tensors_of
 
 from ..errors import CaptureError
 from . import surroundings, trees
@@ -95,7 +95,7 @@ def _run_until_called(call: RecordedCall, takers: dict[str, _Taker]) -> None:
         call.model(*call.args, **call.kwargs)
         for taker in takers.values():
             taker.complete = bool(taker.calls)
-        if all(taker.complete or taker.others for taker in takers.values()) or _generators() == before:
+        if all(taker.complete or taker.others or taker.empty for taker in takers.values()) or _generators() == before:
             return
 
 
@@ -140,13 +140,14 @@ class _Taker:
     Attributes:
         calls: By form, their number, and the state and arguments of the first.
         others: Number of calls without gradients.
+        empty: Number of calls whose tensors have no elements, as of an expert that gets no token.
         complete: Whether a run has ended that called the module.
     """
 
     def __init__(self, model: nn.Module, path: str) -> None:
         self.model, self.path = model, path
         self.calls: dict[str, tuple[int, CallSettings, RecordedCall]] = {}
-        self.others, self.complete = 0, False
+        self.others, self.empty, self.complete = 0, 0, False
         self.known: dict[str, RecordedCall] = {}
 
     def take(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> bool:
@@ -160,6 +161,10 @@ class _Taker:
                 hint="plan the model as a whole, or switch that off: "
                 f"{', '.join(f'config.output_{key} = False' for key in keys)}",
             )
+        given = list(tensors_of((args, kwargs)))
+        if given and not any(tensor.numel() for tensor in given):
+            self.empty += 1
+            return False
         look = _look(self.model, args, kwargs)
         if look in self.calls:
             count, state, example = self.calls[look]
@@ -263,6 +268,8 @@ def _refuse_uncalled(takers: dict[str, _Taker]) -> None:
             f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else ""
         )
         why = "without gradients" if any(takers[path].others for path in missing) else "not"
+        if any(takers[path].empty for path in missing):
+            why = "with tensors without elements"
         raise CaptureError(
             f"forward calls {some} {why}",
             hint="name parts that are called in a step that trains; switch layerdrop off while planning",

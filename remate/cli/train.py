@@ -69,7 +69,7 @@ def configure(commands: Any) -> None:
         "--skip", metavar="CLASS", action="append", default=[], help="do not plan modules of this class"
     )
     parser.add_argument(
-        "--dims", choices=("auto", "none"), default="auto", help="whether batches may be smaller; default: auto"
+        "--dims", choices=("auto", "none"), default="auto", help="whether sizes may differ between calls; default: auto"
     )
     parser.add_argument("--cost", default="measured", help="costs, as in remate plan; default: measured")
     parser.add_argument("--strategy", metavar="NAME", default="auto", help="how to solve; default: auto")
@@ -194,7 +194,13 @@ def _scheduled(module: TrainingReport) -> list[str]:
         if module.file
         else "; --file S.json keeps the schedule for the next run" * module.outcome.planned
     )
+    aside = f"remate: in {_steps(module.aside, 'other ')}, calls ran their own forward: the schedule is not for them"
     return [
-        f"remate: {module.name}, {module.steps} steps with a schedule that was {how}{kept}",
+        f"remate: {module.name}, {_steps(module.steps)} with a schedule that was {how}{kept}",
+        *([aside] if module.aside else []),
         table(rows, right=(1, 2, 3), indent="  "),
     ]
+
+
+def _steps(count: int, which: str = "") -> str:
+    return f"{count} {which}step{'s' * (count != 1)}"

@@ -75,7 +75,8 @@ class Sampling:
         key = tuple(sizes[size.name] for size in self.asking.sizes)
         known = self._trace_samples.get(key)
         if known is None or not (self._started or _is_complete(known)):
-            self._progress(f"tracing forward and backward at {spelled(sizes)}")
+            other = "" if sizes == self.example else f" at other sizes, {spelled(sizes)}"
+            self._progress(f"tracing forward and backward{other}")
             try:
                 self._trace_samples[key] = self._captured(sizes)
             except CaptureError as error:

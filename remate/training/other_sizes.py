@@ -47,6 +47,7 @@ def planned_for_sizes(
     settings: AutoSettings,
     known: Sequence[Schedule],
     live: Sequence[str],
+    told: set[str],
 ) -> tuple[list[Schedule], Any]:
     """Plan with the first `dims` that can be planned and applied. Return the schedules, and the model with them.
 
@@ -56,6 +57,7 @@ def planned_for_sizes(
         settings: Arguments of `auto`.
         known: The schedules so far.
         live: As for `planned_again`.
+        told: As for `planned_again`.
 
     Raises:
         RemateError: None can be planned; the error of the last.
@@ -64,7 +66,7 @@ def planned_for_sizes(
     for dims in attempts:
         with_dims = replace(settings, plan={**settings.plan, "dims": dims})
         try:
-            planned = planned_again(call, with_dims, known, live)
+            planned = planned_again(call, with_dims, known, live, told)
             return planned, applied(call.model, planned, with_dims)
         except RemateError as error:
             settings.say(f"other sizes cannot be planned with {dims}: {first_line(error)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,9 +10,12 @@ from typing import Any
 from remate_runtime.extras import require
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Schedule, TensorType
+from remate_runtime.support.callers import frames_to_caller
 
+from ..api.over_budget import OVER_BUDGET
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, DimsError, LostOutputWarning
+from .plan_file import saves_nothing
 from .settings import AutoSettings
 from .surroundings import undisturbed
 
@@ -26,11 +30,16 @@ _WHOLE_MODEL = (
     "split",
     "slowdown",
 )  # options that exclude parts
+_SHOWN = 4  # most paths in a message
 _ATTEMPTS = 8  # most modules that are left out one after the other
 
 
 def planned_again(
-    call: RecordedCall, settings: AutoSettings, known: Sequence[Schedule], live: Sequence[str] = ()
+    call: RecordedCall,
+    settings: AutoSettings,
+    known: Sequence[Schedule],
+    live: Sequence[str] = (),
+    told: set[str] | None = None,
 ) -> list[Schedule]:
     """Plan a call, and carry over the notes of the replaced schedules.
 
@@ -41,6 +50,7 @@ def planned_again(
         settings: Arguments of `auto`.
         known: The replaced schedules.
         live: Attributes whose numbers have changed. They are read at every call if that can be planned.
+        told: Warnings about the model so far, which are not repeated; extended.
 
     Raises:
         RemateError: The errors of `remate.plan`.
@@ -57,15 +67,38 @@ def planned_again(
             if not error.parts or not _may_be_parts(settings):
                 raise
             planned = _planned_parts(call, settings, error)
-    for warning in caught:
-        if str(warning.message).startswith(_ABOUT_SIZES):
-            settings.say(str(warning.message).splitlines()[0])
-        else:
-            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     schedules = [planned] if isinstance(planned, Schedule) else list(planned)
+    needless = saves_nothing(schedules, settings.budget)
+    told = set() if told is None else told
+    for warning in caught:
+        text = str(warning.message)
+        if text in told:
+            continue
+        told.add(text)
+        if text.startswith(_ABOUT_SIZES):
+            settings.say(text.splitlines()[0])
+        elif needless and text.startswith(OVER_BUDGET):  # no schedule is used, so that only the advice matters
+            _say_advice(text, settings)
+        else:
+            _warn_again(warning)
     if len(schedules) == len(known) == 1:
         schedules = [carry_notes(known[0], schedules[0])[0]]
     return schedules
+
+
+def _say_advice(over_budget: str, settings: AutoSettings) -> None:
+    """Say how less memory could be reached, without the budget to ask for."""
+    advice = over_budget.rpartition("hint: ")[2].partition(", or ")[2]
+    if advice:
+        settings.say(f"for less memory, {advice}")
+
+
+def _warn_again(warning: warnings.WarningMessage) -> None:
+    """Pass on a warning, of remate itself at the line that made the call: once, and where the user can look."""
+    if f"{os.sep}remate{os.sep}" in warning.filename:
+        warnings.warn(warning.message, warning.category, stacklevel=frames_to_caller())
+    else:
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
 
 
 def _planned_with(call: RecordedCall, settings: AutoSettings, live: Sequence[str]) -> Any:
@@ -112,7 +145,9 @@ def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureE
             if not kept:
                 break
             where = f" ({refused.source})" if refused.source else ""
-            shown = ", ".join(path for schedule in kept for path in schedule.model.at)
+            paths = [path for schedule in kept for path in schedule.model.at]
+            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN + 1 else ""
+            shown = ", ".join(paths[:_SHOWN] if more else paths) + more
             advice = f"; to plan it as a whole: {refused.hint}" if refused.hint else ""
             settings.say(f"{refused.message}{where}: planned: {shown}; the rest runs as it is{advice}")
             return kept

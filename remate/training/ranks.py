@@ -48,6 +48,11 @@ class PlannedElsewhere(msgspec.Struct, frozen=True):
         """Return the result with these schedules."""
         return cls(tuple(checked_text(schedule).decode() for schedule in schedules))
 
+    @property
+    def is_news(self) -> bool:
+        """Whether this process reports what another one planned: the first rank does, and an equal block is no news."""
+        return _rank() == 0 and self.rank != 0
+
     def schedules_or_refusal(self, what: str) -> tuple[Schedule, ...]:
         """Return the schedules. Raises RemateError if `what` could not be planned."""
         if self.refused:
@@ -98,7 +103,7 @@ def on_one_rank(
     store, rank = group_store("remate"), _rank()
     if store.add(f"{key}/asked", 1) == 1:
         return _made_here(store, key, make)
-    if not store.check([f"{key}/made"]):
+    if rank == 0 and not store.check([f"{key}/made"]):
         say(f"waiting for another rank to plan {what}")
     silence = _Silence(store, key)
     waited = wait_for(store, [f"{key}/made"], timeout, silence.told)

@@ -12,7 +12,7 @@ import msgspec
 import torch
 from torch import nn
 
-from remate_runtime.applied import refuse_transforms
+from remate_runtime.applied import calls_aside, refuse_transforms
 from remate_runtime.bind import refuse_sharded, sharded_parts
 from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
 from remate_runtime.format import Schedule
@@ -51,11 +51,12 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class Scheduled(msgspec.Struct, frozen=True):
-    """A model with its schedules. `planned` is as in `Outcome`."""
+    """A model with its schedules. `planned` is as in `Outcome`; `is_news` says whether this process reports them."""
 
     model: Any
     schedules: tuple[Schedule, ...]
     planned: bool
+    is_news: bool = True
 
 
 class Auto:
@@ -75,13 +76,15 @@ class Auto:
         self._was_aside = False  # the last training call fitted no schedule
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._needless_up_to = (0, 0)  # `_extent` for which no schedule needs less memory
+        self._told: set[str] = set()  # warnings of planning
         self._lock = threading.RLock()
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         if _wanted_as_program(given):
             return self.plain.forward(*args, **kwargs)
-        if self.plain.training and torch.is_grad_enabled():
+        trains = self.plain.training and torch.is_grad_enabled()
+        if trains:
             wanted = tuple(tensor.requires_grad for tensor in given)
             grown = self.outcome.needless and _exceeds(self._extent(given), self._needless_up_to)
             if grown and self._plans < _PLANS:
@@ -101,7 +104,8 @@ class Auto:
             with self._lock:
                 self._decide_again(error, args, kwargs)
         finally:
-            self._was_aside = self.calls_aside > aside
+            if trains:  # an evaluation in between says nothing about training calls
+                self._was_aside = self.calls_aside > aside
         return (self.plain if self._scheduled is None else self._scheduled).forward(*args, **kwargs)
 
     def _extent(self, given: Sequence[object]) -> tuple[int, int]:
@@ -116,8 +120,8 @@ class Auto:
 
     @property
     def calls_aside(self) -> int:
-        """Number of calls that ran the model's own forward because no schedule fits their sizes."""
-        return getattr(getattr(self._scheduled, "_remate_step", None), "calls_aside", 0)
+        """Number of calls, of the model or of its planned parts, that ran the own forward because no schedule fits."""
+        return calls_aside(self._scheduled)
 
     def copied_to(self, model: nn.Module) -> None:
         """Give a copy this model's schedules. If there are none yet, the copy plans separately."""
@@ -174,7 +178,7 @@ class Auto:
         if needless:
             self._needless_up_to = self._extent(tree_leaves((args, kwargs)))
             self.settings.say(f"the {name} trains with its own forward: no schedule needs less memory")
-        else:
+        elif scheduled.is_news:
             self.settings.say(summary(name, scheduled.schedules, self.settings.file))
 
     def _decide_if_changed(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
@@ -183,7 +187,11 @@ class Auto:
         At a single call (the first of a sequence, without state), the model's own forward runs.
         """
         self._was_aside = False
-        if self._scheduled is None or self.settings.on_stale != "replan" or self._plans >= _PLANS:
+        if (
+            getattr(self._scheduled, "_remate_step", None) is None
+            or self.settings.on_stale != "replan"
+            or self._plans >= _PLANS
+        ):
             return
         if changed := self._scheduled._remate_step.changed():
             self._decide_again(StaleModelError(changed), args, kwargs)
@@ -200,7 +208,7 @@ class Auto:
 
         def make() -> PlannedElsewhere:
             self._plans += 1
-            planned, model = planned_for_sizes(call, attempts, self.settings, known, self._live)
+            planned, model = planned_for_sizes(call, attempts, self.settings, known, self._live, self._told)
             made.append(model)
             self._save(planned)
             return PlannedElsewhere.of(planned)
@@ -217,7 +225,8 @@ class Auto:
             self._plans = _PLANS
             return
         self._scheduled, self.outcome = model, Outcome(schedules, bool(made), time.monotonic() - began)
-        self.settings.say(f"sizes differ; {summary(type(self.plain).__name__, schedules, self.settings.file)}")
+        if made or shared.is_news:
+            self.settings.say(f"sizes differ; {summary(type(self.plain).__name__, schedules, self.settings.file)}")
         if not made and self._plans < _PLANS:
             self._decide_for_sizes(args, kwargs)  # the rank that planned may have seen shorter lengths only
 
@@ -259,7 +268,7 @@ class Auto:
             if not self._stale:
                 settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known, self._live)
+        planned = planned_again(call, settings, known, self._live, self._told)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
@@ -296,7 +305,7 @@ class Auto:
             return self._own(call)
         if is_first_rank() and not schedules_at(settings.file):
             self._save(schedules)
-        return Scheduled(model, schedules, False)
+        return Scheduled(model, schedules, False, shared.is_news)
 
     def _together(self, call: RecordedCall) -> Scheduled:
         """Return the schedules of a model with DTensors. `apply` waits for the other ranks of the mesh, so one rank
@@ -311,7 +320,7 @@ class Auto:
             if known and again and settings.on_stale == "refuse":
                 raise StaleModelError(f"{settings.file} is not for this training: {why or 'the model differs'}")
             made.append(again or not known)
-            schedules = planned_again(call, settings, known, self._live) if made[0] else known
+            schedules = planned_again(call, settings, known, self._live, self._told) if made[0] else known
             return PlannedElsewhere.of(schedules)
 
         shared = on_one_rank(self._next_turn(call), what, make, settings.timeout, settings.say)

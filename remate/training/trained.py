@@ -29,6 +29,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
     Attributes:
         refused: The reason if it has no schedules; otherwise "".
         steps: Number of scheduled steps.
+        aside: Number of other steps since planning: a call of the model, or of a planned part, fitted no schedule.
     """
 
     name: str
@@ -37,6 +38,7 @@ class TrainingReport(msgspec.Struct, frozen=True):
     steps: int
     beside: Beside
     file: Path | None
+    aside: int = 0
 
 
 class _Seen:
@@ -55,7 +57,7 @@ class _Seen:
         self.outcome = Outcome()
         self.began: Outcome | None = None  # the outcome when the current step began
         self.calls_aside = 0  # when the current step began
-        self.scheduled = 0  # steps
+        self.scheduled = self.aside = 0  # steps
 
     @property
     def state(self) -> Auto | None:
@@ -121,8 +123,10 @@ class Trained(Listener):
         state = seen.state
         if state is not None:
             seen.outcome = state.outcome
-            by_schedule = state.runs_schedules and state.calls_aside == seen.calls_aside
+            aside = seen.calls_aside if state.outcome is seen.began else 0  # a new schedule counts from 0
+            by_schedule = state.runs_schedules and state.calls_aside == aside
             seen.scheduled += by_schedule
+            seen.aside += state.runs_schedules and not by_schedule
             if state.outcome is not seen.began:  # planning ran within this step, and within concurrent steps of others
                 for other in self._alive.values():
                     other.steps.drop()
@@ -174,7 +178,7 @@ class Trained(Listener):
         if gone is not None:
             self._all.remove(gone)
             seen = _Seen(module, gone.name, gone.file)
-            seen.steps, seen.scheduled = gone.steps, gone.scheduled
+            seen.steps, seen.scheduled, seen.aside = gone.steps, gone.scheduled, gone.aside
             seen.steps.drop()
         else:
             names = [seen.name for seen in self._all]
@@ -224,4 +228,4 @@ def _report(seen: _Seen) -> TrainingReport:
         refused = f"the script ended within the first {_ITERATIONS} steps, which run the model's own forward"
     if seen.taken and not refused and not outcome.schedules:
         refused = "the script made no training call after the first steps"
-    return TrainingReport(seen.name, outcome, refused, seen.scheduled, seen.steps.beside(), seen.file)
+    return TrainingReport(seen.name, outcome, refused, seen.scheduled, seen.steps.beside(), seen.file, seen.aside)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,10 @@ def test_where_no_schedule_needs_less_memory_the_model_trains_as_it_is_until_mor
     said: list[str] = []
     options: dict[str, Any] = {**QUICK, "progress": said.append}
     model = remate.auto(fresh(), **options, dims=None)
-    assert loop(model) == loop(fresh())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert loop(model) == loop(fresh())
+    assert not [warning for warning in caught if "OVER BUDGET" in str(warning.message)]
     assert any("trains with its own forward: no schedule needs less memory" in text for text in said)
     state = state_of(model)
     assert state is not None

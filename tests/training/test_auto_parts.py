@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from torch import nn
 
 import remate
 from remate.training import state_of
+from remate_runtime import SteppedAsideWarning
 
 from ..runtime.small import seeded
 from .test_auto import QUICK, train
@@ -181,3 +184,34 @@ def test_advice_for_a_part_names_paths_of_the_whole_model() -> None:
     with pytest.raises(remate.CaptureError, match=r'at="middle\.inner"') as caught:
         remate.plan(model, (x,), at=["first", "middle"], budget="95%", cost="cpu", effort="quick", progress=None)
     assert caught.value.parts == ("middle.inner",)
+
+
+class Routed(nn.Module):
+    """Sends each row to one of its experts, so that their numbers of rows differ from call to call. The last one gets
+    none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(block() for _ in range(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        chosen, result = (x[:, 0] * 100).long().abs() % 7, x
+        for at, expert in enumerate(self.experts):
+            (rows,) = torch.where(chosen == at)
+            result = result.index_add(0, rows, expert(x[rows]))
+        return result
+
+
+def test_parts_that_step_aside_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
+    model = remate.auto(seeded(Routed()).train(), **PRINTED)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(model, (64, 60, 56, 52))
+    aside = [str(warning.message) for warning in caught if isinstance(warning.message, SteppedAsideWarning)]
+    assert 1 <= len(aside) <= 2  # within the budget, and over it
+    assert all("calls of other sizes and parts are not reported" in text for text in aside)
+    state = state_of(model)
+    assert state is not None
+    assert state.calls_aside > 6
+    said = capsys.readouterr().err
+    assert re.search(r"planned: (experts\.\S+, ){3}experts\.\S+ and \d more; the rest runs as it is", said), said

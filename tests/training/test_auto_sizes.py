@@ -61,6 +61,19 @@ def test_lengths_that_differ_are_left_open() -> None:
     assert (state._plans, state.calls_aside) == (2, 0)
 
 
+def test_an_evaluation_in_between_does_not_matter() -> None:
+    model = remate.auto(seeded(Words()).train(), **QUICK)
+    trained(model, (16,))
+    with pytest.warns(SteppedAsideWarning, match="calls of other sizes are not reported"):
+        trained(model, (20,))
+    with torch.no_grad():
+        model.eval()(torch.zeros(4, 9, dtype=torch.long))
+    trained(model.train(), (24,))
+    state = state_of(model)
+    assert state is not None
+    assert "t" in state.outcome.schedules[0].model.dims
+
+
 def test_one_other_length_is_no_reason_to_plan() -> None:
     lengths = (16, 20, 16, 16)
     model = remate.auto(seeded(Words()).train(), **QUICK)

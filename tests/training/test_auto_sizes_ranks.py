@@ -73,7 +73,7 @@ def _differ(rank: int, meeting: str, folder: str, batch: int, wrap: Any) -> None
     planned: list[Any] = [None, None]
     dist.all_gather_object(planned, (auto._plans, [text for text in said if text.startswith("sizes differ")]))
     assert sum(plans for plans, _ in planned) == 2
-    assert all(len(texts) == 1 for _, texts in planned)
+    assert len(planned[0][1]) == 1  # rank 0 reports, whichever rank has planned
     assert "t" in load(f"{folder}/plan.json").model.dims
 
 

@@ -15,7 +15,7 @@ from ..bind.agreement import agree, sharded_actions
 from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.modes import tell_own_forward, tell_scheduled
 from ..bind.sharding import refuse_sharded_since, sharded_parts
-from ..errors import BindError, StaleModelError, SteppedAsideWarning
+from ..errors import BindError, StaleModelError
 from ..flat_step.expansion import expand
 from ..format.schedule import Model, Schedule
 from ..format.signature import input_leaves
@@ -31,6 +31,7 @@ from ..support.plain_text import plain
 from ..support.quantities import size
 from ..torch_private import pytree
 from ..torch_private.execution import outside_compiler
+from .asides import Asides
 from .calls_to_plan import plan_call, plan_parts_call
 from .other_sizes import peak_there
 from .padding import PaddedCall
@@ -38,7 +39,7 @@ from .programs import NO_PROGRAM, is_compiled_alone, refuse_other_attention, ref
 from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
-_WARNED = 4  # most reasons for fallbacks that lead to a warning
+_EXACT = 4  # most sizes for which the expressions of a file give the peak of a call that no schedule fits
 
 
 class Dispatch:
@@ -52,6 +53,7 @@ class Dispatch:
         parts: Sequence[Schedule] = (),
         checks: Checks = CHECK_FIRST,
         stale: Stale = "error",
+        asides: Asides | None = None,
     ) -> None:
         """Prepare the dispatch.
 
@@ -62,6 +64,7 @@ class Dispatch:
             parts: The schedules of all parts of the enclosing model, if this model is a part.
             checks: The calls at which the self-check runs.
             stale: As in `apply`: whether a difference is an error or a warning.
+            asides: What the parts of a model share.
         """
         self.model, self.steps, self.otherwise = model, tuple(steps), otherwise
         self._parts = parts or [step.schedule for step in steps if step.schedule.model.at]
@@ -70,19 +73,17 @@ class Dispatch:
         self.self_check = SelfCheck(checks, stale == "error")
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims and otherwise == "error"
         self.calls = self.calls_aside = 0
-        self._warned: set[str] = set()
-        self._estimates: dict[str, str] = {}  # peak of calls that no schedule fits, by reason
+        self._asides = asides or Asides()
+        self._estimated = 0  # sizes, by expressions
+        self._told_sharding = False
         self._sharded: Fsdp2 | None = None
         self._attention: object = nn.functional.scaled_dot_product_attention
         self.__signature__ = inspect.signature(model.forward)  # libraries inspect the argument names of forward
 
-    def stepped_aside(self, why: str) -> None:
-        """Warn, once for each reason, that the model's own forward runs."""
+    def stepped_aside(self, why: str, over: bool = False, estimate: str = "") -> None:
+        """Warn, once for each kind of reason, that the model's own forward runs. Arguments as for `Asides.warn`."""
         self.calls_aside += 1
-        if why not in self._warned and len(self._warned) < _WARNED:
-            self._warned.add(why)
-            last = "\n  further reasons are not reported" if len(self._warned) == _WARNED else ""
-            warnings.warn(f"the schedule steps aside: {why}{last}", SteppedAsideWarning, stacklevel=frames_to_caller())
+        self._asides.warn(why, over, estimate)
 
     def changed(self) -> str:
         """Return what of the model differs from all schedules for its mode; "" if one fits."""
@@ -145,7 +146,7 @@ class Dispatch:
             except BindError as fault:
                 faults.append(fault)
         if self.otherwise == "original":
-            self.stepped_aside(self._no_schedule(faults[0], steps, args, kwargs))
+            self.stepped_aside(*self._no_schedule(faults[0], steps, args, kwargs))
             return model.forward(*args, **kwargs)
         text = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
         if len(faults) > len(steps):
@@ -221,9 +222,9 @@ class Dispatch:
     def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
         """Warn, once, if the model is sharded otherwise than the budget assumes, and say whether the budget holds."""
         planned = self.steps[0].schedule.model.sharded
-        if planned is None or "sharding" in self._warned:
+        if planned is None or self._told_sharding:
             return
-        self._warned.add("sharding")
+        self._told_sharding = True
         if fault := sharding_fault(planned, sharded):
             fits = self._fits(sharded)
             warnings.warn(f"{fault}: gradients are right, and {fits}", UserWarning, stacklevel=frames_to_caller())
@@ -258,8 +259,8 @@ class Dispatch:
 
     def _no_schedule(
         self, fault: BindError, steps: Sequence[ScheduledForward], args: tuple[object, ...], kwargs: dict[str, Any]
-    ) -> str:
-        """Return the reason, and the peak of the call beside the budget.
+    ) -> tuple[str, bool, str]:
+        """Return the reason, whether the call exceeds the budget, and a text about that.
 
         If the file names sizes, its expressions give the peak. Otherwise the peak is estimated in proportion to the
         sizes of the inputs.
@@ -269,16 +270,19 @@ class Dispatch:
         lines = [line.removeprefix("  - ") for line in str(fault).splitlines()]
         reason = " ".join(lines[: 1 + lines[0].endswith(":")])
         why = f"{reason}; the model's own forward runs, without recomputation"
-        if not planned or not torch.is_grad_enabled():
-            return why
-        if why not in self._estimates and len(self._estimates) < _WARNED:
-            given = sum(leaf.numel() for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
-            peak = peak_there(nearest.schedule, args, kwargs, recomputing=False)
-            about, how = (solve.baseline_peak * given // planned, "about ") if peak is None else (peak, "")
-            by = " by the size of its inputs" if peak is None else ", by the expressions of the file"
-            over = "over" if about > solve.budget else "within"
-            self._estimates[why] = f" It takes {how}{size(about)}{by}, {over} the budget of {size(solve.budget)}"
-        return f"{why}.{self._estimates.get(why, '')}"
+        if not planned or not torch.is_grad_enabled() or not self._asides.is_new(why, over=True):
+            return why, False, ""
+        given = sum(leaf.numel() for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor))
+        exact = None
+        if self._estimated < _EXACT:
+            self._estimated += 1
+            exact = peak_there(nearest.schedule, args, kwargs, recomputing=False)
+        peak, how, by = solve.baseline_peak * given // planned, "about ", " by the size of its inputs"
+        if exact is not None:
+            peak, how, by = exact, "", ", by the expressions of the file"
+        over = peak > solve.budget
+        beside = f"{'over' if over else 'within'} the budget of {size(solve.budget)}"
+        return why, over, f". It takes {how}{size(peak)}{by}, {beside}"
 
 
 def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:

@@ -49,6 +49,11 @@ class AppliedParts:
     def calls(self) -> int:
         return sum(step.calls for step in self.steps.values())
 
+    @property
+    def calls_aside(self) -> int:
+        """Number of calls of parts that ran their own forward."""
+        return sum(step.calls_aside for step in self.steps.values())
+
     def warn_bypassed(self) -> None:
         """Warn, once, that forward did not call the parts of the view."""
         if not self._warned:

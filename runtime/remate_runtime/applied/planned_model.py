@@ -25,6 +25,7 @@ from ..format import Schedule, decode, encode
 from ..self_check import Checks, Verify, checks_of
 from ..staleness.trust import Stale
 from ..support.gc_pause import gc_paused
+from .asides import Asides
 from .dispatch import Dispatch, Otherwise
 from .given import Given, How, Read, parts_within, read_all
 from .part_view import AppliedParts, part_view, parts_of
@@ -141,12 +142,13 @@ def _applied_to_parts(
     verified: list[Schedule] = []
     every: list[tuple[Dispatch, ScheduledForward]] = []
     schedules = list({id(read): read.schedule for reads in parts.values() for read in reads}.values())
+    asides = Asides(parts=len(parts) > 1)
     for path, reads in parts.items():
         part = modules[path]
         if id(part) not in replacements:
             engine_of_part = _of_one(executes, how)
             bound = [read.bound(part, how, engine_of_part, path) for read in reads]
-            steps[path] = Dispatch(part, bound, otherwise, schedules, how[4], how[1])
+            steps[path] = Dispatch(part, bound, otherwise, schedules, how[4], how[1], asides)
             replacements[id(part)] = _planned(steps[path], how)
             every += [(steps[path], read) for read in bound]
     _agree([read for _, read in every])
@@ -189,6 +191,12 @@ def original_of(model: object) -> Any:
         return parts.model
     step = getattr(model, "_remate_step", None)
     return step.model if isinstance(step, Dispatch) else model
+
+
+def calls_aside(model: object) -> int:
+    """Return the number of calls of a planned model, or of its planned parts, that ran the own forward instead."""
+    step = parts_of(model) or getattr(model, "_remate_step", None)
+    return step.calls_aside if isinstance(step, Dispatch | AppliedParts) else 0
 
 
 def _planned(step: Dispatch, how: How) -> nn.Module:
