@@ -57,6 +57,10 @@ class StepMeter:
         self._log.stop()
         return self._log.peak() + self._gradients, None
 
+    def left_open(self) -> list[str]:
+        """As `AllocationLog.left_open`, after `stop`."""
+        return [] if self._log is None else self._log.left_open()
+
     def _finish(self) -> None:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)

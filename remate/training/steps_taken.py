@@ -112,16 +112,24 @@ class StepsTaken:
             self._meter.end()
             self._over, self._scheduled = True, scheduled
 
-    def settle(self) -> None:
-        """Read the measurement of a step that has ended. Must not be called within a backward."""
+    def settle(self) -> list[str]:
+        """Read the measurement of a step that has ended. Must not be called within a backward.
+
+        Returns:
+            The ranges that go on, as `AllocationLog.left_open`.
+        """
         if self._meter is None or not self._over:
-            return
+            return []
         if self._memory and self._thread != threading.get_ident():  # only its own thread can stop the profiler
-            return
+            return []
         peak, took = self._meter.stop()
+        still_open = self._meter.left_open()
         self._meter, self._over = None, False
-        if self._dropped:
-            return
+        if not self._dropped:
+            self._keep(peak, took)
+        return still_open
+
+    def _keep(self, peak: int | None, took: int | None) -> None:
         self._measured += self._scheduled and peak is not None
         kinds = self._by_schedule if self._scheduled else self._eager
         taken = kinds.setdefault(_Kind(self.accumulates, self._inputs), _Taken())
@@ -132,12 +140,12 @@ class StepsTaken:
         elif took is not None and len(taken.times) < _TIMES:
             taken.times.append(took)
 
-    def close(self) -> None:
+    def close(self) -> list[str]:
         """End the measurements. A step without a backward is discarded. torch crashes at the end of a process in which
-        the profiler still runs."""
+        the profiler still runs. Returns what `settle` does."""
         if not self._over:
             self.drop()
-        self.settle()
+        return self.settle()
 
     def wants_memory(self, scheduled: bool) -> bool:
         """Return whether to measure the peak of the next step.

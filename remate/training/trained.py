@@ -20,6 +20,7 @@ from .steps_taken import Beside, StepsTaken
 from .watch import Backward, Listener
 
 _ITERATIONS = 2  # with the model's own forward: one to measure its peak, one for its time
+_OPTIMIZER = "Optimizer.step#"  # start of the name of torch's range around a step of an optimizer, with its closure
 _BACKWARDS = 4  # limit for scripts whose optimizer steps seldom (LBFGS) or never
 
 
@@ -80,6 +81,7 @@ class Trained(Listener):
         self, options: Mapping[str, object], file: Path | None, skip: Collection[str] = (), *, at_once: bool = False
     ) -> None:
         self._options, self._file, self._skip, self._at_once = options, file, skip, at_once
+        self._open: list[str] = []  # ranges of torch's profiler during which no other measurement of memory may begin
         self._all: list[_Seen] = []
         self._alive: dict[int, _Seen] = {}
 
@@ -95,7 +97,7 @@ class Trained(Listener):
         if seen.refused or seen.steps.under_way or seen.outcome.refused or seen.outcome.needless:
             return
         state = seen.state
-        busy = any(other.steps.measures_memory for other in self._all)
+        busy = bool(self._open) or any(other.steps.measures_memory for other in self._all)
         memory = seen.steps.wants_memory(state is not None) and not busy
         seen.began = None if state is None else state.outcome
         seen.calls_aside = 0 if state is None else state.calls_aside
@@ -146,16 +148,16 @@ class Trained(Listener):
 
     def between(self) -> None:
         for seen in self._all:
-            if seen.kept() is None:  # no backward will come
-                seen.steps.close()
-            else:
-                seen.steps.settle()
+            gone = seen.kept() is None  # no backward will come
+            self._open += seen.steps.close() if gone else seen.steps.settle()
 
     def left(self) -> None:
         for seen in self._all:
             seen.steps.close()
 
     def stepped(self, parameters: set[int]) -> None:
+        if all(name.startswith(_OPTIMIZER) for name in self._open):
+            self._open = []  # it ends before anything else begins
         for seen in list(self._alive.values()):
             module = seen.kept()
             if seen.since_step and not seen.refused and module is not None and seen.parameters & parameters:

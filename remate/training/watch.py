@@ -105,9 +105,11 @@ class Watch:
         stack = self._stack()
         within = bool(stack) and stack[-1].within
         outermost = not within and _trains(module)
+        between = not stack and torch._C._current_graph_task_id() == -1
         stack.append(_Running(module, outermost, within or outermost))
-        if outermost:
+        if between or outermost:  # before a wrapper opens a range of the profiler, and before an evaluation
             self._listener.between()
+        if outermost:
             self._listener.called(module)
 
     def _end(self, module: nn.Module, args: object, kwargs: object, output: object = None) -> Any:
@@ -167,11 +169,13 @@ class Watch:
         return mapped(output, lambda leaf: aliases.get(id(leaf), leaf)) if aliases else None
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        """Read measurements. A later call, in the closure of the optimizer or in a range around it, is another one."""
         if torch._C._current_graph_task_id() == -1:  # otherwise the optimizer runs within backward
             self._listener.between()
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self._listener.stepped({id(p) for group in optimizer.param_groups for p in group["params"]})
+        self._about_to_step(optimizer, args, kwargs)  # a backward of its closure has ended
 
 
 def _trains(module: nn.Module) -> bool:

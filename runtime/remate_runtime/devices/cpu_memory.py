@@ -18,6 +18,7 @@ from ..torch_private.execution import is_profiled
 Allocated = tuple[int, int, int]  # time in ns, address, bytes: positive if allocated, negative if freed
 
 _END = "remate: end of what is measured"
+_STOP = "remate: the session stops"
 _MAPPED = "remate: mapped"  # memory allocated in the meantime belongs to a file
 _RESIDENT, _LEFT = "remate: resident ", "remate: left "  # bytes@address, of tensors that are mapped to files
 # Messages of the profiler on stderr at its start and stop, which users cannot act on.
@@ -65,6 +66,8 @@ class AllocationLog:
             del before  # the profiler warns once per process about older blocks: trigger it here
 
     def stop(self) -> None:
+        with profiler.record_function(_STOP):
+            pass
         with _quiet():
             self._session.__exit__(None, None, None)
 
@@ -78,6 +81,15 @@ class AllocationLog:
         tree = result.experimental_event_tree() if result else []
         return sorted(_allocations(tree, seen), key=lambda event: event[0])
 
+    def left_open(self) -> list[str]:
+        """Return the names of ranges (`record_function`) that began in this session and go on after `stop`.
+
+        While one of them goes on, no other session may run on this thread: at its end, torch would write into memory of
+        this session, which is freed.
+        """
+        result = self._session.kineto_results
+        return _above_stop(result.experimental_event_tree() if result else []) or []
+
     def mark(self) -> None:
         """Exclude what follows from the peak."""
         with profiler.record_function(_END):
@@ -89,6 +101,17 @@ class AllocationLog:
         events = self.events(lambda name, at: marks.append(at) if name == _END else None)
         counted = (event for event in events if not marks or event[0] <= marks[0])
         return max(accumulate((change for _, change in changes(counted)), initial=0))
+
+
+def _above_stop(nodes: list[Any]) -> list[str] | None:
+    """Return the names of the events around the mark of `stop`, outermost first; None if it is not among `nodes`."""
+    for node in reversed(nodes):
+        if node.name == _STOP:
+            return []
+        above = _above_stop(node.children)
+        if above is not None:
+            return [node.name, *above]
+    return None
 
 
 def allocations_of(fn: Callable[[], Any], seen: Callable[[str, int], Any]) -> list[Allocated]:
