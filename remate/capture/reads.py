@@ -13,7 +13,7 @@ import inspect
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -51,17 +51,22 @@ _METHODS = (types.FunctionType, staticmethod, classmethod, property)
 
 
 class Reads:
-    """Watches one model. `watching()` wraps its forward; `digest()` returns the record."""
+    """Watches one model. `watching()` wraps its forward; `digest()` returns the record.
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    Args:
+        model: The model.
+        classes: Classes of inputs by name (`staleness.input_classes`).
+    """
+
+    def __init__(self, model: nn.Module, classes: Mapping[str, type]) -> None:
+        self._model, self._classes = model, classes
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._seen: dict[int, dict[str, Any]] = {}  # by module or object: attribute -> its value before
         self._fields: dict[str, set[str]] = {}  # attributes read from objects, by class name
         self._methods: dict[tuple[int, str], Any] = {}
         self._written: dict[int, set[str]] = {}
         self._held: dict[int, tuple[Any, list[tuple[int, str]]]] = {}  # objects, and their holders
-        self._kinds: dict[type, None] = {}  # of objects
+        self._kinds: dict[type, None] = dict.fromkeys(classes.values())  # of objects
         self._walks: dict[
             int, tuple[nn.Module, dict[str, set[int]]]
         ] = {}  # by module whose `parameters()` and so on ran
@@ -320,7 +325,8 @@ class Reads:
             for reads in (modules.get(above), objects.get(above)):
                 if reads is not None:
                     reads.pop(name, None)
-        written = make_digest(self._model, modules, dict(sorted(objects.items())), Code(self._fields))
+        ordered = dict(sorted(objects.items()))
+        written = make_digest(self._model, modules, ordered, Code(self._fields), tuple(self._classes))
         if written.unknown:
             warnings.warn(
                 f"the source of {', '.join(map(repr, written.unknown[:5]))} cannot be read: changes of it will not be "

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import torch
 
+from remate_runtime.staleness import input_classes
+
 from ..errors import CaptureError
 from . import generators, surroundings, torch_api, trees
 from .assigned import assigned_at
@@ -93,7 +95,7 @@ class TracedModule(torch.nn.Module):
         self.model, self.has_live, self.stepwise = model, has_live, stepwise
         self.sizes = sizes
         self.watch = AttributeWatch(model, torch_api.mark, None if sizes is None else sizes.tagged)
-        self.reads = Reads(model)
+        self.reads = Reads(model, input_classes((args, kwargs)))
         self.ties = surroundings.Ties(model)
         self._call = (args, kwargs)
         self._differentiate = None if differentiate is None else tuple(differentiate)

@@ -291,8 +291,8 @@ class Digest(FileObject, frozen=True):
     `packages`: versions of the packages that define modules. `functions`: the user's own functions that forward
     reaches, each with a hash of its syntax tree (null: its source could not be read). `values`: globals that they read.
     `patched`: functions of packages that forward reaches and that are not the packages' own. `fields`: by class, the
-    attributes that forward reads of the user's objects. `at_call`: a recorded training loop sets attributes; they are
-    compared at the first call.
+    attributes that forward reads of the user's objects. `classes`: the user's classes of inputs. `at_call`: a recorded
+    training loop sets attributes; they are compared at the first call.
     """
 
     packages: dict[str, str] = {}
@@ -300,6 +300,7 @@ class Digest(FileObject, frozen=True):
     values: dict[str, Any] = {}
     patched: dict[str, Any] = {}
     fields: dict[str, tuple[str, ...]] = {}
+    classes: tuple[str, ...] = ()
     modules: tuple[ModuleGroup, ...] = ()
     objects: tuple[ModuleGroup, ...] = ()
     at_call: bool = False

@@ -17,6 +17,7 @@ from .attributes import (
     replaced_forward,
 )
 from .beside import example_call
+from .classes_of_inputs import input_classes
 from .code import Code
 from .compare import (
     NothingToTrainError,
@@ -93,6 +94,7 @@ __all__ = [
     "hooks_of",
     "ignores_identity",
     "inner",
+    "input_classes",
     "is_array",
     "is_bytes_of_array",
     "is_config",

@@ -8,6 +8,7 @@ languages reach.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -146,6 +147,13 @@ class Code:
     def instance(self, obj: object) -> None:
         """Follow all methods of an object's class if the class is the user's."""
         self._class(type(obj))
+
+    def input_class(self, kind: type) -> None:
+        """Follow the class of an input: its methods, and what forward reads of the class itself."""
+        self.described.add(kind.__qualname__)
+        self._class(kind)
+        own = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set[str]()
+        self._class_values(kind, set(self._fields.get(kind.__qualname__, ())) - own)
 
     def source(self, function: object) -> str | None:
         """Return the hash of a function of the user's, or of all methods of a class of theirs; None for any other."""

@@ -11,6 +11,7 @@ from torch import nn
 from ..format.module_paths import fold_paths, unfold_paths
 from ..format.schedule import Digest, ModuleGroup
 from .attributes import hook_name, hooks_of, only_looks, record_attribute, replaced_forward
+from .classes_of_inputs import loaded_class
 from .code import NO_FIELDS, Code
 from .differences import Differences
 from .moved import moved
@@ -29,7 +30,7 @@ class Made(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) -> Made:
+def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code, classes: Sequence[str] = ()) -> Made:
     """Build the digest of a model.
 
     Args:
@@ -38,6 +39,7 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
             possible values. Attributes that a digest does not record are left out.
         objects: The same for objects.
         code: The collected code; it knows the fields of objects.
+        classes: Names of the user's classes of inputs, as `input_classes` returns them.
     """
     named = dict(model.named_modules())
     by_path = named | {path: at_path(model, path) for path in objects}
@@ -46,7 +48,7 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
         (path, qualified(type(module)), reads.get(path, {}), _hooks(path, module)) for path, module in named.items()
     ]
     described = [(path, qualified(type(by_path[path])), reads[path], ()) for path in objects]
-    packages = _follow(model, objects, code, _words(reads.values()))
+    packages = _follow(model, objects, code, _words(reads.values()), classes)
     fields = {
         name: tuple(sorted(code.known_fields[name])) for name in sorted(code.described & code.known_fields.keys())
     }
@@ -56,6 +58,7 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code) ->
         values=dict(sorted(code.values.items())),
         patched=dict(sorted(code.library.patched.items())),
         fields={name: names for name, names in fields.items() if names},
+        classes=tuple(classes),
         modules=tuple(grouped(groups)),
         objects=tuple(grouped(described)),
     )
@@ -97,7 +100,9 @@ def grouped(entries: Sequence[Entry]) -> Iterator[ModuleGroup]:
         yield ModuleGroup(at=at, kind=kind, reads=reads, hooks=hooks)
 
 
-def _follow(model: nn.Module, objects: Collection[str], code: Code, words: Collection[str]) -> dict[str, str]:
+def _follow(
+    model: nn.Module, objects: Collection[str], code: Code, words: Collection[str], classes: Iterable[str]
+) -> dict[str, str]:
     """Follow the code of all classes and hooks of the model, and return the versions of packages that define modules.
 
     Args:
@@ -105,6 +110,7 @@ def _follow(model: nn.Module, objects: Collection[str], code: Code, words: Colle
         objects: Paths of recorded objects.
         code: Collects the code.
         words: Strings that forward reads.
+        classes: Names of classes of inputs.
     """
     packages: dict[str, str] = {}
     seen: set[type] = set()
@@ -124,6 +130,8 @@ def _follow(model: nn.Module, objects: Collection[str], code: Code, words: Colle
         value = at_path(model, path)
         if value is not MISSING and is_own(type(value).__module__):
             code.instance(value)
+    for kind in filter(None, (loaded_class(name, model) for name in classes)):
+        code.input_class(kind)
     code.library.look_up(words)
     code.library.look_at_tensors()
     return dict(sorted(packages.items()))
@@ -158,7 +166,8 @@ def compare_digest(
     code = code_of(recorded) if code is None else code
     modules = dict(model.named_modules())
     paths = [path for group in recorded.objects for path in unfold_paths(group.at)]
-    packages = _follow(model, paths, code, _words(group.reads for group in (*recorded.modules, *recorded.objects)))
+    words = _words(group.reads for group in (*recorded.modules, *recorded.objects))
+    packages = _follow(model, paths, code, words, recorded.classes)
     recorded = moved(recorded, modules, code.functions)
     differences = Differences(when)
     known: set[str] = set()

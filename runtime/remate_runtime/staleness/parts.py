@@ -39,6 +39,7 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
     values: dict[str, Any] = {}
     patched: dict[str, Any] = {}
     fields: dict[str, tuple[str, ...]] = {}
+    classes: set[str] = set()
     for path, digest in parts.items():
         for entries, groups in zip(groups_of, (digest.modules, digest.objects), strict=True):
             entries += _entries(groups, path)
@@ -46,6 +47,7 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
         functions |= digest.functions
         values |= digest.values
         patched |= digest.patched
+        classes |= {*digest.classes}
         for name, names in digest.fields.items():
             fields[name] = tuple(sorted({*fields.get(name, ()), *names}))
     modules, objects = (tuple(grouped(entries)) for entries in groups_of)
@@ -55,6 +57,7 @@ def digest_of_parts(parts: Mapping[str, Digest]) -> Digest:
         values=values,
         patched=patched,
         fields=fields,
+        classes=tuple(sorted(classes)),
         modules=modules,
         objects=objects,
     )
