@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable
-from types import MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any, Protocol
 
 from torch import nn
@@ -19,6 +19,7 @@ from remate_runtime.applied import original_of, outside_compiler
 from ..errors import CaptureError
 
 _AGAIN = "remate_calls"
+_MOST = 64  # most objects of a wrapper to look into
 
 
 class Calls(Protocol):
@@ -60,7 +61,7 @@ def check_free(model: nn.Module) -> None:
             "the model already has a schedule",
             hint="pass the model that the schedule was applied to, or do not call remate.auto",
         )
-    if "forward" in vars(model):
+    if "forward" in vars(model) and cell_of_forward(model) is None:
         replaced = vars(model)["forward"]
         raise CaptureError(
             f"the forward of the model was replaced by {getattr(replaced, '__qualname__', 'something else')!r}",
@@ -81,7 +82,7 @@ def take_over(model: nn.Module, plain: object, calls: Calls) -> None:
         CaptureError: The model is not a Python module (TorchScript), or as in `check_free`.
     """
     check_free(model)
-    kind = type(model)
+    kind, cell = type(model), cell_of_forward(model)
     forward = _Forward(kind, plain, calls)
     space = {
         "forward": forward,
@@ -99,6 +100,39 @@ def take_over(model: nn.Module, plain: object, calls: Calls) -> None:
         model.__class__ = subclass
     except TypeError:
         raise CaptureError(f"the calls of a {kind.__name__} cannot be planned", hint="give a Python module") from None
+    if cell is not None:
+        forward.put_within(vars(model).pop("forward"), cell)
+
+
+def cell_of_forward(model: nn.Module) -> CellType | None:
+    """Return where a library's wrapper of the forward keeps the forward of the model's class, which it calls; None if
+    there is no wrapper, or not exactly one such place. accelerate wraps a forward in autocast."""
+    around, wanted = vars(model).get("forward"), getattr(type(model), "forward", None)
+    found: list[CellType] = []
+    seen: set[int] = set()
+    waiting: list[Any] = [] if around is None else [around]
+    while waiting and len(seen) < _MOST:
+        item = waiting.pop()
+        item = getattr(item, "__func__", item)
+        if id(item) in seen or not callable(item) or isinstance(item, type | nn.Module):
+            continue
+        seen.add(id(item))
+        for cell in getattr(item, "__closure__", None) or ():
+            inner = _content(cell)
+            if inner is wanted:
+                found.append(cell)
+            else:
+                waiting.append(inner)
+        if not isinstance(item, FunctionType):
+            waiting += getattr(item, "__dict__", {}).values()
+    return found[0] if len(found) == 1 else None
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
 
 
 class _Forward:
@@ -114,6 +148,16 @@ class _Forward:
             return calls(args, kwargs)
 
         self._forward: Callable[..., Any] = outside_compiler(forward)
+
+    def put_within(self, around: Any, cell: CellType) -> None:
+        """Let a library's wrapper call this forward instead of that of the class.
+
+        Args:
+            around: The wrapper.
+            cell: As returned by `cell_of_forward`.
+        """
+        cell.cell_contents = self._forward
+        self._around = around
 
     def __get__(self, module: Any, owner: type) -> Any:
         if module is None:

@@ -257,7 +257,7 @@ def test_a_copy_trains_by_itself() -> None:
 
 
 def test_what_wraps_its_forward_wraps_the_schedule() -> None:
-    """As accelerate does, by `__func__`; before it is planned and after."""
+    """As accelerate does, by `__func__`: after `auto` and before it."""
 
     def cast(model: Any) -> Any:
         forward = model.forward.__func__
@@ -274,8 +274,19 @@ def test_what_wraps_its_forward_wraps_the_schedule() -> None:
     assert train(model) == wanted
     assert ran(model) == 2
     del model.forward
+    model = remate.auto(cast(made()), **QUICK, dims=None)
+    assert train(model) == wanted
+    assert ran(model) == 2
+    del model.forward
+    assert train(model)[0] != wanted[0]  # without autocast
+
+
+def test_a_wrapper_that_hides_the_forward_is_refused() -> None:
+    model = made()
+    forward = model.forward
+    model.forward = lambda x: forward(x)
     with pytest.raises(remate.CaptureError, match=r"forward of the model was replaced by(.|\n)*before accelerator"):
-        remate.auto(cast(made()), **QUICK)
+        remate.auto(model, **QUICK)
 
 
 def test_it_is_called_once() -> None:

@@ -141,7 +141,7 @@ def test_an_output_that_a_file_cannot_hold_is_not_lost(capsys: pytest.CaptureFix
     for ours, eagers in zip(trained(model), trained(seeded(Acting()).train()), strict=True):
         assert torch.equal(ours, eagers)
     assert paths(model) == ["body", "head"]
-    assert "is of type Categorical, which a file cannot hold" in capsys.readouterr().err
+    assert "of type Categorical, which a file cannot hold" in capsys.readouterr().err
 
 
 @pytest.mark.slow

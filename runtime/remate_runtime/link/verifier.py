@@ -11,6 +11,7 @@ from ..errors import REPLAN
 from ..flat_step.expansion import expand
 from ..format.fingerprints import check_fingerprint
 from ..format.schedule import Schedule
+from ..support.callers import frames_to_caller
 from ..support.quantities import size
 from .events import Linked
 from .fitting import LinkedExpansion
@@ -62,12 +63,16 @@ def verify(
     expanded, linked, peak = linked_before.expanded, linked_before.linked, linked_before.timeline.peak
     budget = schedule.solve.budget
     if peak > budget and not warned:
+        settings = schedule.solve.settings
+        if at and settings is not None and "%" in settings.budget:
+            advice = f": {settings.budget} is a share of the step at the planned size, and larger calls take more"
+        else:
+            advice = f"{', and so may others be' if at else ''}; add recomputations, or {REPLAN}"
         warnings.warn(
             f"schedule {schedule.name!r}{f' at {at}' if at else ''}: its peak of {size(peak)} is over its "
-            f"budget of {size(budget)} (beyond parameters, buffers, inputs and optimizer state)"
-            f"{', and so may others be' if at else ''}; add recomputations, or {REPLAN}",
+            f"budget of {size(budget)} (beyond parameters, buffers, inputs and optimizer state){advice}",
             UserWarning,
-            stacklevel=4,
+            stacklevel=frames_to_caller(),
         )
     operations = expanded.graph.operations
     leaves = {
