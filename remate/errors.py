@@ -58,10 +58,11 @@ class DimsError(RemateError):
     Attributes:
         message: What is wrong.
         hint: What to do.
+        works: A smaller range that can be left open, as text: `t=2..64`; "" if none is known.
     """
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        self.message, self.hint = message, hint
+    def __init__(self, message: str, hint: str = "", works: str = "") -> None:
+        self.message, self.hint, self.works = message, hint, works
         super().__init__(message + (f"\n  hint: {hint}" if hint else ""))
 
 

@@ -61,7 +61,9 @@ def not_captured(sizes: Sizes, what: str, error: CaptureError, forgotten: str = 
 
 def instead(error: DimsError, kept: SizeRange) -> DimsError:
     """Return the error with the range that works."""
-    refusal = DimsError(error.message, f'write "{kept}", for which the step is the same, or leave {kept.name} fixed')
+    refusal = DimsError(
+        error.message, f'write "{kept}", for which the step is the same, or leave {kept.name} fixed', str(kept)
+    )
     refusal.__cause__ = error.__cause__
     return refusal
 

@@ -13,6 +13,7 @@ from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 
 from ..capture.recorded import RecordedCall
+from ..errors import DimsError
 from .plan_file import applied
 from .planning import planned_again
 from .settings import AutoSettings
@@ -63,15 +64,46 @@ def planned_for_sizes(
         RemateError: None can be planned; the error of the last.
     """
     refused = RemateError("there are no sizes to leave open")
-    for dims in attempts:
+    waiting = list(attempts)
+    while waiting:
+        dims = waiting.pop(0)
         with_dims = replace(settings, plan={**settings.plan, "dims": dims})
         try:
             planned = planned_again(call, with_dims, known, live, told)
             return planned, applied(call.model, planned, with_dims)
         except RemateError as error:
-            settings.say(f"other sizes cannot be planned with {dims}: {first_line(error)}")
             refused = error
+            narrower = _narrowed(dims, error.works, attempts[-1]) if isinstance(error, DimsError) else None
+            if narrower not in (None, dims):
+                waiting.insert(0, narrower)
+            else:
+                settings.say(f"other sizes cannot be planned with {dims}: {first_line(error)}")
     raise refused
+
+
+def _narrowed(dims: dict[str, Any], works: str, needed: dict[str, Any]) -> dict[str, Any] | None:
+    """Return `dims` with a smaller range that works, as that of a table of positions; None if it is not enough.
+
+    Args:
+        dims: The `dims` that cannot be planned.
+        works: The range, as in `DimsError`.
+        needed: The `dims` that contain no more than the call and its schedule.
+    """
+    match = _RANGE.fullmatch(works)
+    if match is None:
+        return None
+    ranges = [_RANGE.fullmatch(size) for sizes in needed.values() if isinstance(sizes, dict) for size in sizes.values()]
+    for one in ranges:
+        if one is not None and one[1] == match[1] and (int(one[2]) < int(match[2]) or int(one[3]) > int(match[3])):
+            return None
+
+    def narrower(size: str) -> str:
+        return works if size.startswith(f"{match[1]}=") else size
+
+    return {
+        argument: {at: narrower(size) for at, size in sizes.items()} if isinstance(sizes, dict) else sizes
+        for argument, sizes in dims.items()
+    }
 
 
 def first_line(message: object) -> str:

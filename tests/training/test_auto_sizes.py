@@ -61,6 +61,30 @@ def test_lengths_that_differ_are_left_open() -> None:
     assert (state._plans, state.calls_aside) == (2, 0)
 
 
+class Positions(Words):
+    """Has a table of positions, beyond which no length goes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.positions = nn.Embedding(26, 16)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        places = self.positions(torch.arange(words.shape[1]))
+        return super().forward(words) + (self.down(torch.relu(self.up(places)))).mean()
+
+
+def test_lengths_stay_within_what_the_model_takes() -> None:
+    lengths = (16, 20, 21, 26, 9)
+    model = remate.auto(seeded(Positions()).train(), **QUICK)
+    with pytest.warns(SteppedAsideWarning):
+        results = trained(model, lengths)
+    assert all(map(torch.equal, results, trained(seeded(Positions()).train(), lengths)))
+    state = state_of(model)
+    assert state is not None
+    dim = state.outcome.schedules[0].model.dims["t"]
+    assert (dim.min, dim.max, state.calls_aside) == (2, 26, 0)
+
+
 def test_an_evaluation_in_between_does_not_matter() -> None:
     model = remate.auto(seeded(Words()).train(), **QUICK)
     trained(model, (16,))

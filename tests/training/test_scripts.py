@@ -27,6 +27,7 @@ NAMES = (
     "language_model",
     "lbfgs",
     "lora",
+    "padded",
     "recurrent",
     "transfer",
     "vision",
@@ -34,7 +35,7 @@ NAMES = (
 )
 PLANNED_IN_LINE = ("graph", "gan")
 LINE = re.compile(r"# (.*remate\.auto\(.*)")
-NEEDS = {"lora": "peft"}
+NEEDS = {"lora": "peft", "padded": "accelerate"}
 COST = {"graph": "measured"}  # elsewhere, estimates: they are there at once
 
 every = pytest.mark.parametrize(

@@ -37,11 +37,11 @@ from .text import report
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "scripts"
 LINE = re.compile(r"# .*remate\.auto\(")
-NEEDS = {"lora": "peft"}
+NEEDS = {"lora": "peft", "padded": "accelerate"}
 OPTIONS = {"budget": "60%", "progress": None}
 LONGER = {  # arguments for iterations to measure
     **dict.fromkeys(("contrastive", "diffusion", "vision_language"), ("--steps", "40")),
-    **dict.fromkeys(("lora", "recurrent", "vision"), ("--epochs", "10")),
+    **dict.fromkeys(("lora", "padded", "recurrent", "vision"), ("--epochs", "10")),
     "gan": ("--epochs", "20"),
     "graph": ("--epochs", "40"),
     "language_model": ("--iters", "30"),
