@@ -13,6 +13,7 @@ from torch import nn
 
 from remate_runtime import StaleModelError, apply
 from remate_runtime.staleness import input_classes
+from remate_runtime.staleness.classes_of_inputs import loaded_class
 
 from ..runtime.small import data, seeded
 from ..runtime.stepping import schedule_of
@@ -125,3 +126,10 @@ def test_which_classes_count() -> None:
     given = {"a": [Plain(torch.ones(1)), Record(torch.ones(1))], "b": (Named(torch.ones(1)), Local(torch.ones(1)))}
     names = [name.rpartition(".")[2] for name in input_classes((given, types.SimpleNamespace(x=1), {1: 2}))]
     assert names == ["Named", "Plain", "Record"]
+
+
+def test_a_class_is_known_in_a_module_of_another_name() -> None:
+    (name,) = input_classes(Plain(torch.ones(1)))
+    assert loaded_class(name, Net()) is Plain
+    assert loaded_class("another.place.Plain", Net()) is Plain  # in the module of the model's class
+    assert loaded_class("another.place.Missing", Net()) is None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from ..bind.containers import children
-from .ownership import is_own
+from .ownership import is_own, qualified
 
 
 def input_classes(call: object) -> dict[str, type]:
@@ -16,22 +16,22 @@ def input_classes(call: object) -> dict[str, type]:
 
     A class inside a function is left out: another process could not find it.
     """
-    classes = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in _classes(call) if is_own(kind.__module__)}
-    return {name: kind for name, kind in sorted(classes.items()) if _at(kind.__module__, kind.__qualname__) is kind}
+    kinds = [kind for kind in _classes(call) if is_own(kind.__module__)]
+    found = {qualified(kind): kind for kind in kinds if _at(kind.__module__, kind.__qualname__) is kind}
+    return dict(sorted(found.items()))
 
 
 def loaded_class(name: str, model: nn.Module) -> type | None:
     """Return a class of `input_classes`; None if no module that is loaded has it.
 
-    The main module of one process can be an ordinary one of another, so the model's modules are searched, too.
+    A module can have another name in another process, as the main module has. So the modules of the model's classes are
+    searched, too.
     """
-    place, _, last = name.rpartition(".")
-    while place and place not in sys.modules:
-        place, _, above = place.rpartition(".")
-        last = f"{above}.{last}"
-    places = [place, *(type(module).__module__ for module in model.modules()), "__main__"]
-    found = (_at(place, last) for place in dict.fromkeys(places))
-    return next((kind for kind in found if isinstance(kind, type)), None)
+    parts = name.split(".")
+    splits = [(".".join(parts[:at]), ".".join(parts[at:])) for at in range(len(parts) - 1, 0, -1)]
+    others = dict.fromkeys([*(type(module).__module__ for module in model.modules()), "__main__"])
+    places = [*splits, *((place, path) for place in others for _, path in reversed(splits))]
+    return next((kind for place, path in places if isinstance(kind := _at(place, path), type)), None)
 
 
 def _classes(node: object) -> Iterator[type]:
