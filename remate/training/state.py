@@ -221,7 +221,12 @@ class Auto:
             self._wider += 1
             schedules = shared.schedules_or_refusal("other sizes")
             model = made[0] if made else applied(self.plain, schedules, self.settings)
-        except RemateError:
+        except Exception as error:  # a refusal, or a defect of remate
+            if not isinstance(error, RemateError):
+                if self.settings.on_refused == "error":
+                    raise
+                reason = f"{type(error).__name__}: {error}"
+                self.settings.say(f"planning other sizes failed, which is a defect of remate: {reason}")
             self._plans = _PLANS
             return
         self._scheduled, self.outcome = model, Outcome(schedules, bool(made), time.monotonic() - began)

@@ -121,3 +121,17 @@ def test_where_lengths_cannot_be_left_open_the_schedule_stays() -> None:
     state = state_of(model)
     assert state is not None
     assert (state.outcome.schedules[0].model.dims.keys(), state.calls_aside) == ({"b"}, 3)
+
+
+def test_a_defect_of_planning_other_sizes_does_not_stop_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object) -> None:
+        raise IndexError("out of range")
+
+    monkeypatch.setattr("remate.training.state.planned_for_sizes", fails)
+    lengths, said = (16, 20, 24, 16), list[str]()
+    options: dict[str, Any] = {**QUICK, "progress": said.append}
+    model = remate.auto(seeded(Words()).train(), **options)
+    with pytest.warns(SteppedAsideWarning):
+        results = trained(model, lengths)
+    assert all(map(torch.equal, results, trained(seeded(Words()).train(), lengths)))
+    assert any("failed, which is a defect of remate: IndexError: out of range" in text for text in said)
