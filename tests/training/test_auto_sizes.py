@@ -129,7 +129,7 @@ def test_a_defect_of_planning_other_sizes_does_not_stop_training(monkeypatch: py
 
     monkeypatch.setattr("remate.training.state.planned_for_sizes", fails)
     lengths, said = (16, 20, 24, 16), list[str]()
-    options: dict[str, Any] = {**QUICK, "progress": said.append}
+    options: dict[str, Any] = {**QUICK, "progress": said.append, "on_refused": "original"}
     model = remate.auto(seeded(Words()).train(), **options)
     with pytest.warns(SteppedAsideWarning):
         results = trained(model, lengths)
