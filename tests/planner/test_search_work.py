@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
+from remate.errors import InfeasibleError
 from remate.strategy import (
     NORMAL,
+    QUICK,
     THOROUGH,
     Candidate,
     Deadline,
@@ -65,12 +67,27 @@ def test_one_solve_of_a_bound_keeps_the_limit_of_the_search() -> None:
 
 
 def test_a_search_that_gains_nothing_ends_early() -> None:
+    little = replace(NORMAL, enough=0.0, most=3e5)  # by which a schedule fits
     long, judgements = searched(UNLIMITED, policy("auto"))
-    short, fewer = searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto"))
+    short, fewer = searched(little, policy("auto"))
     assert fewer < judgements / 2
     assert short.peak <= int(0.7 * StepInstance(GRAPH).baseline.peak)
     assert (short.stopped_by, short.time >= long.time) == ("heuristic", True)
-    assert searched(replace(NORMAL, enough=0.0, most=0.0), policy("auto")) == (short, fewer)
+    assert searched(little, policy("auto")) == (short, fewer)
+
+
+def refused(effort: Effort, share: float) -> tuple[int, int]:
+    """Return the smallest peak of a search in which nothing fits, and its judgements. share: of the proven floor."""
+    step = Counting(GRAPH)
+    with pytest.raises(InfeasibleError) as error:
+        solve(step, Request(int(share * step.floor), 0.0, effort))
+    return error.value.smallest, step.judgements
+
+
+def test_a_search_in_which_nothing_fits_ends_early() -> None:
+    limited = replace(QUICK, most=3e5)
+    assert refused(limited, 1.01)[1] < refused(replace(QUICK, most=float("inf")), 1.01)[1]
+    assert refused(limited, 1.01)[0] == refused(limited, 1.02)[0]  # it does not depend on the budget
 
 
 @pytest.mark.slow
