@@ -35,27 +35,33 @@ class _Functions:
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()
         self._others: tuple[int, int] | None = None  # references to the two types that no function has
+        self._frozen = 0  # objects that `gc.freeze` had set aside after the last search among them
 
     def all(self) -> list[Any]:
         known = list(self._known)
         if self._others is None or self._others != _others(len(known)):
-            known = _searched()
+            known = self._searched()
             self._known = weakref.WeakSet(known)
             self._others = _others(len(known)) if _are_counted() else None
         return known
 
-
-def _searched() -> list[Any]:
-    """Return all functions. The collector lists no objects that `gc.freeze` set aside, as training scripts do."""
-    frozen = gc.get_freeze_count() > 0
-    if frozen:
+    def _searched(self) -> list[Any]:
+        """Return all functions. The collector lists no objects that `gc.freeze` set aside, as training scripts do."""
+        frozen = gc.get_freeze_count()
+        if frozen <= self._frozen:  # functions among these objects are known
+            self._frozen = frozen
+            return list({*self._known, *_listed()})
         gc.unfreeze()
-    try:
-        return [each for each in gc.get_referrers(_KIND) if type(each) is _KIND]
-    finally:
-        if frozen:
+        try:
+            return _listed()
+        finally:
             gc.collect()  # what is garbage now would stay forever
             gc.freeze()
+            self._frozen = gc.get_freeze_count()
+
+
+def _listed() -> list[Any]:
+    return [each for each in gc.get_referrers(_KIND) if type(each) is _KIND]
 
 
 @functools.cache
