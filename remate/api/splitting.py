@@ -272,7 +272,7 @@ class _SplitSearch:
 
     def _best(self, tried: Sequence[_Tried]) -> _Tried:
         """Return the fastest step, the one with the smallest peak if nothing fits. The first one has no splits."""
-        best, whole = min(tried, key=lambda one: (one.time, one.peak)), tried[0]
+        best, whole = min(tried, key=lambda each: (each.time, each.peak)), tried[0]
         fits = whole.found is not None
         return whole if fits and not worth_a_split(best.time, whole.time, self._whole.baseline.time) else best
 

@@ -48,7 +48,7 @@ def planned_for_sizes(
     settings: AutoSettings,
     known: Sequence[Schedule],
     live: Sequence[str],
-    told: set[str],
+    warned: set[str],
 ) -> tuple[list[Schedule], Any]:
     """Plan with the first `dims` that can be planned and applied. Return the schedules, and the model with them.
 
@@ -58,7 +58,7 @@ def planned_for_sizes(
         settings: Arguments of `auto`.
         known: The schedules so far.
         live: As for `planned_again`.
-        told: As for `planned_again`.
+        warned: As for `planned_again`.
 
     Raises:
         RemateError: None can be planned; the error of the last.
@@ -69,7 +69,7 @@ def planned_for_sizes(
         dims = waiting.pop(0)
         with_dims = replace(settings, plan={**settings.plan, "dims": dims})
         try:
-            planned = planned_again(call, with_dims, known, live, told)
+            planned = planned_again(call, with_dims, known, live, warned)
             return planned, applied(call.model, planned, with_dims)
         except RemateError as error:
             refused = error
@@ -93,8 +93,8 @@ def _narrowed(dims: dict[str, Any], works: str, needed: dict[str, Any]) -> dict[
     if match is None:
         return None
     ranges = [_RANGE.fullmatch(size) for sizes in needed.values() if isinstance(sizes, dict) for size in sizes.values()]
-    for one in ranges:
-        if one is not None and one[1] == match[1] and (int(one[2]) < int(match[2]) or int(one[3]) > int(match[3])):
+    for needs in filter(None, ranges):
+        if needs[1] == match[1] and (int(needs[2]) < int(match[2]) or int(needs[3]) > int(match[3])):
             return None
 
     def narrower(size: str) -> str:

@@ -38,8 +38,8 @@ def planned_again(
     call: RecordedCall,
     settings: AutoSettings,
     known: Sequence[Schedule],
-    live: Sequence[str] = (),
-    told: set[str] | None = None,
+    live: Sequence[str],
+    warned: set[str],
 ) -> list[Schedule]:
     """Plan a call, and carry over the notes of the replaced schedules.
 
@@ -50,7 +50,7 @@ def planned_again(
         settings: Arguments of `auto`.
         known: The replaced schedules.
         live: Attributes whose numbers have changed. They are read at every call if that can be planned.
-        told: Warnings about the model so far, which are not repeated; extended.
+        warned: Warnings about the model so far, which are not repeated; extended.
 
     Raises:
         RemateError: The errors of `remate.plan`.
@@ -69,12 +69,11 @@ def planned_again(
             planned = _planned_parts(call, settings, error)
     schedules = [planned] if isinstance(planned, Schedule) else list(planned)
     needless = saves_nothing(schedules, settings.budget)
-    told = set() if told is None else told
     for warning in caught:
         text = str(warning.message)
-        if text in told:
+        if text in warned:
             continue
-        told.add(text)
+        warned.add(text)
         if text.startswith(_ABOUT_SIZES):
             settings.say(text.splitlines()[0])
         elif needless and text.startswith(OVER_BUDGET):  # no schedule is used, so that only the advice matters

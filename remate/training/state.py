@@ -76,7 +76,7 @@ class Auto:
         self._was_aside = False  # the last training call fitted no schedule
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._needless_up_to = (0, 0)  # `_extent` for which no schedule needs less memory
-        self._told: set[str] = set()  # warnings of planning
+        self._warned: set[str] = set()  # warnings of planning
         self._lock = threading.RLock()
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
@@ -208,7 +208,7 @@ class Auto:
 
         def make() -> PlannedElsewhere:
             self._plans += 1
-            planned, model = planned_for_sizes(call, attempts, self.settings, known, self._live, self._told)
+            planned, model = planned_for_sizes(call, attempts, self.settings, known, self._live, self._warned)
             made.append(model)
             self._save(planned)
             return PlannedElsewhere.of(planned)
@@ -273,7 +273,7 @@ class Auto:
             if not self._stale:
                 settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known, self._live, self._told)
+        planned = planned_again(call, settings, known, self._live, self._warned)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
@@ -325,7 +325,7 @@ class Auto:
             if known and again and settings.on_stale == "refuse":
                 raise StaleModelError(f"{settings.file} is not for this training: {why or 'the model differs'}")
             made.append(again or not known)
-            schedules = planned_again(call, settings, known, self._live, self._told) if made[0] else known
+            schedules = planned_again(call, settings, known, self._live, self._warned) if made[0] else known
             return PlannedElsewhere.of(schedules)
 
         shared = on_one_rank(self._next_turn(call), what, make, settings.timeout, settings.say)

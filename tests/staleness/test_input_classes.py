@@ -133,3 +133,10 @@ def test_a_class_is_known_in_a_module_of_another_name() -> None:
     assert loaded_class(name, Net()) is Plain
     assert loaded_class("another.place.Plain", Net()) is Plain  # in the module of the model's class
     assert loaded_class("another.place.Missing", Net()) is None
+
+
+def test_steps_with_an_unchanged_named_tuple_are_accepted() -> None:
+    model, schedule = planned(Named)
+    ours = apply(model, schedule)
+    for _ in range(2):
+        ours(example(Named)).backward()

@@ -30,7 +30,7 @@ class Asides:
             why: The reason. Others that differ in numbers only are of the same kind.
             over: Whether the call exceeds the budget, which is worth another warning.
         """
-        kind = _NUMBERS.sub("#", why)
+        kind = _kind(why)
         known = {(kind, True), (kind, over)} & self._kinds
         return not known and (len(self._kinds) < _KINDS or (kind, False) in self._kinds)
 
@@ -44,7 +44,7 @@ class Asides:
         """
         if not self.is_new(why, over):
             return
-        kind = _NUMBERS.sub("#", why)
+        kind = _kind(why)
         self._kinds.add((kind, over))
         text = f"the schedule steps aside: {why}{estimate}"
         if kind != why:
@@ -52,3 +52,7 @@ class Asides:
         if len({kind for kind, _ in self._kinds}) == _KINDS:
             text += "\n  further reasons are not reported"
         warnings.warn(text, SteppedAsideWarning, stacklevel=frames_to_caller())
+
+
+def _kind(why: str) -> str:
+    return _NUMBERS.sub("#", why)

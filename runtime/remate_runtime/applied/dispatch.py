@@ -75,7 +75,7 @@ class Dispatch:
         self.calls = self.calls_aside = 0
         self._asides = asides or Asides()
         self._estimated = 0  # sizes, by expressions
-        self._told_sharding = False
+        self._compared_sharding = False
         self._sharded: Fsdp2 | None = None
         self._attention: object = nn.functional.scaled_dot_product_attention
         self.__signature__ = inspect.signature(model.forward)  # libraries inspect the argument names of forward
@@ -222,9 +222,9 @@ class Dispatch:
     def _compare_sharding(self, sharded: Fsdp2 | None) -> None:
         """Warn, once, if the model is sharded otherwise than the budget assumes, and say whether the budget holds."""
         planned = self.steps[0].schedule.model.sharded
-        if planned is None or self._told_sharding:
+        if planned is None or self._compared_sharding:
             return
-        self._told_sharding = True
+        self._compared_sharding = True
         if fault := sharding_fault(planned, sharded):
             fits = self._fits(sharded)
             warnings.warn(f"{fault}: gradients are right, and {fits}", UserWarning, stacklevel=frames_to_caller())

@@ -8,7 +8,7 @@ import dataclasses
 import enum
 import sys
 import types
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import torch
@@ -74,10 +74,12 @@ def _attributes(node: object) -> dict[str, Any]:
 
 def _contains(node: object, above: set[int]) -> bool:
     """Return whether an object refers to itself, or to one of the objects above it."""
-    if isinstance(node, torch.Tensor):
-        return False
-    parts = _attributes(node).values() if is_object(node) else node.values() if isinstance(node, Mapping) else ()
-    parts = node if isinstance(node, tuple | list) else parts
+    if is_object(node):
+        parts: Iterable[object] = _attributes(node).values()
+    elif isinstance(node, Mapping):
+        parts = node.values()
+    else:
+        parts = node if isinstance(node, tuple | list) else ()
     return any(id(part) in above or _contains(part, above | {id(part)}) for part in parts)
 
 
