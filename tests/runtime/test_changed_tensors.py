@@ -130,3 +130,76 @@ def test_writes_that_torch_does_not_notice_are_noticed_in_checked_calls(write):
         else:
             loss.backward()
     planned(x).sum().backward()
+
+
+class Doubling(torch.Tensor):
+    """Doubles what linear layers compute."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if func is torch.Tensor.detach:
+            return result.as_subclass(cls)
+        return result * 2 if func is nn.functional.linear else result
+
+
+class DoublingParameter(Doubling, nn.Parameter):
+    pass
+
+
+def test_a_parameter_of_a_class_that_replaces_functions_is_refused():
+    model, x = seeded(Scaled()), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)), verify="never")
+    planned(x).backward()
+    weight = model.layer.weight
+    model.layer.weight = nn.Parameter(weight.detach().as_subclass(Doubling))
+    with pytest.raises(BindError, match=r"'layer\.weight': is a Doubling now, whose __torch_function__"):
+        planned(x)
+    model.layer.weight = weight
+    planned(x).backward()
+    weight.__class__ = DoublingParameter
+    with pytest.raises(BindError, match=r"'layer\.weight': is a DoublingParameter now"):
+        planned(x)
+
+
+class Plain(nn.Parameter):
+    """A class that replaces nothing, as optimizers and libraries have to mark parameters."""
+
+
+def test_a_parameter_of_another_class_is_taken():
+    model, x = seeded(Scaled()), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)), verify="never")
+    planned(x).backward()
+    model.layer.weight = Plain(model.layer.weight.detach())
+    planned(x).backward()
+    assert model.layer.weight.grad is not None
+
+
+def test_data_that_is_replaced_between_forward_and_backward_is_refused():
+    model, x = seeded(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)), verify="never")
+    loss = planned(x).square().mean()
+    model[2].weight.data = model[2].weight.data * 2
+    with pytest.raises(ExecutionError, match=r"parameter '2\.weight' got other data between forward and backward"):
+        loss.backward()
+    loss = planned(x).square().mean()
+    kept = model[2].weight.data
+    model[2].weight.data = kept * 3
+    model[2].weight.data = kept
+    loss.backward()
+
+
+def test_an_optimizer_in_backward_may_replace_data():
+    model, x = seeded(nn.Sequential(nn.Linear(8, 520), nn.Linear(520, 520), nn.Linear(520, 520))), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+
+    def update(parameter: Any) -> None:
+        parameter.data = parameter.data - 0.1 * parameter.grad
+        parameter.grad = None
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    before = model[0].weight.detach().clone()
+    planned(x).square().mean().backward()
+    assert not torch.equal(before, model[0].weight)

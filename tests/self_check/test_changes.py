@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import remate_runtime.applied.scheduled_forward as scheduled_forward
-from remate_runtime import StaleModelError, apply
+from remate_runtime import StaleModelError, StaleModelWarning, apply
 from tests.runtime.small import Mlp, Normed, data, seeded
 from tests.runtime.stepping import assert_same, schedule_of, step
 
@@ -206,6 +206,57 @@ def test_rounding_is_a_warning() -> None:
     FILE["spelled"] = True
     with pytest.warns(UserWarning, match=r"differ by rounding\n  - output(.|\n)*does not run aten.silu"):
         planned(x)
+
+
+def test_another_layout_of_an_input_is_named() -> None:
+    model, x = seeded(nn.Sequential(nn.Conv2d(3, 8, 3), nn.Tanh(), nn.Conv2d(8, 8, 3))), data(4, 3, 12, 12)
+    planned = apply(model, schedule_of(model, (x,)))
+    planned(x)
+    strided = x.to(memory_format=torch.channels_last)
+    if torch.equal(model(x), model(strided)):
+        pytest.skip("kernels of this machine sum in the same order")
+    with pytest.warns(StaleModelWarning, match=r"differ by rounding\n(.|\n)*'input' has another memory layout than"):
+        planned(strided)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        planned(strided)
+        planned(x)
+
+
+class Marked(torch.Tensor):
+    """A class of tensors that replaces nothing."""
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, pair: Any) -> torch.Tensor:
+        left, right = pair
+        y = self.a(left + right)
+        for other in (isinstance(pair, tuple), type(left) is Marked, not right.is_contiguous(), left.requires_grad):
+            y = y * 3 if other else y
+        return y
+
+
+OTHER_FORMS: dict[str, Any] = {
+    "tuple": lambda left, right: (left, right),
+    "no gradient": lambda left, right: [left.detach(), right],
+    "class": lambda left, right: [left.as_subclass(Marked), right],
+    "layout": lambda left, right: [left, right.t().contiguous().t()],
+    "repeated": lambda left, right: [left, right[:1].expand(4, 8)],
+}
+
+
+@pytest.mark.parametrize("form", OTHER_FORMS)
+def test_the_first_call_of_each_form_is_checked(form: str) -> None:
+    model, pair = seeded(Branching()), [data(4, 8).requires_grad_(), data(4, 8, seed=2)]
+    planned = apply(model, schedule_of(model, (pair,)))
+    planned(pair)
+    with pytest.raises(StaleModelError):
+        planned(OTHER_FORMS[form](*pair))
+    planned(pair)
 
 
 class Cache:

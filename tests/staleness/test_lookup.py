@@ -1,10 +1,12 @@
 """Changes of how attributes are looked up: methods of torch's classes, properties that hide attributes, builtins,
-metaclasses, environment variables."""
+metaclasses, members of enumerations, functions that choose by type, environment variables."""
 
 from __future__ import annotations
 
 import builtins
 import dataclasses
+import enum
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +36,34 @@ class Rates(metaclass=Named):
     kept = 1.0
 
 
+class Mode(enum.Enum):
+    ONE = 1
+
+    def factor(self) -> float:
+        return FACTORS[self]
+
+
+FACTORS = {Mode.ONE: 1.0}
+
+
+@functools.singledispatch
+def chosen(value: object) -> Any:
+    return value
+
+
+@chosen.register
+def _(value: torch.Tensor) -> torch.Tensor:
+    return value * 1.0
+
+
+def tripled(value: torch.Tensor) -> torch.Tensor:
+    return value * 3.0
+
+
 @dataclasses.dataclass
 class Config:
     scale: float = 1.0
+    mode: Mode = Mode.ONE
 
 
 class Net(nn.Module):
@@ -48,10 +75,19 @@ class Net(nn.Module):
         self.register_buffer("gain", torch.ones(8))
         self.config, self.factor = Config(), 1.0
 
+    @functools.singledispatchmethod
+    def gained(self, value: object) -> Any:
+        return value
+
+    @gained.register
+    def _(self, value: torch.Tensor) -> torch.Tensor:
+        return value * self.gain
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer in self.layers:
-            x = torch.tanh(layer(x)) * self.gain
-        x = x * self.config.scale * self.factor * float("1.0") * round(1.0) * Rates.rate
+            x = self.gained(torch.tanh(layer(x)))
+        x = chosen(x) * self.config.scale * self.factor * float("1.0") * round(1.0) * Rates.rate
+        x = x * self.config.mode.factor()
         return (x * float(os.environ.get(VARIABLE, "1"))).mean()
 
 
@@ -71,6 +107,17 @@ def three(self: Any) -> Any:
     return 3.0
 
 
+class Registered(dict[type, Any]):
+    """The functions of a `functools.singledispatch`, as a dict, so that a monkeypatch can put one back."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function.registry)
+        self._function = function
+
+    def __setitem__(self, kind: type, function: Callable[..., Any]) -> None:
+        self._function.register(kind, function)
+
+
 CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], None]] = {
     "Module.__call__": lambda n, p: p.setattr(nn.Module, "__call__", calling),
     "Linear._call_impl": lambda n, p: p.setattr(nn.Linear, "_call_impl", lambda self, x: x, raising=False),
@@ -88,6 +135,18 @@ CHANGES: dict[str, Callable[[Any, pytest.MonkeyPatch], None]] = {
     "ModuleList.__iter__": lambda n, p: p.setattr(nn.ModuleList, "__iter__", lambda self: iter([self[1], self[0]])),
     "builtin": lambda n, p: p.setattr(builtins, "round", lambda number: 3.0),
     "global over a builtin": lambda n, p: p.setitem(globals(), "float", lambda text: 3.0),
+    "method of an enumeration": lambda n, p: p.setattr(Mode, "factor", three),
+    "global that a member reads": lambda n, p: p.setitem(FACTORS, Mode.ONE, 3.0),
+    "function for a type": lambda n, p: p.setitem(Registered(chosen), torch.Tensor, tripled),
+    "method for a type": lambda n, p: p.setitem(
+        Registered(vars(Net)["gained"].dispatcher), torch.Tensor, lambda self, value: value * 3.0
+    ),
+    "function within one for a type": lambda n, p: p.setattr(
+        chosen.registry[torch.Tensor], "__code__", tripled.__code__
+    ),
+    "attribute over a weight": lambda n, p: p.setitem(vars(n.layers[0]), "weight", torch.zeros(8, 8)),
+    "attribute over a module": lambda n, p: p.setitem(vars(n), "layers", [torch.sin]),
+    "getter of a metaclass": lambda n, p: p.setattr(Named, "rate", property(three)),
     "property of a metaclass": lambda n, p: p.setattr(Rates, "kept", 3.0),
     "environment": lambda n, p: p.setenv(VARIABLE, "3"),
 }
@@ -120,6 +179,7 @@ def test_lookup_is_watched(scheduled: Any, name: str) -> None:
 ALLOWED: dict[str, Callable[[Any, pytest.MonkeyPatch], None]] = {
     "new method": lambda n, p: p.setattr(Net, "report", three, raising=False),
     "new attribute of a class of torch": lambda n, p: p.setattr(nn.Linear, "_quantized", False, raising=False),
+    "new attribute of a module": lambda n, p: p.setitem(vars(n.layers[0]), "note", torch.zeros(8, 8)),
     "constructor": lambda n, p: p.setattr(nn.Module, "__init__", three),
     "copyreg": lambda n, p: p.setattr(Config, "__slotnames__", [], raising=False),
     "another variable": lambda n, p: p.setenv(VARIABLE + "_2", "3"),

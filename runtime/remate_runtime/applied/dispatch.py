@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from ..bind.agreement import agree, sharded_actions
+from ..bind.call_form import form_of
 from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.modes import tell_own_forward, tell_scheduled
 from ..bind.sharding import refuse_sharded_since, sharded_parts
@@ -158,7 +159,7 @@ class Dispatch:
         sharded = self._sharded
         if self.checks.first:
             shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
-            if self.self_check.due(self.model, step, shapes, sharded is not None):
+            if self.self_check.due(self.model, step, shapes, sharded is not None, form_of(args, kwargs)):
                 return self.self_check.run(step.program(call, args, kwargs, sharded), self._fixed)
         return step.run(call, sharded)
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bind.call_form import tensors_of
 from ..bind.distributed import local_tensor
 from ..bind.fsdp2 import Fsdp2
-from ..bind.model_binding import ModelBinding, check_autocast, check_default_dtype, chosen_for
+from ..bind.model_binding import ModelBinding
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
+from ..bind.surroundings import check_autocast, check_default_dtype, chosen_for
 from ..bind.written import Given, WrittenBuffers
 from ..engine.compiled_step import Engine, MeasuredLane
 from ..engine.step_function import run_step
@@ -198,6 +200,7 @@ class ScheduledForward:
         steps, model, solve = call.step.steps, self._bound.model, self.schedule.solve
         device = self.device
         slots = self._bound.slots
+        given = {id(tensor) for tensor in tensors_of([*args, *kwargs.values()])}
 
         def sources() -> list[Any]:
             return [*call.inputs, *map(local_tensor, self._bound.tensors(device)), *call.numbers]
@@ -220,6 +223,7 @@ class ScheduledForward:
             fsdp2=sharded is not None,
             communicates=bool(self.schedule.model.ranks),
             chosen_for=chosen_for(self.schedule.model),
+            relaid=[n for n, tensor in zip(call.step.call.names, call.inputs, strict=True) if id(tensor) not in given],
         )
 
     def run(self, call: MatchedCall, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:

@@ -227,7 +227,7 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
                 f"the input {name!r} must be {type_} on {where}, got {described(argument)}\n  "
                 + (_OTHER_SHAPE if argument.shape != shape else "convert it, or plan again with it")
             )
-        if type(argument) is not torch.Tensor and _replaces_functions(type(argument)):
+        if type(argument) is not torch.Tensor and replaces_functions(type(argument)):
             raise BindError(
                 f"the input {name!r} is a {type(argument).__qualname__}, whose __torch_function__ may replace "
                 "functions of torch; a schedule runs the operators below them\n  pass x.as_subclass(torch.Tensor), or "
@@ -245,7 +245,7 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
     return run
 
 
-def _replaces_functions(kind: type[torch.Tensor]) -> bool:
+def replaces_functions(kind: type[torch.Tensor]) -> bool:
     """Return whether a class of tensors has a `__torch_function__` of its own."""
     own = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
     return own not in (torch.Tensor.__torch_function__.__func__, DISABLED_TORCH_FUNCTION)

@@ -7,7 +7,6 @@ are still the compared ones, and compares the new ones.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection
 from typing import Any
 
@@ -17,9 +16,7 @@ from torch import nn
 from ..errors import REPLAN, BindError
 from ..format.schedule import Model
 from ..format.tensor_type import TensorType, parse_type
-from ..format.vocabulary import WITHOUT_DEVICE
 from ..operator_calls.overloads import (
-    SHORT_DTYPES,
     TORCH_DTYPES,
     address,
     described,
@@ -28,10 +25,11 @@ from ..operator_calls.overloads import (
     storage_address,
 )
 from ..support.plain_text import plain
-from ..support.platforms import platform_text
 from .distributed import DistributedBinding, local_tensor
 from .fsdp2 import Fsdp2
+from .inputs import replaces_functions
 from .sharding import is_distributed
+from .surroundings import check_device
 
 _SHOWN = 20  # mismatches in a message
 
@@ -44,6 +42,7 @@ class TensorBinding:
 
     __slots__ = (
         "attributes",
+        "class_",
         "distributed",
         "dtype",
         "frozen",
@@ -68,6 +67,7 @@ class TensorBinding:
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
         self.dtype = TORCH_DTYPES[type_.dtype]
         self.tensor: Any = _NEVER
+        self.class_: type = torch.Tensor  # of that tensor
         self.pointer = -1
         self.storage = 0  # `storage_address` of that tensor
         self.distributed: DistributedBinding | None = None  # set for a DTensor
@@ -158,6 +158,7 @@ class ModelBinding:
                 tensor is not slot.tensor
                 or address(local_tensor(tensor)) != slot.pointer
                 or tensor.dtype is not slot.dtype
+                or type(tensor) is not slot.class_
             ):
                 _compare(slot, tensor, device, faults, applied)
                 self.changes += 1
@@ -204,64 +205,6 @@ class ModelBinding:
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad and id(parameter) not in known and name not in self.planned.parameters:
                 faults.append(f"parameter {name!r}: not in the schedule, it would get no gradient")
-
-
-def check_device(planned: Model, device: torch.device) -> None:
-    """Check that a step can run on a device.
-
-    A step that was captured for a GPU without having one contains operators and layouts of CUDA only. A GPU of a
-    different architecture leads to a warning.
-
-    Raises:
-        BindError: Such a step would run on the CPU.
-    """
-    if planned.captured not in WITHOUT_DEVICE or device.type == "meta":
-        return
-    if device.type != planned.device:
-        raise BindError(
-            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and the "
-            f"model is on {device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
-        )
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return  # tensors without memory, for an absent device
-    here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
-    if here != planned.architecture:
-        warnings.warn(
-            f"the schedule was planned for {plain(planned.architecture)}, and this GPU is {here}: PyTorch may run "
-            f"other kernels here. {REPLAN} on this machine to plan its own step",
-            UserWarning,
-            stacklevel=4,
-        )
-
-
-def chosen_for(planned: Model) -> str:
-    """Return the platform that the operators were chosen for without its device, as text; "" for other files."""
-    if planned.captured not in WITHOUT_DEVICE:
-        return ""
-    architecture = planned.architecture or planned.device
-    return plain(platform_text(architecture, planned.torch, planned.cuda, planned.cudnn))
-
-
-def check_autocast(planned: str | None, device: torch.device) -> None:
-    """Raise BindError unless the ambient autocast is the recorded one: its casts are part of the operations."""
-    enabled = torch.is_autocast_enabled(device.type)
-    now = SHORT_DTYPES.get(torch.get_autocast_dtype(device.type)) if enabled else None
-    if now != planned:
-        was, is_ = (f"autocast to {name}" if name else "no autocast" for name in (planned, now))
-        raise BindError(
-            f"the schedule was planned under {was}, the call is under {is_}\n  call as planned, or plan again so"
-        )
-
-
-def check_default_dtype(applied: torch.dtype) -> None:
-    """Raise BindError if torch's default dtype has changed since `apply`: tensors that forward creates have it."""
-    now = torch.get_default_dtype()
-    if now is not applied:
-        raise BindError(
-            f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that "
-            f"forward creates have it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply "
-            "under the new one"
-        )
 
 
 def _slots(
@@ -332,8 +275,13 @@ def _compare(slot: TensorBinding, tensor: object, device: torch.device, faults: 
         pass
     elif tensor.shape != slot.type.shape or tensor.dtype is not slot.dtype or not laid_out(tensor, slot.type):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type}, the model has {described(tensor)}")
+    elif not any_float and type(tensor) is not slot.class_ and replaces_functions(type(tensor)):
+        faults.append(
+            f"{slot.kind} {slot.name!r}: is a {type(tensor).__qualname__} now, whose __torch_function__ may replace "
+            f"functions of torch; it was a {slot.class_.__qualname__} when the schedule was applied"
+        )
     else:
-        slot.tensor, slot.pointer = tensor, address(tensor)
+        slot.tensor, slot.class_, slot.pointer = tensor, type(tensor), address(tensor)
         slot.storage = storage_address(tensor)
 
 
@@ -359,7 +307,7 @@ def _compare_distributed(
     ):
         faults.append(f"{slot.kind} {slot.name!r}: planned {slot.type} on this rank, the model has {described(local)}")
     elif not cast:
-        slot.tensor, slot.pointer = tensor, address(local)
+        slot.tensor, slot.class_, slot.pointer = tensor, type(tensor), address(local)
         slot.storage = storage_address(local)
 
 

@@ -21,6 +21,7 @@ from ..errors import ExecutionError
 from ..link.contract import Gradient, Output, StepContract
 from ..torch_private.execution import is_batched
 from .compiled_step import CompiledStep
+from .held_tensors import Contents, Held, check_contents, check_unchanged, held
 from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
 from .partial_backward import Undelivered, leaves_gradients, requested_for
 from .saved_hooks import warn_of_saved_hooks
@@ -31,9 +32,6 @@ _TWICE = (
     "backward ran a second time through the same forward; its values are gone"
     "\n  run forward again before each backward; for several losses add them and call backward once"
 )
-
-
-Contents = Callable[[torch.Tensor], Any]  # equal for tensors with the same content
 
 
 class StepFunction(NamedTuple):
@@ -78,7 +76,7 @@ class _Frame:
         self.sources: Sequence[Any] = _local(sources, distributed)  # until forward has run
         self.specs = {at: GradientSpec(sources[at], placements) for at, placements in distributed.items()}
         self.residue: Any = None
-        self.watched: list[_Held] = []
+        self.watched: list[Held] = []
         self.tangents: list[torch.Tensor | None] = []
         self.given: set[int] = set()  # values of the tangents that backward received
         self.next = 0  # the next segment
@@ -97,22 +95,6 @@ class _Frame:
             return None  # hooks after this one must see them: torch's zero-bubble pipelines remember them in this way
         self.tangents = list(gradients)
         return (None,) * len(gradients)
-
-
-class _Held(NamedTuple):
-    """A tensor that backward reads, in its state when forward ended.
-
-    Attributes:
-        until: The segment of its last read. None: checked only when backward begins, and freed then, because backward
-            frees such tensors one by one.
-        content: Its content, in a checked call.
-    """
-
-    tensor: torch.Tensor
-    version: int
-    what: str
-    until: int | None
-    content: Any = None
 
 
 def run_step(
@@ -187,8 +169,7 @@ def _forward(frame: _Frame) -> list[torch.Tensor]:
     _update(contract, sources, results.updates)
     watched = [(sources[w.at], w.what, w.until) for w in contract.watched_sources]
     watched += [(results.outputs[w.at], w.what, None) for w in contract.watched_outputs]
-    contents = frame.contents or _not_looked_at
-    frame.watched = [_Held(tensor, _version(tensor), what, until, contents(tensor)) for tensor, what, until in watched]
+    frame.watched = [held(tensor, what, until, frame.contents) for tensor, what, until in watched]
     frame.sources, frame.residue = (), results.residue
     # An alias per output gets the autograd history; the engine's tensor shares storage and version with it.
     return [_own(output, tensor).detach() for output, tensor in zip(contract.outputs, results.outputs, strict=True)]
@@ -206,9 +187,11 @@ def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.
 
 def _begin(frame: _Frame) -> None:
     _check_mode(frame)
-    _check_unchanged(frame)
-    _check_contents(frame)
-    frame.watched = [held for held in frame.watched if held.until is not None]
+    check_unchanged(frame.watched, frame.next)
+    if frame.contents is not None:
+        check_contents(frame.watched, frame.contents)
+        frame.contents = None
+    frame.watched = [known for known in frame.watched if known.until is not None]
     frame.given, tangents = _take_tangents(frame)
     refuse_watched(frame.inner, frame.given)
     frame.step.compiled.begin(frame.residue, tangents)
@@ -267,7 +250,7 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
     if residue is None or frame.next != at:
         raise ExecutionError(_TWICE)
     if at:
-        _check_unchanged(frame)
+        check_unchanged(frame.watched, frame.next)
         first, frame.first = frame.first, None
         if first is not None and first.grad is not None and frame.step.still_resident is not None:
             frame.step.still_resident()
@@ -290,35 +273,6 @@ def _delivered(frame: _Frame, promised: Gradient, gradient: torch.Tensor) -> tor
     return own if spec is None else spec.wrapped(own)
 
 
-def _check_unchanged(frame: _Frame) -> None:
-    """Raise ExecutionError if a tensor was written to that a later segment reads."""
-    for watched in frame.watched:
-        if _version(watched.tensor) != watched.version and (watched.until is None or watched.until >= frame.next):
-            raise ExecutionError(
-                f"{watched.what} was modified in place between forward and backward (version "
-                f"{_version(watched.tensor)}, expected {watched.version})\n  modify it after backward (optimizer steps "
-                "too; in backward, each parameter when its own gradient has come), or give the step a clone of it"
-            )
-
-
-def _check_contents(frame: _Frame) -> None:
-    """Raise ExecutionError if the content of a tensor has changed without an increased version."""
-    contents, frame.contents = frame.contents, None
-    if contents is None:
-        return
-    for watched in frame.watched:
-        if contents(watched.tensor) != watched.content:
-            raise ExecutionError(
-                f"{watched.what} was written to between forward and backward, by .data or through NumPy, where torch "
-                "does not notice: what is recomputed from it is not what forward computed\n  write to it after "
-                "backward, or give the step a clone"
-            )
-
-
-def _not_looked_at(tensor: torch.Tensor) -> None:
-    return None
-
-
 def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
     """Return the values of the received tangents, and the tangents in the order in which backward reads them."""
     arrived, frame.tangents = frame.tangents, []
@@ -334,10 +288,6 @@ def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
         del gradient
         arrived[tangent.output] = None
     return given, tangents
-
-
-def _version(tensor: torch.Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 class _Step(torch.autograd.Function):

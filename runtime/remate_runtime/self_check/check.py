@@ -58,7 +58,7 @@ class SelfCheck:
         self._verdicts = ranks.Verdicts(self._warn)
         self._lock = threading.RLock()  # generators and the state of the model are shared between threads
 
-    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool) -> bool:
+    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable = ()) -> bool:
         """Return whether to check the call that is about to run.
 
         Args:
@@ -66,9 +66,10 @@ class SelfCheck:
             step: The file that runs.
             size: The size among those of the file.
             sharded: Whether torch shards parts of the model.
+            form: The form of the call (`bind.call_form`). Ranks that call together may get calls of different forms.
         """
         together = ranks.calls_together(model, sharded)
-        family = (step, torch.is_grad_enabled(), together, _callers_modes())
+        family = (step, torch.is_grad_enabled(), together, _callers_modes(), None if together else form)
         if not self._turns.due(family, size):
             return False
         if not together and _is_watched():
@@ -339,8 +340,8 @@ class _Check:
         if own == _ROUNDING:
             self._warn(
                 f"the self-check of schedule {self.program.name!r}: the results of the schedule and of the model "
-                f"differ by rounding\n{_listed(differing)}",
-                once="rounding",
+                f"differ by rounding\n{_listed(differing)}{_other_layout(self.program.relaid)}",
+                once=f"rounding {self.program.relaid}",
             )
         if verdict < _REAL:
             return
@@ -359,6 +360,17 @@ class _Check:
         if self._raises:
             raise StaleModelError(text)
         self._warn(text, once="stale")
+
+
+def _other_layout(relaid: Sequence[str]) -> str:
+    """Return what to do about inputs that do not have the planned memory layout."""
+    if not relaid:
+        return ""
+    names = f"input {relaid[0]!r} has" if len(relaid) == 1 else f"inputs {', '.join(map(repr, relaid))} have"
+    return (
+        f"\n  the {names} another memory layout than planned, and the schedule copies to the planned one: pass such "
+        "inputs (x.contiguous()), or plan with inputs like these"
+    )
 
 
 def _severity(differing: Sequence[Difference]) -> int:

@@ -9,6 +9,7 @@ languages reach.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -318,6 +319,8 @@ class Code:
             self._class_methods.add(function.__func__)
         function = underlying(function)
         function = unwrapped(function)
+        if isinstance(function, functools.singledispatchmethod):
+            function = function.dispatcher
         if isinstance(function, types.MethodType):
             function = function.__func__
         if isinstance(function, types.FunctionType) and is_own_function(function):
@@ -326,19 +329,32 @@ class Code:
             inspect.getattr_static(function, "__wrapped__", None) is not None
         ):  # functools.lru_cache, a decorator written as a class
             self._static(function.__wrapped__, kind)
+            self._registry(function)
+
+    def _registry(self, function: Any) -> None:
+        """Record what is registered with a `functools.singledispatch` of the user's. The order does not matter."""
+        registry = inspect.getattr_static(function, "registry", None)
+        if isinstance(registry, types.MappingProxyType) and is_own_function(underlying(function.__wrapped__)):
+            name = f"{qualified(function)}.registry"
+            self.values[name] = recorded(registry, self, ordered=False)
+            self.held[name] = (held_by(function), "registry")
 
     def _class(self, kind: type) -> None:
         """Follow every method of a class of the user's, and of its metaclass."""
-        for _, function in _methods(type(kind)):
+        for name, function in _methods(type(kind)):
             self.follow(function, type(kind))
+            self._hold_method(type(kind), name)
             tree = function_tree(function)
             self._class_values(kind, class_reads(tree, is_class_method=True) if tree is not None else ())
         for name, function in _methods(kind):
             if isinstance(inspect.getattr_static(kind, name, None), classmethod):
                 self._class_methods.add(function)
             self.follow(function, kind)
-            base = next(base for base in kind.__mro__ if name in vars(base))
-            self._hold((f"{qualified(base)}.{name}", base, name))
+            self._hold_method(kind, name)
+
+    def _hold_method(self, kind: type, name: str) -> None:
+        base = next(base for base in kind.__mro__ if name in vars(base))
+        self._hold((f"{qualified(base)}.{name}", base, name))
 
     def _class_hash(self, kind: type, depth: int) -> str | None:
         """Return one hash for all methods of a class of the user's; None for any other class."""

@@ -106,7 +106,7 @@ class Guard:
     def _looked_up(self, code: Code) -> Lookup:
         paths = (path for group in self._digest.objects for path in unfold_paths(group.at))
         objects = [obj for path in paths if (obj := at_path(self._model, path)) is not MISSING]
-        return Lookup(self._modules.values(), [*objects, *code.objects.values()])
+        return Lookup(self._modules, [*objects, *code.objects.values()])
 
     def _rebound(self) -> Iterator[str]:
         """Yield a text for each function that was rebound to a different one."""

@@ -1,7 +1,8 @@
 """How attributes of a model are looked up: what its classes define beside the methods that forward names.
 
 `nn.Module.__call__ = ...`, a new `__getattr__`, or a property that hides a parameter change what forward computes,
-although neither its code nor an attribute changes.
+although neither its code nor an attribute changes. So does an entry of a module's `__dict__` with the name of a
+parameter, buffer or submodule.
 """
 
 from __future__ import annotations
@@ -50,10 +51,20 @@ class _Namespace(NamedTuple):
 class Lookup:
     """A snapshot of the classes of a model's modules and objects, compared at every call in a few microseconds."""
 
-    def __init__(self, modules: Iterable[nn.Module], objects: Iterable[object]) -> None:
+    def __init__(self, modules: Mapping[str, nn.Module], objects: Iterable[object]) -> None:
+        """Record the classes.
+
+        Args:
+            modules: The model's modules by path.
+            objects: Its other objects.
+        """
+        self._paths = [*modules]
+        self._held = [held_by(module) for module in modules.values()]
+        self._sizes = [*map(len, self._held)]
+        self._hidden = self._hidden_now()
         registered: dict[type, set[str]] = {}
         attributes: dict[type, set[str]] = {}
-        for item in (*modules, *objects):
+        for item in (*modules.values(), *objects):
             for base in type(item).__mro__:
                 if base.__module__ != "builtins":
                     here = held_by(item)
@@ -77,19 +88,33 @@ class Lookup:
         self._values = [item[2] for item in watched]
 
     def same(self) -> bool:
-        """Return whether no class has changed how attributes are looked up, as far as a quick comparison shows."""
+        """Return whether attributes are looked up as before, as far as a quick comparison shows."""
         if list(map(len, self._contents)) != self._lengths:
             return False
+        if (sizes := [*map(len, self._held)]) != self._sizes:
+            if self._hidden_now() != self._hidden:
+                return False
+            self._sizes = sizes
         return all(map(operator.is_, map(_PROXY_GET, self._holders, self._keys), self._values))
 
     def changes(self) -> Iterator[str]:
         """Yield a text for each change that may concern forward."""
+        for path, name in sorted(self._hidden_now() - self._hidden):
+            place = f"module {path!r}" if path else "the model"
+            yield f"{place}: an attribute hides its registered {name!r}: `del module.__dict__[{name!r}]`"
         for space in self._classes:
             for key in dict.fromkeys([*space.was, *space.content]):
                 was, now = space.was.get(key, MISSING), space.content.get(key, MISSING)
                 if not _same_function(was, now) and _decides(space, key, (was, now)):
                     done = "added" if was is MISSING else "removed" if now is MISSING else "replaced"
                     yield f"class {qualified(space.kind)}: its attribute {key} was {done}"
+
+    def _hidden_now(self) -> set[tuple[str, str]]:
+        """Return path and name of what is registered with a module, and hidden by an attribute of it."""
+        pairs = zip(self._paths, self._held, strict=True)
+        return {
+            (path, name) for path, held in pairs for key in _REGISTERED for name in held.get(key, ()) if name in held
+        }
 
 
 def _is_special(name: str) -> bool:

@@ -107,6 +107,8 @@ class _Describing:
         """
         plain = _plain(value)
         if plain is not MISSING:
+            if isinstance(value, enum.Enum):
+                self._seen.source(type(value))  # follows its methods
             return plain
         if isinstance(value, torch.Tensor):
             return _tensor(value)

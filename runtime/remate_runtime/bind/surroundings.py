@@ -1,0 +1,72 @@
+"""Checks what surrounds a model: the device that a step was captured for, autocast, and the default dtype."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+
+from ..errors import REPLAN, BindError
+from ..format.schedule import Model
+from ..format.vocabulary import WITHOUT_DEVICE
+from ..operator_calls.overloads import SHORT_DTYPES
+from ..support.plain_text import plain
+from ..support.platforms import platform_text
+
+
+def check_device(planned: Model, device: torch.device) -> None:
+    """Check that a step can run on a device.
+
+    A step that was captured for a GPU without having one contains operators and layouts of CUDA only. A GPU of a
+    different architecture leads to a warning.
+
+    Raises:
+        BindError: Such a step would run on the CPU.
+    """
+    if planned.captured not in WITHOUT_DEVICE or device.type == "meta":
+        return
+    if device.type != planned.device:
+        raise BindError(
+            f"the schedule is the step of a GPU ({plain(planned.architecture)}, captured {planned.captured}), and the "
+            f"model is on {device}\n  model.to('cuda') before apply; or plan for the CPU: remate.plan without device="
+        )
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return  # tensors without memory, for an absent device
+    here = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+    if here != planned.architecture:
+        warnings.warn(
+            f"the schedule was planned for {plain(planned.architecture)}, and this GPU is {here}: PyTorch may run "
+            f"other kernels here. {REPLAN} on this machine to plan its own step",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def chosen_for(planned: Model) -> str:
+    """Return the platform that the operators were chosen for without its device, as text; "" for other files."""
+    if planned.captured not in WITHOUT_DEVICE:
+        return ""
+    architecture = planned.architecture or planned.device
+    return plain(platform_text(architecture, planned.torch, planned.cuda, planned.cudnn))
+
+
+def check_autocast(planned: str | None, device: torch.device) -> None:
+    """Raise BindError unless the ambient autocast is the recorded one: its casts are part of the operations."""
+    enabled = torch.is_autocast_enabled(device.type)
+    now = SHORT_DTYPES.get(torch.get_autocast_dtype(device.type)) if enabled else None
+    if now != planned:
+        was, is_ = (f"autocast to {name}" if name else "no autocast" for name in (planned, now))
+        raise BindError(
+            f"the schedule was planned under {was}, the call is under {is_}\n  call as planned, or plan again so"
+        )
+
+
+def check_default_dtype(applied: torch.dtype) -> None:
+    """Raise BindError if torch's default dtype has changed since `apply`: tensors that forward creates have it."""
+    now = torch.get_default_dtype()
+    if now is not applied:
+        raise BindError(
+            f"torch's default dtype was {applied} when the schedule was applied, now it is {now}: tensors that "
+            f"forward creates have it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply "
+            "under the new one"
+        )
