@@ -66,6 +66,7 @@ class Code:
         held: Holder and key of every global in `values`, and of every followed function and method, by name.
         cells: Cells of closures by id.
         members: Methods that are called on `self`, by class.
+        own_names: Attributes of `self` that the code reads, by class.
         described: Classes of the recorded objects.
         questions: Settings of the process that the code reads, by name.
         library: The functions of packages.
@@ -91,6 +92,7 @@ class Code:
         self.held: dict[str, tuple[Mapping[str, Any] | type, str]] = {}
         self.cells: dict[int, types.CellType] = {}
         self.members: dict[type, set[str]] = {}
+        self.own_names: dict[type, set[str]] = {}
         self.described: set[str] = set()
         self.objects: dict[int, Any] = {}  # recorded objects by id
         self.questions: dict[str, Ask] = {}
@@ -238,7 +240,9 @@ class Code:
         seen = _Within(self, depth + 1)
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
             content = cell_contents(cell)
-            if content is not NOTHING and name != "__class__" and not isinstance(content, nn.Module):
+            if isinstance(content, nn.Module):
+                self.cells[id(cell)] = cell
+            elif content is not NOTHING and name != "__class__":
                 value = recorded(content, seen, tensors=True)
                 if value is not OPAQUE:
                     self.cells[id(cell)] = cell
@@ -268,6 +272,7 @@ class Code:
         """Follow a reference."""
         if reference.own:
             if reference.attributes and bound.kind is not None:
+                self.own_names.setdefault(bound.kind, set()).add(reference.attributes[0])
                 target, place = bound.member(reference)
                 if place is not None and is_code(target) and reference.name != "super":
                     self.members.setdefault(bound.kind, set()).add(reference.attributes[0])
@@ -284,7 +289,9 @@ class Code:
             self._class(target)
             if place is not None and is_own(target.__module__) and not issubclass(target, nn.Module):
                 self._value(place, target)
-        elif isinstance(target, types.ModuleType | nn.Module):
+        elif isinstance(target, nn.Module):
+            self._hold(place)
+        elif isinstance(target, types.ModuleType):
             return
         elif resolved.package:
             if is_code(target) and place is not None and not isinstance(place[1], type):

@@ -21,6 +21,7 @@ from ..format.module_paths import unfold_paths
 from ..format.schedule import Digest, ModuleGroup
 from .attributes import (
     CHILDREN,
+    REGISTERED,
     global_hooks,
     hook_name,
     hooks_of,
@@ -33,7 +34,9 @@ from .differences import CHECKPOINTS, Differences
 from .digest import at_index, at_path, code_of, compare_digest, make_digest
 from .library import tensor_methods
 from .lookup import CALL, Lookup
+from .names import cell_contents
 from .ownership import qualified
+from .strangers import Strangers, changes, found, read_names
 from .values import MISSING, accepts, held_by, hiding, underlying
 from .watched import ModelSnapshot
 
@@ -62,6 +65,8 @@ class Guard:
             self._digest = _as_it_is(digest, model, code)
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
         self._calls = {path: held_by(module).get(CALL) for path, module in self._modules.items()}
+        self._strangers = Strangers(model, self._roots(code), code)
+        self._of_strangers = self._strangers.described()
         self._lookup = self._looked_up(code)
         self._bound = _bound(code, self._modules)
         self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
@@ -78,11 +83,14 @@ class Guard:
             names = () if self._watched is None else self._watched.replaced_code()
             replaced = [f"the code of {name!r} was replaced" for name in names]
             differences = self._compared(code)
+            strangers = Strangers(self._model, self._roots(code), code)
+            of_strangers = strangers.described()
             if not (faults := [*differences.faults, *self._faults()]):
-                faults = [*replaced, *self._lookup.changes()]
+                faults = [*replaced, *self._lookup.changes(), *changes(self._of_strangers, of_strangers)]
             if faults:
                 raise StaleModelError(_described([*self._rebound(), *faults], differences), differences.numbers)
             self._warn_of_observers()
+            self._strangers, self._of_strangers = strangers, of_strangers
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
             self._lookup = self._looked_up(code)
             self._questions = code.questions
@@ -106,7 +114,30 @@ class Guard:
     def _looked_up(self, code: Code) -> Lookup:
         paths = (path for group in self._digest.objects for path in unfold_paths(group.at))
         objects = [obj for path in paths if (obj := at_path(self._model, path)) is not MISSING]
-        return Lookup(self._modules, [*objects, *code.objects.values()])
+        return Lookup(self._modules, [*objects, *code.objects.values(), *self._strangers.modules.values()])
+
+    def _roots(self, code: Code) -> Iterator[tuple[str, object]]:
+        """Yield what forward reads and modules may be in, with names for messages."""
+        for name, (holder, key) in code.held.items():
+            yield name, _held(holder).get(key)
+        for at, cell in enumerate(code.cells.values()):
+            yield f"closure {at}", cell_contents(cell)
+        for name, held, key in self._attributes(code):
+            yield name, held[key]
+
+    def _attributes(self, code: Code) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Yield name, holder and key of what objects and modules hold, as far as the code names it."""
+        functions = (function for function in code.all_followed() if function.__name__ != "__init__")
+        named = {name for function in functions for name in function.__code__.co_names}
+        paths = [path for group in self._digest.objects for path in unfold_paths(group.at)]
+        objects = [(path, at_path(self._model, path)) for path in paths]
+        for name, obj in (*objects, *((type(obj).__qualname__, obj) for obj in code.objects.values())):
+            yield from ((f"{name}.{key}", held_by(obj), key) for key in held_by(obj) if key in named)
+        for path, module in self._modules.items():
+            held = held_by(module)
+            for key in sorted(code.own_names.get(type(module), ())):
+                if key in held:
+                    yield f"{path}.{key}".lstrip("."), held, key
 
     def _rebound(self) -> Iterator[str]:
         """Yield a text for each function that was rebound to a different one."""
@@ -157,22 +188,43 @@ class Guard:
                     _watch_reads(watched, obj, group.reads)
                     if not isinstance(obj, nn.Module):
                         watched.object(obj, _methods(obj))
-        for obj in code.objects.values():
-            watched.object(obj, (*code.known_fields.get(type(obj).__qualname__, ()), *_methods(obj)))
-            watched.content(obj)
-        for holder, key in (*code.held.values(), *code.library.places.values()):
-            watched.entry(holder, key)
-        for registry, key in code.library.entries:
-            watched.ask(functools.partial(registry.get, key))
-        for cell in code.cells.values():
-            watched.ask(functools.partial(getattr, cell, "cell_contents", MISSING))
-        for function in code.all_followed():
-            watched.function(function)
-        for name in tensor_methods(code.all_followed()):
-            watched.entry(torch.Tensor, name)
+        _watch_code(watched, code)
         watched.code(code.library.all_followed())
+        for _, held, key in self._attributes(code):
+            if next(found(held[key], key), None) is not None:
+                watched.entry(held, key)
+        self._watch_strangers(watched)
         watched.settle()
         return watched
+
+    def _watch_strangers(self, watched: ModelSnapshot) -> None:
+        for module in self._strangers.modules.values():
+            held = held_by(module)
+            watched.object(module, ("forward", "__call__", CALL, *read_names(module)))
+            watched.hooks(module)
+            watched.order(held["_modules"])
+            for registry in REGISTERED:
+                for name in held[registry]:
+                    watched.entry(held[registry], name)
+        for tensor in self._strangers.tensors():
+            watched.tensor(tensor)
+        _watch_code(watched, self._strangers.code)
+
+
+def _watch_code(watched: ModelSnapshot, code: Code) -> None:
+    for obj in code.objects.values():
+        watched.object(obj, (*code.known_fields.get(type(obj).__qualname__, ()), *_methods(obj)))
+        watched.content(obj)
+    for holder, key in (*code.held.values(), *code.library.places.values()):
+        watched.entry(holder, key)
+    for registry, key in code.library.entries:
+        watched.ask(functools.partial(registry.get, key))
+    for cell in code.cells.values():
+        watched.ask(functools.partial(getattr, cell, "cell_contents", MISSING))
+    for function in code.all_followed():
+        watched.function(function)
+    for name in tensor_methods(code.all_followed()):
+        watched.entry(torch.Tensor, name)
 
 
 def _bound(code: Code, modules: dict[str, nn.Module]) -> dict[str, tuple[Mapping[str, Any] | type, str, Any]]:

@@ -6,11 +6,16 @@ For the latter, what `pickle` would write counts. Variables of a context or thre
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 import threading
 from contextvars import ContextVar
 from typing import Any
+
+import torch
+
+from ..operator_calls.overloads import is_fake
 
 NONE: Any = object()
 _OF_VALUES = frozenset(
@@ -36,6 +41,17 @@ def array_hash(value: Any) -> str:
     hashed = hashlib.sha256(f"{value.dtype}{list(value.shape)}".encode())
     hashed.update(value.tobytes())
     return hashed.hexdigest()[:16]
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes | tuple[int, ...]:
+    """Return the content of a tensor in host memory, for comparison; elsewhere what changes with most writes."""
+    if tensor.layout is not torch.strided or is_fake(tensor):
+        return (id(tensor),)
+    if tensor.device.type != "cpu":
+        return tensor.untyped_storage()._cdata, -1 if tensor.is_inference() else tensor._version
+    if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
 
 
 def inner(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Snapshots of what a model depends on, by identity and version, compared at every call in a few microseconds.
+"""Snapshots of what a model depends on, by identity and content, compared at every call in a few microseconds.
 
 An object with a different identity may have an equal value. The guard then compares values once.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from .attributes import HOOKS, global_hooks, hooks_of
-from .inner_values import NONE, inner, is_array, is_bytes_of_array, may_change
+from .inner_values import NONE, bytes_of, inner, is_array, is_bytes_of_array, may_change
 from .ownership import is_own, qualified
 from .values import (
     CONTAINERS,
@@ -30,7 +30,6 @@ from .values import (
 
 _FUNCTION = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _CODE = operator.attrgetter("__code__")
-_VERSION = operator.attrgetter("_version")
 _PLAIN = frozenset({bool, int, float, str, type(None)})
 _PROXY_GET: Any = types.MappingProxyType.get
 
@@ -124,7 +123,7 @@ class ModelSnapshot:
         self._lists.append((mapping.keys(), None))
 
     def content(self, value: Any) -> None:
-        """Watch the contents of a container, partial, method or array, or a tensor's version."""
+        """Watch the contents of a container, partial, method, array or constant tensor."""
         waiting = [value]
         while waiting:
             item = waiting.pop()
@@ -133,9 +132,8 @@ class ModelSnapshot:
             if isinstance(item, types.FunctionType):
                 continue
             if isinstance(item, torch.Tensor):
-                if is_constant(item) and not item.is_inference():
-                    self._known.add(id(item))
-                    self._tensors.append(item)
+                if is_constant(item):
+                    self.tensor(item)
                 continue
             if is_array(item) and is_bytes_of_array(item):
                 self._known.add(id(item))
@@ -155,6 +153,12 @@ class ModelSnapshot:
             self._alive.append(item)
             waiting += parts_of_value(item)
             self._container(item)
+
+    def tensor(self, tensor: torch.Tensor) -> None:
+        """Watch the content of a tensor."""
+        if id(tensor) not in self._known:
+            self._known.add(id(tensor))
+            self._tensors.append(tensor)
 
     def _container(self, container: object) -> None:
         if isinstance(container, dict):
@@ -185,7 +189,7 @@ class ModelSnapshot:
         self._values = [h.get(k, MISSING) for h, k in dicts]
         self._proxies, self._proxy_keys = [h for h, _ in others], [k for _, k in others]
         self._proxy_values = [h.get(k, MISSING) for h, k in others]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self._contents = list(map(bytes_of, self._tensors))
         self._called = list(self._functions.values())
         self._codes = list(map(_FUNCTION, self._called))
         self._package_codes = list(map(_CODE, self._of_packages))
@@ -205,7 +209,7 @@ class ModelSnapshot:
             return False
         if any(self._hooks) or not all(map(operator.is_, map(type, self._objs), self._types)):
             return False
-        if list(map(_VERSION, self._tensors)) != self._versions or global_hooks():
+        if list(map(bytes_of, self._tensors)) != self._contents or global_hooks():
             return False
         return self._same_contents()
 
