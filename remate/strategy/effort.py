@@ -30,8 +30,8 @@ class Effort(msgspec.Struct, frozen=True):
             more than a few dozen operations gets no models of many stages. They take tens of seconds there, and gain
             some tenths of a percent.
         enough: Visits of a search, from the first schedule that fits, after which it ends if the best schedule is
-            proven to be within `PAYS` of the fastest. For steps of up to 1,000 operations, and in proportion for larger
-            ones.
+            proven to be within `PAYS` of the fastest. For steps of up to `USUAL` operations, and in proportion for
+            larger ones.
         most: The same for a schedule without such a proof.
     """
 
@@ -60,10 +60,10 @@ class Effort(msgspec.Struct, frozen=True):
         return max(1.0, operations / USUAL) * (self.enough if gap <= PAYS else self.most)
 
 
-USUAL = 1000  # operations of a step up to which `enough` and `most` are not scaled
+USUAL = 545  # operations without views up to which `enough` and `most` are not scaled
 PAYS = 0.01  # share of the step's time: a smaller gap is worth no more visits than `Effort.enough`
-QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 4e6, 6e6)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 1.4e7, 2.2e7)
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 2.5e6, 6e6)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 5e6, 1.2e7)
 THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 0.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 
-from remate_runtime.flat_step import DEVICE, Graph, Op, Ref, overwritable
+from remate_runtime.flat_step import DEVICE, Graph, Op, Ref
 from remate_runtime.link import (
     ResidentBytes,
     copied,
@@ -99,7 +99,7 @@ class Problem:
             for op in graph.operations
         ]
         self._delivered()
-        self.may_overwrite = [() if op.view else self._candidates(op) for op in graph.operations]
+        self.may_overwrite = [self._candidates(index) for index in range(len(graph.operations))]
         self.overwrites = [
             next((s for s in candidates if self._may_die(s, i)), -1) for i, candidates in enumerate(self.may_overwrite)
         ]
@@ -145,9 +145,10 @@ class Problem:
             for op in graph.operations[: graph.backward_start]
         ]
 
-    def _candidates(self, op: Op) -> tuple[int, ...]:
-        """Return storages that `op` could overwrite if they were freed there, in the linker's order."""
-        arguments = (op.args[position] for position in overwritable(self.graph, op))
+    def _candidates(self, index: int) -> tuple[int, ...]:
+        """Return storages that an operation could overwrite if they were freed there, in the linker's order."""
+        op = self.graph.operations[index]
+        arguments = () if op.view else (op.args[position] for position in self.graph.overwritable[index])
         return tuple(self.graph.root[a.value] for a in arguments if isinstance(a, Ref))
 
     def _may_die(self, s: int, index: int) -> bool:

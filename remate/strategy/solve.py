@@ -28,7 +28,7 @@ from .portfolio import policy as named
 NEAR = 20  # if the budget is below the floor, a peak within this fraction of the floor ends the search
 JUDGED = 48.0  # visits that simulating an operation counts as
 WORK, WORK_UNTIL_NEAR = 2.0, 8.0  # visits of one strategy or bound over the effort's: usually, and until NEAR_BOUND
-PROVING = 0.12  # share of the visits of a whole search that one bound may spend
+PROVING = 0.1  # share of the visits of a whole search that one bound may spend
 NEAR_BOUND = 0.05  # gap, as a share of the baseline's time, up to which a schedule is near the bound
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from remate.strategy import NORMAL, Candidate, Deadline, Proposals, Request, StepInstance, policy
 from remate.strategy.local.ledger import Ledger
-from remate.strategy.local.polish import as_late_as_possible, polish, pruned
+from remate.strategy.local.polish import as_late_as_possible, longest, polish, pruned, trimmed
 from remate.strategy.local.squeeze import squeeze
 from remate.strategy.milp.flat import flat_windows
 from remate.strategy.milp.formulation import Formulation, linear
@@ -124,7 +124,7 @@ def test_polish_holds_what_saves_much_for_its_bytes() -> None:
     every = [FlatRecompute(f, problem.backward_start + 2) for f in range(1, problem.producer[pooled])]
     again = judge(problem, as_late_as_possible(problem, every))
     with Deadline() as deadline:
-        quick = outcome(problem, polish(problem, again, again.peak + 12, deadline, quick=True))
+        quick = judge(problem, trimmed(problem, again.recomputes, again.peak + 12, deadline, longest))
         result = outcome(problem, polish(problem, again, again.peak + 12, deadline))
     assert again.time - quick.time == 9 + 2 * 12
     assert again.time - result.time == 4 * 12

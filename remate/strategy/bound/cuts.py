@@ -23,7 +23,7 @@ LARGEST = 500  # variables of a model of several cuts, for each cut that the eff
 FALLING = (2, 4)  # cuts of models of one cut and the fullest operations after it
 PAIR = 1000  # the same as LARGEST, of the first of these models, which has no integers
 PAIRED = 0.005  # share of the step's time: a smaller gap is not worth these models
-EASY = 1.0  # share of the effort's work up to which a relaxation of the largest of them is followed by integers
+EASY = 0.03  # share of the effort's work up to which a relaxation of the largest of them is followed by integers
 # Share of the effort's work. If the relaxation takes more, integers would take too long: HiGHS cannot be stopped at the
 # root of a search, which alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005

@@ -26,13 +26,7 @@ Worth = Callable[[Problem, Ledger, Lives], list[float]]
 
 
 def polish(
-    problem: Problem,
-    given: Candidate,
-    budget: int,
-    deadline: Deadline,
-    start: Candidate | None = None,
-    *,
-    quick: bool = False,
+    problem: Problem, given: Candidate, budget: int, deadline: Deadline, start: Candidate | None = None
 ) -> Proposals[Candidate]:
     """Propose faster or smaller variants of a schedule that fit, and return the best.
 
@@ -42,7 +36,6 @@ def polish(
         budget: Bytes.
         deadline: Ends the search early.
         start: The candidate that `given` improves on, if another strategy proposed that.
-        quick: Whether to rank recomputations by their time only, and not also by dependent recomputations and bytes.
     """
     best = given
     moved = as_late_as_possible(problem, best.recomputes)
@@ -51,37 +44,46 @@ def polish(
         if late.peak <= max(best.peak, budget) and late.time <= best.time:
             best = late
     polished = best
-    for orders in ((_longest,),) if quick else ((_longest, _densest), (_densest, _longest)):
-        tried = best
+    for orders in ((longest, _densest), (_densest, longest)):
+        recomputes = best.recomputes
         for worth in orders:
-            tried = yield from _fewer(problem, tried, budget, deadline, start, worth)
-        polished = tried if tried.time < polished.time else polished
+            recomputes = trimmed(problem, recomputes, budget, deadline, worth)
+        if recomputes != best.recomputes:
+            tried = yield Proposal(recomputes, start)
+            if tried.peak <= budget:
+                polished = better(polished, tried) or polished
     return polished
 
 
-def _fewer(
-    problem: Problem, best: Candidate, budget: int, deadline: Deadline, start: Candidate | None, worth: Worth
-) -> Proposals[Candidate]:
-    """Drop recomputations in order of their worth."""
-    most = len(best.recomputes)
+def trimmed(
+    problem: Problem, recomputes: tuple[FlatRecompute, ...], budget: int, deadline: Deadline, worth: Worth
+) -> tuple[FlatRecompute, ...]:
+    """Drop recomputations in order of their worth, as long as the ledger says that the rest fits.
+
+    Args:
+        problem: The step.
+        recomputes: A schedule.
+        budget: Bytes.
+        deadline: Ends it early.
+        worth: The order.
+    """
+    best, most = recomputes, len(recomputes)
     for _ in range(ROUNDS):
         if deadline.stopped():
             break
-        deadline.spend(ROUND * (len(problem.real) + len(best.recomputes)))
+        deadline.spend(ROUND * (len(problem.real) + len(best)))
         dropped = _drop(problem, best, budget, worth, most)
         if not dropped:
             break
-        fewer = pruned(problem, [r for n, r in enumerate(best.recomputes) if n not in dropped])
+        fewer = pruned(problem, [r for n, r in enumerate(best) if n not in dropped])
         plans = (as_late_as_possible(problem, fewer), fewer)
-        # The ledger is faster than the simulator, which confirms the result.
         fits = next((plan for plan in plans if Ledger(problem, plan).peak <= budget), None)
-        tried = None if fits is None else (yield Proposal(tuple(fits), start))
-        if tried is not None and tried.peak <= budget and tried.time < best.time:
-            best = better(best, tried) or best
+        if fits is not None:
+            best = tuple(fits)
         elif len(dropped) == 1:
             break
         else:
-            most = max(1, len(dropped) // 4)  # the ledger underestimated: drop only the best few
+            most = max(1, len(dropped) // 4)  # more memory than `_drop` expected: drop only the best few
     return best
 
 
@@ -101,12 +103,12 @@ def polish_best(instance: StepInstance, request: Request, context: Context) -> P
         yield from polish(problem, context.best, request.budget, context.deadline, start=context.best)
 
 
-def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: int) -> set[int]:
+def _drop(problem: Problem, recomputes: Sequence[FlatRecompute], budget: int, worth: Worth, most: int) -> set[int]:
     """Return up to `most` recomputations that can be dropped together, the most valuable first.
 
     Their results must fit in memory until they are read.
     """
-    ledger = Ledger(problem, given.recomputes)
+    ledger = Ledger(problem, recomputes)
     live, wanted = ledger.live.copy(), ledger.wanted
     lives: dict[int, list[tuple[int, int]]] = {}
     for n, old, new in ledger.remade():
@@ -115,7 +117,7 @@ def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: i
     dropped: set[int] = set()
     touched: set[int] = set()
     value = worth(problem, ledger, lives)
-    for n in sorted(range(len(given.recomputes)), key=lambda n: (-value[n], n)):
+    for n in sorted(range(len(recomputes)), key=lambda n: (-value[n], n)):
         needed = [
             (int(ledger.storage[old]), int(ledger.death[old]) + 1, int(ledger.birth[new]))
             for old, new in lives.get(n, ())
@@ -143,7 +145,7 @@ def _drop(problem: Problem, given: Candidate, budget: int, worth: Worth, most: i
     return dropped
 
 
-def _longest(problem: Problem, ledger: Ledger, lives: Lives) -> list[float]:
+def longest(problem: Problem, ledger: Ledger, lives: Lives) -> list[float]:
     """Return ns of each recomputation."""
     return [float(problem.time[recompute.op]) for recompute in ledger.recomputes]
 

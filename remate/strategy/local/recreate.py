@@ -15,7 +15,8 @@ from ..instance import StepInstance
 from ..pool import better
 from ..problem import Problem
 from .greedy import greedy
-from .polish import polish
+from .ledger import Ledger
+from .polish import as_late_as_possible, longest, trimmed
 from .squeeze import LOCALITIES, MoveRanking, squeeze
 
 SEED = 20260101
@@ -59,10 +60,12 @@ def improved(instance: StepInstance, request: Request, context: Context, best: C
         left = _ruined(problem, best, rng)
         ranking = MoveRanking(rng.choice(LOCALITIES), rng.choice((0.1, 0.3, 0.8)), rng)
         recomputes = squeeze(problem, left, request.budget, request.effort, context.deadline, ranking=ranking)
-        candidate = yield Proposal(recomputes, best)
+        late = tuple(as_late_as_possible(problem, recomputes))
+        if Ledger(problem, late).peak <= request.budget:
+            recomputes = late
+        candidate = yield Proposal(trimmed(problem, recomputes, request.budget, context.deadline, longest), best)
         if candidate.peak <= request.budget:
-            polished = yield from polish(problem, candidate, request.budget, context.deadline, start=best, quick=True)
-            best = better(best, polished) or best
+            best = better(best, candidate) or best
 
 
 def _rounds(instance: StepInstance, request: Request) -> int:

@@ -36,7 +36,7 @@ USUAL = 500  # forward operations of a step that gets all the neighbourhoods of 
 FIRST, FEWEST, MOST = 150, 40, 300  # recomputations that a program may choose among: at first, least, most
 GROW, SHRINK = 1.15, 0.7  # factors of that number after a program that was solved, or was not
 ANYWHERE, TWO = 0.25, 0.5  # share of runs at random places, and share of neighbourhoods of two runs
-PATIENCE = 3  # the search ends after this fraction of the neighbourhoods in a row without improvement
+PATIENCE = 5  # the search ends after this fraction of the neighbourhoods in a row without improvement
 NARROW = 4  # operations of the shortest run
 WORTH = 1e-4  # least improvement, in % of the step's time
 

@@ -19,7 +19,6 @@ from .graph import (
     numbers_in,
     planned_number,
 )
-from .in_place import overwritable
 from .layout import InstanceSpan, lay_out
 from .page_rules import held_outside, is_paged_gradient, is_parameter, stays
 from .renumbering import renumbered, renumbered_argument
@@ -52,7 +51,6 @@ __all__ = [
     "is_parameter",
     "lay_out",
     "numbers_in",
-    "overwritable",
     "planned_number",
     "renumbered",
     "renumbered_argument",

@@ -132,6 +132,13 @@ class Graph(msgspec.Struct, frozen=True, dict=True):
             every.append(nbytes)
         return tuple(every)
 
+    @cached_property
+    def overwritable(self) -> tuple[tuple[int, ...], ...]:
+        """For every operation, the positions of arguments whose storage its result can take (`in_place`)."""
+        from .in_place import overwritable
+
+        return tuple(overwritable(self, op) for op in self.operations)
+
     def nbytes_of_copy(self, value: int) -> int:
         """Return the bytes of a storage for `value` alone, without gaps."""
         return self._rounded(self.values[value].type.dense)

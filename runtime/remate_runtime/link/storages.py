@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ..flat_step.graph import Graph, Op, Ref
-from ..flat_step.in_place import overwritable
 from ..format.vocabulary import PageMemory
 from ..operators.tables import DEVICES
 from .events import PAGED_TO, Allocation, PageBack, PageOut
@@ -110,10 +109,16 @@ class Storages:
         if last:
             self.extra.append(Allocation(None, nbytes, self.states[op], at + 1, memory))
 
-    def overwritten(self, op: Op, free: list[int]) -> int | None:
-        """Return the position of the argument that `op` writes over: the first one whose storage dies there."""
-        for position in overwritable(self.graph, op):
-            argument = op.args[position]
+    def overwritten(self, index: int, free: list[int]) -> int | None:
+        """Return the position of the argument that an operation writes over: the first one whose storage dies there.
+
+        Args:
+            index: The operation.
+            free: Slots that are emptied after it.
+        """
+        args = self.graph.operations[index].args
+        for position in self.graph.overwritable[index]:
+            argument = args[position]
             store = self.store[argument.value] if isinstance(argument, Ref) else -1
             if store not in self.fixed and self.held[store] == sum(self.store[v] == store for v in free):
                 return position
