@@ -20,7 +20,7 @@ BRANCH = (
 )
 PADDED = (
     "pass the padded batch, and mask the positions after each length: the contents of a packed sequence at each time "
-    "step depends on its lengths"
+    "step depend on its lengths"
 )
 _CAUSAL = (
     "say is_causal=True (or False) in the call, of nn.Transformer src_is_causal= and tgt_is_causal=: without, it looks "

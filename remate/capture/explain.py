@@ -20,7 +20,12 @@ from .watch import AttributeWatch
 _YES_OR_NO = ("aten.equal", "aten.allclose", "aten.is_nonzero")
 _WRITES_ELSEWHERE = (
     "forward writes in place to a tensor that is neither an input, a parameter nor a buffer",
-    "register it with register_buffer, or update it in the training loop",
+    "register it with register_buffer, or update it in the training loop; a module in a plain list or a global is not "
+    "registered, so its buffers are not: use nn.ModuleList, or make it an attribute",
+)
+_FROM_ELSEWHERE = (
+    "aot_autograd expected to have an entirely functional graph",
+    "mutating a non-functional tensor with a functional tensor",
 )
 _MADE = (
     "forward keeps tensors of one call for its next one, or makes parameters or buffers",
@@ -81,7 +86,7 @@ def _what(error: Exception, module: nn.Module | None, path: str) -> tuple[str, s
         return f"forward passes a tensor to numpy: {text}", logged(error)
     if "self.shape_env must not be None" in text:
         return "forward makes a nested tensor, whose sizes depend on the data", _NESTED
-    if "aot_autograd expected to have an entirely functional graph" in text:
+    if any(each in text for each in _FROM_ELSEWHERE):
         return _WRITES_ELSEWHERE
     if isinstance(error, StopIteration):
         return _ENDED

@@ -195,10 +195,15 @@ def _scheduled(module: TrainingReport) -> list[str]:
         else "; --file S.json keeps the schedule for the next run" * module.outcome.planned
     )
     aside = f"remate: in {_steps(module.aside, 'other ')}, calls ran their own forward: the schedule is not for them"
+    lasting = (
+        f"  {size(beside.lasting)} of gradients of the step before lasted through forward, and count in the peak:"
+        "\n  call optimizer.zero_grad() before the model, not between the model and backward"
+    )
     return [
         f"remate: {module.name}, {_steps(module.steps)} with a schedule that was {how}{kept}",
         *([aside] if module.aside else []),
         table(rows, right=(1, 2, 3), indent="  "),
+        *([lasting] if beside.lasting and (beside.peak or 0) > predicted[1] else []),
     ]
 
 

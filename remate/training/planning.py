@@ -14,6 +14,7 @@ from remate_runtime.support.callers import frames_to_caller
 
 from ..api.over_budget import OVER_BUDGET
 from ..capture.recorded import RecordedCall
+from ..capture.static_parts import static_parts
 from ..errors import CaptureError, DimsError, LostOutputWarning
 from .plan_file import saves_nothing
 from .settings import AutoSettings
@@ -30,6 +31,12 @@ _WHOLE_MODEL = (
     "split",
     "slowdown",
 )  # options that exclude parts
+_CONSTANTS = (
+    "forward uses tensors that the model does not register, and that change",
+    "",
+    "",
+    "register the module that has them (self.teacher = teacher)",
+)
 _SHOWN = 4  # most paths in a message
 _ATTEMPTS = 8  # most modules that are left out one after the other
 
@@ -40,6 +47,7 @@ def planned_again(
     known: Sequence[Schedule],
     live: Sequence[str],
     warned: set[str],
+    constants: bool = False,
 ) -> list[Schedule]:
     """Plan a call, and carry over the notes of the replaced schedules.
 
@@ -51,6 +59,7 @@ def planned_again(
         known: The replaced schedules.
         live: Attributes whose numbers have changed. They are read at every call if that can be planned.
         warned: Warnings about the model so far, which are not repeated; extended.
+        constants: Whether tensors change that a step of the whole model has as constants. The parts are planned then.
 
     Raises:
         RemateError: The errors of `remate.plan`.
@@ -62,6 +71,8 @@ def planned_again(
         warnings.simplefilter("always")
         warnings.simplefilter("error", LostOutputWarning)  # the script may use what the schedule would lose
         try:
+            if constants:
+                raise CaptureError(*_CONSTANTS, static_parts(call.model, ""))
             planned = _planned_with(call, settings, live)
         except CaptureError as error:
             if not error.parts or not _may_be_parts(settings):

@@ -74,6 +74,7 @@ class Auto:
         self._stale = ""  # why the schedules of the file do not fit any more, while others are planned
         self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
         self._was_aside = False  # the last training call fitted no schedule
+        self._constants = False  # whether constants of the whole step have changed
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._needless_up_to = (0, 0)  # `_extent` for which no schedule needs less memory
         self._warned: set[str] = set()  # warnings of planning
@@ -164,6 +165,7 @@ class Auto:
                 self.settings.say(f"the {type(self.plain).__name__} is planned at its next call: {error.message}")
                 return
             if self.settings.on_refused == "error":
+                error.add_note("  remate.auto(..., on_refused='original') warns, and trains by the model's own forward")
                 raise
             self._leave(str(error))
             return
@@ -245,6 +247,7 @@ class Auto:
         self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {first_line(error)}")
         self._scheduled, self._decided = None, False
         self._live = tuple(dict.fromkeys([*self._live, *error.numbers]))
+        self._constants |= error.constants
         self._stale = first_line(error)
         self._decide(args, kwargs)
         self._stale = ""
@@ -273,7 +276,7 @@ class Auto:
             if not self._stale:
                 settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known, self._live, self._warned)
+        planned = planned_again(call, settings, known, self._live, self._warned, self._constants)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 

@@ -20,12 +20,17 @@ class Beside(msgspec.Struct, frozen=True):
     """Measurements of an eager step and of a scheduled step of the same kind.
 
     Peaks are in bytes, times in ns. A value is None if the script ended before its measurement.
+
+    Attributes:
+        lasting: Bytes of gradients of the step before that lasted through forward of the scheduled step, and were freed
+            before backward. They are part of its peak.
     """
 
     eager_peak: int | None = None
     peak: int | None = None
     eager_time: int | None = None
     time: int | None = None
+    lasting: int = 0
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -46,6 +51,7 @@ class _Taken:
 
     def __init__(self) -> None:
         self.peak: int | None = None
+        self.lasting = 0
         self.times: list[int] = []
 
     @property
@@ -62,6 +68,7 @@ class StepsTaken:
         self._memory = self._over = self._scheduled = self._dropped = False
         self._on_cpu = True
         self.accumulates = False  # of the current step
+        self._found = 0  # bytes of gradients when the current step began
         self._inputs: Any = ()
         self._eager: dict[_Kind, _Taken] = {}
         self._by_schedule: dict[_Kind, _Taken] = {}
@@ -85,7 +92,7 @@ class StepsTaken:
         """
         self._on_cpu, self.accumulates = device.type == "cpu", False
         self._meter, self._memory = StepMeter(device, memory, gradients), memory
-        self._thread = threading.get_ident()
+        self._thread, self._found = threading.get_ident(), gradients
         self._over = self._dropped = False
 
     def of(self, inputs: object) -> None:
@@ -134,7 +141,7 @@ class StepsTaken:
         kinds = self._by_schedule if self._scheduled else self._eager
         taken = kinds.setdefault(_Kind(self.accumulates, self._inputs), _Taken())
         if peak is not None:
-            taken.peak = peak
+            taken.peak, taken.lasting = peak, 0 if self.accumulates else self._found
         if took is not None and not self._scheduled:
             taken.times = [took]  # the first eager step loads kernels
         elif took is not None and len(taken.times) < _TIMES:
@@ -178,12 +185,12 @@ class StepsTaken:
 def _completeness(pair: Beside) -> tuple[bool, int]:
     """Two peaks to compare come before everything else."""
     both = pair.eager_peak is not None and pair.peak is not None
-    return both, sum(value is not None for value in msgspec.structs.astuple(pair))
+    return both, sum(value is not None for value in (pair.eager_peak, pair.peak, pair.eager_time, pair.time))
 
 
 def _pairs(eager: Mapping[Any, _Taken], scheduled: Mapping[Any, _Taken]) -> list[Beside]:
     return [
-        Beside(eager[kind].peak, taken.peak, eager[kind].time, taken.time)
+        Beside(eager[kind].peak, taken.peak, eager[kind].time, taken.time, taken.lasting)
         for kind, taken in scheduled.items()
         if kind in eager
     ]

@@ -92,11 +92,12 @@ class StaleModelError(BindError):
 
     Attributes:
         numbers: Paths of attributes whose number changed. They can be planned as live.
+        constants: Whether tensors changed that a step has as constants, because the model does not register them.
     """
 
-    def __init__(self, message: str, numbers: Iterable[str] = ()) -> None:
+    def __init__(self, message: str, numbers: Iterable[str] = (), constants: bool = False) -> None:
         super().__init__(message)
-        self.numbers = tuple(numbers)
+        self.numbers, self.constants = tuple(numbers), constants
 
 
 class StaleModelWarning(UserWarning):

@@ -156,6 +156,20 @@ def test_written_global() -> None:
     assert "register_buffer" in error.hint
 
 
+def test_written_buffer_of_a_module_that_is_not_registered() -> None:
+    class Listing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.norms = nn.Linear(4, 4), [nn.BatchNorm1d(4).requires_grad_(False)]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.norms[0](self.layer(x))
+
+    with pytest.raises(CaptureError, match="neither an input, a parameter nor a buffer") as caught:
+        remate.plan(Listing(), (torch.randn(8, 4),), budget="100%", cost="cpu", progress=None)
+    assert "a module in a plain list" in caught.value.hint
+
+
 def test_written_parameter() -> None:
     assert "'layers.1.linear.bias'" in str(failure(_parameter_write))
 

@@ -200,8 +200,9 @@ def test_what_cannot_be_planned_raises_or_trains_by_its_own_forward() -> None:
     def data_dependent() -> Any:
         return seeded(Data(16, 4)).train()
 
-    with pytest.raises(remate.CaptureError):
+    with pytest.raises(remate.CaptureError) as refused:
         train(remate.auto(data_dependent(), **QUICK))
+    assert "on_refused='original'" in refused.value.__notes__[0]
     model = remate.auto(data_dependent(), **QUICK, on_refused="original")
     with pytest.warns(SteppedAsideWarning, match="trains with its own forward, without a memory budget"):
         assert train(model) == train(data_dependent())

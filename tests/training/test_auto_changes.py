@@ -145,3 +145,35 @@ def test_where_no_schedule_needs_less_memory_the_model_trains_as_it_is_until_mor
     assert not state.outcome.needless
     assert state._plans == 2
     assert state.runs_schedules
+
+
+class Distilled(nn.Module):
+    """Its teacher is in a list, so that the model does not register it, and follows the student."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.student, self.teacher = Net(), [seeded(Net()).requires_grad_(False).eval()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.student(x) - self.teacher[0](x)
+
+    def follow(self) -> None:
+        with torch.no_grad():
+            for average, parameter in zip(self.teacher[0].parameters(), self.student.parameters(), strict=True):
+                average.lerp_(parameter + 0.1, 0.5)
+
+
+def distilled(model: Any) -> list[Any]:
+    results = []
+    for _ in range(4):
+        results.append(train(model, (64,)))
+        model.follow()
+    return results
+
+
+@pytest.mark.slow
+def test_a_teacher_that_the_model_does_not_register_follows_and_the_student_is_planned() -> None:
+    said: list[str] = []
+    model = remate.auto(seeded(Distilled()).train(), **{**ANY, "progress": said.append})
+    assert distilled(model) == distilled(seeded(Distilled()).train())
+    assert any("tensors that the model does not register, and that change: planned: student" in line for line in said)

@@ -153,6 +153,21 @@ def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys
     assert file.read_bytes() == before
 
 
+def test_gradients_that_last_through_forward_are_said_and_the_advice_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wide = PLAIN.replace("nn.Linear(16, 16)", "nn.Linear(16, 128), nn.Linear(128, 16)").replace(
+        ", 64, 20)", ", 64, 64, 64, 64)"
+    )
+    model, zeroed = "    loss = loss_of(", "    optimizer.zero_grad()\n"
+    assert wide.index(model) < wide.index(zeroed)
+    said = r"KiB of gradients of the step before lasted through forward, and count in the peak:\n  call optimizer.zero_grad"
+    file = str(tmp_path / "plan.json")
+    assert re.search(said, train(capsys, "--file", file, written(tmp_path, wide))[2])
+    before = wide.replace(zeroed, "").replace(model, zeroed + model)
+    assert not re.search(said, train(capsys, "--file", file, written(tmp_path, before))[2])
+
+
 @pytest.mark.slow
 def test_two_models_have_a_file_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = written(tmp_path, GAN), tmp_path / "plan.json"

@@ -85,10 +85,12 @@ class Guard:
             differences = self._compared(code)
             strangers = Strangers(self._model, self._roots(code), code)
             of_strangers = strangers.described()
+            changed = changes(self._of_strangers, of_strangers)
             if not (faults := [*differences.faults, *self._faults()]):
-                faults = [*replaced, *self._lookup.changes(), *changes(self._of_strangers, of_strangers)]
+                faults = [*replaced, *self._lookup.changes(), *changed.texts]
             if faults:
-                raise StaleModelError(_described([*self._rebound(), *faults], differences), differences.numbers)
+                text = _described([*self._rebound(), *faults], differences)
+                raise StaleModelError(text, differences.numbers, changed.constants)
             self._warn_of_observers()
             self._strangers, self._of_strangers = strangers, of_strangers
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)

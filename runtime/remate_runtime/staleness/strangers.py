@@ -11,7 +11,7 @@ import functools
 import hashlib
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -28,6 +28,8 @@ _NOT_OF_FORWARD = frozenset(
     _load_from_state_dict""".split()
 )
 _UNREGISTERED = ", which the model does not register,"
+_TENSOR = "the tensor "
+_SHOWN = 4  # modules with changed tensors in a message
 Roots = Iterable[tuple[str, object]]
 
 
@@ -79,7 +81,7 @@ class Strangers:
     def described(self) -> dict[str, Any]:
         """Return what determines what they compute, by a text for messages."""
         described: dict[str, Any] = {f"the module {place!r}": repr(path) for place, path in self._own.items()}
-        described |= {f"the tensor {place!r}": _hash(tensor) for place, tensor in self._tensors.items()}
+        described |= {f"{_TENSOR}{place!r}": _hash(tensor) for place, tensor in self._tensors.items()}
         for place, module in self.modules.items():
             what = f"the module {place!r}{_UNREGISTERED}"
             described[what] = qualified(type(module))
@@ -102,17 +104,43 @@ def read_names(module: nn.Module) -> list[str]:
     return sorted(name for name in held_by(module) if name in _names_in(type(module)))
 
 
-def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return a text for each difference between what `Strangers.described` returned."""
+class OfStrangers(NamedTuple):
+    """What changed of strangers.
+
+    Attributes:
+        texts: A text for each change.
+        constants: Whether tensors changed, which a step has as constants.
+    """
+
+    texts: list[str]
+    constants: bool
+
+
+def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> OfStrangers:
+    """Return the differences between what `Strangers.described` returned."""
     texts: list[str] = []
     other: tuple[str, ...] = ()  # modules of another class, whose attributes say nothing
+    written: dict[str, list[str]] = {}  # names of tensors by the module around them
+    constants = False
     for what in dict.fromkeys([*was, *now]):
         if was.get(what, OPAQUE) == now.get(what, OPAQUE) or what.startswith(other or "-"):
             continue
         if what.endswith(_UNREGISTERED):
             other = (*other, what)
-        texts.append(f"{what} was {was.get(what, 'not there')}, is {now.get(what, 'gone')}")
-    return texts
+        module, tensor, name = what.partition(f"{_UNREGISTERED} tensor ")
+        constants |= bool(tensor) or what.startswith(_TENSOR)
+        if tensor:
+            written.setdefault(module, []).append(name)
+        else:
+            texts.append(f"{what} was {was.get(what, 'not there')}, is {now.get(what, 'gone')}")
+    shown = [f"{module}: {', '.join(names)}" for module, names in written.items()]
+    if shown:
+        more = f"; and {len(shown) - _SHOWN} more modules" if len(shown) > _SHOWN else ""
+        texts.append(
+            f"tensors of modules that the model does not register: {'; '.join(shown[:_SHOWN])}{more}: the step has "
+            "them as constants. Register the module (self.teacher = teacher), then they are read at every call"
+        )
+    return OfStrangers(texts, constants)
 
 
 def _hash(tensor: torch.Tensor) -> str:
