@@ -20,6 +20,7 @@ from ..bind.outputs import Detached
 from ..errors import ExecutionError
 from ..link.contract import Gradient, Output, StepContract
 from ..torch_private.execution import is_batched
+from .callers_modes import callers_modes, warn_of_left_modes
 from .compiled_step import CompiledStep
 from .held_tensors import Contents, Held, check_contents, check_unchanged, held
 from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
@@ -58,6 +59,7 @@ class _Frame:
         "given",
         "hook",
         "inner",
+        "modes",
         "next",
         "residue",
         "sources",
@@ -84,6 +86,7 @@ class _Frame:
         self.undelivered: Undelivered | None = None  # of passes that did not request all gradients
         self.hook: RemovableHandle | None = None
         self.inner: list[InnerOutput] = []
+        self.modes = callers_modes()
 
     def receive_from(self, node: Any) -> None:
         """Take the tangents from an autograd node, which would keep them until all of backward has run."""
@@ -187,6 +190,8 @@ def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.
 
 def _begin(frame: _Frame) -> None:
     _check_mode(frame)
+    warn_of_left_modes(frame.modes)
+    frame.modes = []
     check_unchanged(frame.watched, frame.next)
     if frame.contents is not None:
         check_contents(frame.watched, frame.contents)
