@@ -36,7 +36,7 @@ from .library import tensor_methods
 from .lookup import CALL, Lookup
 from .names import cell_contents
 from .ownership import qualified
-from .strangers import Strangers, changes, found, read_names
+from .unregistered import Unregistered, changes, held_in, read_names
 from .values import MISSING, accepts, held_by, hiding, underlying
 from .watched import ModelSnapshot
 
@@ -65,8 +65,8 @@ class Guard:
             self._digest = _as_it_is(digest, model, code)
         self._forwards = {path: replaced_forward(module) for path, module in self._modules.items()}
         self._calls = {path: held_by(module).get(CALL) for path, module in self._modules.items()}
-        self._strangers = Strangers(model, self._roots(code), code)
-        self._of_strangers = self._strangers.described()
+        self._unregistered = Unregistered(model, self._roots(code), code)
+        self._recorded = self._unregistered.described()
         self._lookup = self._looked_up(code)
         self._bound = _bound(code, self._modules)
         self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
@@ -83,16 +83,16 @@ class Guard:
             names = () if self._watched is None else self._watched.replaced_code()
             replaced = [f"the code of {name!r} was replaced" for name in names]
             differences = self._compared(code)
-            strangers = Strangers(self._model, self._roots(code), code)
-            of_strangers = strangers.described()
-            changed = changes(self._of_strangers, of_strangers)
+            unregistered = Unregistered(self._model, self._roots(code), code)
+            described = unregistered.described()
+            changed = changes(self._recorded, described)
             if not (faults := [*differences.faults, *self._faults()]):
                 faults = [*replaced, *self._lookup.changes(), *changed.texts]
             if faults:
                 text = _described([*self._rebound(), *faults], differences)
                 raise StaleModelError(text, differences.numbers, changed.constants)
             self._warn_of_observers()
-            self._strangers, self._of_strangers = strangers, of_strangers
+            self._unregistered, self._recorded = unregistered, described
             self._watched, self._bound = self._watch(code), _bound(code, self._modules)
             self._lookup = self._looked_up(code)
             self._questions = code.questions
@@ -116,7 +116,7 @@ class Guard:
     def _looked_up(self, code: Code) -> Lookup:
         paths = (path for group in self._digest.objects for path in unfold_paths(group.at))
         objects = [obj for path in paths if (obj := at_path(self._model, path)) is not MISSING]
-        return Lookup(self._modules, [*objects, *code.objects.values(), *self._strangers.modules.values()])
+        return Lookup(self._modules, [*objects, *code.objects.values(), *self._unregistered.modules.values()])
 
     def _roots(self, code: Code) -> Iterator[tuple[str, object]]:
         """Yield what forward reads and modules may be in, with names for messages."""
@@ -193,14 +193,14 @@ class Guard:
         _watch_code(watched, code)
         watched.code(code.library.all_followed())
         for _, held, key in self._attributes(code):
-            if next(found(held[key], key), None) is not None:
+            if next(held_in(held[key], key), None) is not None:
                 watched.entry(held, key)
-        self._watch_strangers(watched)
+        self._watch_unregistered(watched)
         watched.settle()
         return watched
 
-    def _watch_strangers(self, watched: ModelSnapshot) -> None:
-        for module in self._strangers.modules.values():
+    def _watch_unregistered(self, watched: ModelSnapshot) -> None:
+        for module in self._unregistered.modules.values():
             held = held_by(module)
             watched.object(module, ("forward", "__call__", CALL, *read_names(module)))
             watched.hooks(module)
@@ -208,9 +208,9 @@ class Guard:
             for registry in REGISTERED:
                 for name in held[registry]:
                     watched.entry(held[registry], name)
-        for tensor in self._strangers.tensors():
+        for tensor in self._unregistered.tensors():
             watched.tensor(tensor)
-        _watch_code(watched, self._strangers.code)
+        _watch_code(watched, self._unregistered.code)
 
 
 def _watch_code(watched: ModelSnapshot, code: Code) -> None:

@@ -33,8 +33,8 @@ _SHOWN = 4  # modules with changed tensors in a message
 Roots = Iterable[tuple[str, object]]
 
 
-class Strangers:
-    """The strangers among what forward reads.
+class Unregistered:
+    """Modules and constant parameters that forward reads and the model does not register.
 
     Attributes:
         code: What their classes and hooks compute, collected apart from the model's.
@@ -42,7 +42,7 @@ class Strangers:
     """
 
     def __init__(self, model: nn.Module, roots: Roots, code: Code) -> None:
-        """Search for strangers.
+        """Search what forward reads.
 
         Args:
             model: The live model.
@@ -56,7 +56,7 @@ class Strangers:
         self._tensors: dict[str, torch.Tensor] = {}
         self._own: dict[str, str] = {}  # where forward finds modules of the model
         for name, value in roots:
-            for place, item in found(value, name):
+            for place, item in held_in(value, name):
                 if isinstance(item, torch.Tensor):
                     if id(item) not in registered:
                         self._tensors[place] = item
@@ -100,12 +100,12 @@ class Strangers:
 
 
 def read_names(module: nn.Module) -> list[str]:
-    """Return the attributes of a stranger that methods of its class read."""
+    """Return the attributes of an unregistered module that methods of its class read."""
     return sorted(name for name in held_by(module) if name in _names_in(type(module)))
 
 
-class OfStrangers(NamedTuple):
-    """What changed of strangers.
+class UnregisteredChanges(NamedTuple):
+    """What changed in them.
 
     Attributes:
         texts: A text for each change.
@@ -116,8 +116,8 @@ class OfStrangers(NamedTuple):
     constants: bool
 
 
-def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> OfStrangers:
-    """Return the differences between what `Strangers.described` returned."""
+def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> UnregisteredChanges:
+    """Return the differences between what `Unregistered.described` returned."""
     texts: list[str] = []
     other: tuple[str, ...] = ()  # modules of another class, whose attributes say nothing
     written: dict[str, list[str]] = {}  # names of tensors by the module around them
@@ -140,7 +140,7 @@ def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> OfStrangers:
             f"tensors of modules that the model does not register: {'; '.join(shown[:_SHOWN])}{more}: the step has "
             "them as constants. Register the module (self.teacher = teacher), then they are read at every call"
         )
-    return OfStrangers(texts, constants)
+    return UnregisteredChanges(texts, constants)
 
 
 def _hash(tensor: torch.Tensor) -> str:
@@ -149,7 +149,7 @@ def _hash(tensor: torch.Tensor) -> str:
     return f"{tensor.dtype}{list(tensor.shape)} {hashed}"
 
 
-def found(value: object, name: str, deep: int = 0) -> Iterator[tuple[str, Any]]:
+def held_in(value: object, name: str, deep: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield modules, and parameters that are not trained, in a value: where they are, and they."""
     if isinstance(value, nn.Module):
         yield name, value
@@ -158,10 +158,10 @@ def found(value: object, name: str, deep: int = 0) -> Iterator[tuple[str, Any]]:
             yield name, value
     elif isinstance(value, Mapping) and deep < _DEEP:
         for key, item in dict(value.items()).items():
-            yield from found(item, f"{name}[{key!r}]", deep + 1)
+            yield from held_in(item, f"{name}[{key!r}]", deep + 1)
     elif isinstance(value, (functools.partial, types.MethodType, *CONTAINERS)) and deep < _DEEP:
         for at, item in enumerate(parts_of_value(value)):
-            yield from found(item, f"{name}[{at}]", deep + 1)
+            yield from held_in(item, f"{name}[{at}]", deep + 1)
 
 
 @functools.cache
