@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,16 @@ def quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     from remate.strategy.effort import EFFORTS, QUICK
 
     monkeypatch.setitem(EFFORTS, "normal", replace(QUICK, name="normal"))
+
+
+@pytest.fixture
+def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` tries little once a schedule fits, for tests that need one, however slow."""
+    module = import_module("remate.strategy.portfolio")  # a function of this name hides it
+    more = [module.Step(name, module.nothing_fits) for name in ("rotor", "chen-sqrt", "flat", "flat-squeeze", "states")]
+    steps = (module.Step("cut"), module.Step("greedy"), *more)
+    smallest = tuple(map(module.Step, ("greedy", "rotor", "flat-squeeze")))
+    monkeypatch.setattr(module, "AUTO", replace(module.AUTO, steps=steps, smallest=smallest, finish=()))
 
 
 @pytest.fixture

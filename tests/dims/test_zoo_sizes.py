@@ -11,8 +11,8 @@ from tools.bench.sized_models import CASES
 from tools.bench.sizes import outcome
 
 pytest.importorskip("transformers")
-SIZES = 12
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+SIZES = 8
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("short_searches")]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -56,10 +56,10 @@ def test_mutations(mutate: Callable[[bytes, random.Random], bytes]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 7))
+@pytest.mark.parametrize("seed", [2, 3])
 @pytest.mark.parametrize("mutate", [mutated_bytes, mutated_tree])
 def test_many_mutations(mutate: Callable[[bytes, random.Random], bytes], seed: int) -> None:
-    run(mutate, 5000, seed)
+    run(mutate, 2500, seed)
 
 
 def test_what_the_reader_accepts_of_mutated_files_the_json_schema_accepts() -> None:
