@@ -20,6 +20,9 @@ from msgspec.structs import replace
 
 from remate_runtime.engine.compiled.times import KnownTimes
 
+# No test in these folders needs a fast schedule, only one that fits its budget.
+_SHORT = {"end_to_end", "integrations", "live_attributes", "pipelines", "runtime", "staleness", "training"}
+
 torch.set_num_threads(1)  # test processes share the cores, and sums are made in one order
 hypothesis.settings.register_profile("remate", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("remate")
@@ -107,6 +110,12 @@ def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = (module.Step("cut"), module.Step("greedy"), *more)
     smallest = tuple(map(module.Step, ("greedy", "rotor", "flat-squeeze")))
     monkeypatch.setattr(module, "AUTO", replace(module.AUTO, steps=steps, smallest=smallest, finish=()))
+
+
+@pytest.fixture(autouse=True)
+def _search_shortly(request: pytest.FixtureRequest) -> None:
+    if Path(__file__).parent in request.path.parents and request.path.parent.name in _SHORT:
+        request.getfixturevalue("short_searches")
 
 
 @pytest.fixture

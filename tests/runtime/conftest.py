@@ -66,11 +66,6 @@ def _in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings.filterwarnings("ignore", ".* CUDA graphs")
 
 
-@pytest.fixture(autouse=True)
-def short(short_searches: None) -> None:
-    """No test here needs a fast schedule, only one that fits its budget."""
-
-
 _equal = torch.equal
 
 
