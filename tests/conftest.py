@@ -114,7 +114,8 @@ def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _search_shortly(request: pytest.FixtureRequest) -> None:
-    if Path(__file__).parent in request.path.parents and request.path.parent.name in _SHORT:
+    tests = Path(__file__).parent
+    if tests in request.path.parents and request.path.relative_to(tests).parts[0] in _SHORT:
         request.getfixturevalue("short_searches")
 
 
