@@ -22,6 +22,7 @@ from remate.strategy import (
     policy,
     solve,
 )
+from remate.strategy.effort import USUAL
 from remate_runtime.flat_step import FlatRecompute
 
 from .strategy_graphs import random_graph
@@ -50,8 +51,8 @@ def test_the_limits() -> None:
     effort = replace(NORMAL, enough=10.0, most=50.0)
     assert effort.allowed(500, 0.01) == 10.0  # within a percent of the fastest
     assert effort.allowed(500, 0.02) == effort.allowed(500, 0.5) == 50.0
-    assert effort.allowed(3000, 0.02) == 150.0
-    assert effort.allowed(3000, 0.005) == 30.0
+    assert effort.allowed(3 * USUAL, 0.02) == 150.0
+    assert effort.allowed(3 * USUAL, 0.005) == 30.0
     assert THOROUGH.allowed(500, 0.5) == float("inf")
 
 

@@ -135,7 +135,7 @@ def test_a_parameter_moved_before_backward_is_refused(recorders: list[OnCpu]) ->
     _, planned = both(seeded(Mlp()), (data(4, 8),))
     loss = loss_of(planned(data(4, 8)))
     planned.b.weight.data = planned.b.weight.data.clone()
-    with pytest.raises(ExecutionError, match="got other memory between forward and backward"):
+    with pytest.raises(ExecutionError, match="got other data between forward and backward"):
         loss.backward()
 
 
