@@ -146,3 +146,16 @@ def test_the_module_and_what_changed_are_named() -> None:
     text = r"module 'acts\[0\]', which the model does not register, was torch.nn.LeakyReLU, is torch.nn.GELU\n  set it"
     with pytest.raises(StaleModelError, match=text):
         planned(X)
+
+
+def test_what_a_replaced_method_reads_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled()  # what the methods of Scaled read before is known now
+    monkeypatch.setattr(Scaled, "forward", lambda self, x: x * self.rate)
+    monkeypatch.setattr(Scaled, "rate", 1.5, raising=False)
+    model = seeded(Net())
+    model.acts[1].rate = 1.5
+    planned = apply(model, schedule_of(model, (X,)))
+    planned(X).backward()
+    model.acts[1].rate = 2.5
+    with pytest.raises(StaleModelError, match="rate"):
+        planned(X)

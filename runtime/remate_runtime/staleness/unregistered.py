@@ -123,7 +123,7 @@ def changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> UnregisteredChang
     written: dict[str, list[str]] = {}  # names of tensors by the module around them
     constants = False
     for what in dict.fromkeys([*was, *now]):
-        if was.get(what, OPAQUE) == now.get(what, OPAQUE) or what.startswith(other or "-"):
+        if was.get(what, OPAQUE) == now.get(what, OPAQUE) or what.startswith(other):
             continue
         if what.endswith(_UNREGISTERED):
             other = (*other, what)
@@ -164,7 +164,6 @@ def held_in(value: object, name: str, deep: int = 0) -> Iterator[tuple[str, Any]
             yield from held_in(item, f"{name}[{at}]", deep + 1)
 
 
-@functools.cache
 def _names_in(kind: type[nn.Module]) -> Collection[str]:
     """Return the names that methods of a class of modules use, but those for constructing, printing and loading."""
     names: set[str] = set()
