@@ -17,7 +17,7 @@ from remate.errors import DimsError
 
 class Two(nn.Module):
     def forward(self, ids: torch.Tensor, rest: Any = None, scale: float = 1.0) -> torch.Tensor:
-        raise NotImplementedError
+        return ids
 
 
 IDS = torch.zeros(4, 16, dtype=torch.int64)

@@ -1,6 +1,6 @@
 """Local improvement of a schedule: drop recomputations that memory permits, and run the others as late as possible.
 
-The result is never worse than the input, because the simulator confirms every change.
+The result is never worse than the input, because the simulator confirms it.
 """
 
 from __future__ import annotations

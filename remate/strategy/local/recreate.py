@@ -61,7 +61,7 @@ def improved(instance: StepInstance, request: Request, context: Context, best: C
         ranking = MoveRanking(rng.choice(LOCALITIES), rng.choice((0.1, 0.3, 0.8)), rng)
         recomputes = squeeze(problem, left, request.budget, request.effort, context.deadline, ranking=ranking)
         late = tuple(as_late_as_possible(problem, recomputes))
-        if Ledger(problem, late).peak <= request.budget:
+        if late != recomputes and Ledger(problem, late).peak <= request.budget:
             recomputes = late
         candidate = yield Proposal(trimmed(problem, recomputes, request.budget, context.deadline, longest), best)
         if candidate.peak <= request.budget:

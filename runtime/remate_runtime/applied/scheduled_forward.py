@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..bind.call_form import tensors_of
 from ..bind.distributed import local_tensor
 from ..bind.fsdp2 import Fsdp2
 from ..bind.model_binding import ModelBinding
@@ -24,6 +23,7 @@ from ..format.schedule import Schedule
 from ..format.signature import output_leaves
 from ..format.substitution import checked_size
 from ..self_check import Checksums, Program
+from ..self_check.outcome import tensors_in
 from ..staleness.beside import example_call
 from ..staleness.first_call import make_caches
 from ..staleness.live_numbers import LiveNumbers
@@ -200,7 +200,7 @@ class ScheduledForward:
         steps, model, solve = call.step.steps, self._bound.model, self.schedule.solve
         device = self.device
         slots = self._bound.slots
-        given = {id(tensor) for tensor in tensors_of([*args, *kwargs.values()])}
+        given = {id(tensor) for tensor in tensors_in([*args, *kwargs.values()])}
 
         def sources() -> list[Any]:
             return [*call.inputs, *map(local_tensor, self._bound.tensors(device)), *call.numbers]

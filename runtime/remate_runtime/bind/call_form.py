@@ -7,7 +7,7 @@ kernels that sum in another order. The self-check looks at the first call of eac
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
@@ -17,15 +17,6 @@ from .containers import children
 def form_of(args: Sequence[object], kwargs: Mapping[str, object]) -> Hashable:
     """Return the form of a call: classes, and of tensors the layout and whether they require grad."""
     return (*map(_form, args), *((name, _form(value)) for name, value in kwargs.items()))
-
-
-def tensors_of(values: Sequence[object]) -> Iterator[torch.Tensor]:
-    """Yield the tensors of arguments."""
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif (inner := children(value)) is not None:
-            yield from tensors_of([*inner[1].values()])
 
 
 def _form(value: object) -> Hashable:

@@ -68,8 +68,7 @@ def _assemble(
         free, at = frees[k], len(events)
         if index == BACKWARD_START:
             backward_start = _backward_start(graph, book, events, free, preserved)
-            if k in hand_over.places:
-                hand_over.after(k)
+            hand_over.after(k)
             continue
         if index < BACKWARD_START:
             move = walk.move_at(index)
@@ -96,8 +95,7 @@ def _assemble(
             for value in free:
                 book.drop(value, at + 1)
             events.append(Free(tuple(free)))
-        if k in hand_over.places:
-            hand_over.after(k)
+        hand_over.after(k)
     return Linked(graph, tuple(events), backward_start, book.finish(len(events)))
 
 
@@ -111,9 +109,6 @@ class _HandOver:
         paged: Gradients that leave the device as soon as they are complete.
         delivered: Numbers of the gradients that are delivered after each execution.
         leaving: Moves after each execution.
-
-    Attributes:
-        places: Executions after which something is appended.
     """
 
     def __init__(
@@ -128,10 +123,11 @@ class _HandOver:
         self._graph, self._book, self._events, self._paged = graph, book, events, paged
         self._delivered, self._leaving = delivered, leaving
         self._freed_by_owner, self._copies = freed_by_owner(graph), copied(graph)
-        self.places = delivered.keys() | leaving.keys()
 
     def after(self, k: int) -> None:
         """Append what follows execution k. An optimizer in backward updates a parameter before the parameter leaves."""
+        if k not in self._delivered and k not in self._leaving:
+            return
         moves, first = self._leaving.get(k, ()), self._graph.delivered != "consumed"
         self._leave([move for move in moves if first or move.own])
         self._deliver(self._delivered.get(k, ()))

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from ..devices.libraries import present_platform
+from ..engine.callers_modes import callers_modes
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..operator_calls.overloads import is_fake
 from ..staleness.eager_operators import (
@@ -58,7 +59,7 @@ class SelfCheck:
         self._verdicts = ranks.Verdicts(self._warn)
         self._lock = threading.RLock()  # generators and the state of the model are shared between threads
 
-    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable = ()) -> bool:
+    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable) -> bool:
         """Return whether to check the call that is about to run.
 
         Args:
@@ -69,7 +70,8 @@ class SelfCheck:
             form: The form of the call (`bind.call_form`). Ranks that call together may get calls of different forms.
         """
         together = ranks.calls_together(model, sharded)
-        family = (step, torch.is_grad_enabled(), together, _callers_modes(), None if together else form)
+        modes = tuple(map(type, callers_modes()))  # such a mode may change what an operator computes
+        family = (step, torch.is_grad_enabled(), together, modes, None if together else form)
         if not self._turns.due(family, size):
             return False
         if not together and _is_watched():
@@ -125,14 +127,7 @@ def _is_watched() -> bool:
     """Return whether a mode of torch's observes each operation (FlopCounterMode) or a CUDA graph is being recorded. The
     check then waits for the next call."""
     recorded = torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
-    return recorded or torch.compiler.is_compiling() or len(_callers_modes()) < len(dispatch_modes())
-
-
-def _callers_modes() -> tuple[type, ...]:
-    """Return the classes of the dispatch modes around the call that are not torch's. Such a mode may change what an
-    operator computes, so the first call in it is checked."""
-    kinds = map(type, dispatch_modes())
-    return tuple(kind for kind in kinds if not kind.__module__.startswith("torch."))
+    return recorded or torch.compiler.is_compiling() or len(callers_modes()) < len(dispatch_modes())
 
 
 class _Check:
