@@ -211,10 +211,14 @@ class _Search:
                     self._prove(tried.prove(self.instance.provable, request, self.context))
 
     def _work(self) -> float:
-        """Return the visits of one strategy or bound."""
+        """Return the visits of one strategy or bound.
+
+        While nothing fits, it is half of what the search has left, so that each later strategy gets some.
+        """
         best, enough = self.context.best, self.context.bound + NEAR_BOUND * self.base.time
-        near = best is not None and best.time <= enough
-        return (WORK if near else WORK_UNTIL_NEAR) * self.request.effort.visits
+        if best is None:
+            return min(WORK_UNTIL_NEAR * self.request.effort.visits, self.deadline.left() / 2)
+        return (WORK if best.time <= enough else WORK_UNTIL_NEAR) * self.request.effort.visits
 
     def _run(self, strategy: Strategy, request: Request) -> None:
         for candidate in self._tried(strategy, request, self.context):

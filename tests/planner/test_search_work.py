@@ -77,6 +77,13 @@ def test_a_search_that_gains_nothing_ends_early() -> None:
     assert searched(little, policy("auto")) == (short, fewer)
 
 
+@pytest.mark.parametrize("seed", [1, 8])
+def test_a_search_over_all_states_leaves_work_for_other_strategies(seed: int) -> None:
+    step = StepInstance(random_graph(seed, 14))
+    budget = int(0.7 * step.baseline.peak)
+    assert solve(step, Request(budget, 0.0, replace(NORMAL, most=1e5)), policy("auto")).peak <= budget
+
+
 def refused(effort: Effort, share: float) -> tuple[int, int]:
     """Return the smallest peak of a search in which nothing fits, and its judgements. share: of the proven floor."""
     step = Counting(GRAPH)

@@ -180,6 +180,7 @@ ALLOWED: dict[str, Callable[[Any, pytest.MonkeyPatch], None]] = {
     "new method": lambda n, p: p.setattr(Net, "report", three, raising=False),
     "new attribute of a class of torch": lambda n, p: p.setattr(nn.Linear, "_quantized", False, raising=False),
     "new attribute of a module": lambda n, p: p.setitem(vars(n.layers[0]), "note", torch.zeros(8, 8)),
+    "attribute that is the weight": lambda n, p: p.setitem(vars(n.layers[0]), "weight", n.layers[0].weight),
     "constructor": lambda n, p: p.setattr(nn.Module, "__init__", three),
     "copyreg": lambda n, p: p.setattr(Config, "__slotnames__", [], raising=False),
     "another variable": lambda n, p: p.setenv(VARIABLE + "_2", "3"),
@@ -193,3 +194,13 @@ def test_what_forward_does_not_look_up_may_change(scheduled: Any, name: str) -> 
         ALLOWED[name](model, patch)
         for _ in range(2):
             applied(X).backward()
+
+
+def test_an_attribute_that_was_the_weight_is_watched(scheduled: Any) -> None:
+    model, applied = scheduled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(vars(model.layers[0]), "weight", model.layers[0].weight)
+        applied(X).backward()
+        patch.setitem(vars(model.layers[0]), "weight", torch.zeros(8, 8))
+        with pytest.raises(StaleModelError, match="an attribute hides its registered 'weight'"):
+            applied(X)

@@ -62,6 +62,7 @@ class Lookup:
         self._held = [held_by(module) for module in modules.values()]
         self._sizes = [*map(len, self._held)]
         self._hidden = self._hidden_now()
+        self._kept_twice = self._keeps_twice()
         registered: dict[type, set[str]] = {}
         attributes: dict[type, set[str]] = {}
         for item in (*modules.values(), *objects):
@@ -91,10 +92,10 @@ class Lookup:
         """Return whether attributes are looked up as before, as far as a quick comparison shows."""
         if list(map(len, self._contents)) != self._lengths:
             return False
-        if (sizes := [*map(len, self._held)]) != self._sizes:
+        if self._kept_twice or [*map(len, self._held)] != self._sizes:
             if self._hidden_now() != self._hidden:
                 return False
-            self._sizes = sizes
+            self._sizes, self._kept_twice = [*map(len, self._held)], self._keeps_twice()
         return all(map(operator.is_, map(_PROXY_GET, self._holders, self._keys), self._values))
 
     def changes(self) -> Iterator[str]:
@@ -110,11 +111,20 @@ class Lookup:
                     yield f"class {qualified(space.kind)}: its attribute {key} was {done}"
 
     def _hidden_now(self) -> set[tuple[str, str]]:
-        """Return path and name of what is registered with a module, and hidden by an attribute of it."""
-        pairs = zip(self._paths, self._held, strict=True)
-        return {
-            (path, name) for path, held in pairs for key in _REGISTERED for name in held.get(key, ()) if name in held
-        }
+        """Return path and name of what is registered with a module, and hidden by a different attribute of it."""
+        return {(path, name) for path, name, same in self._attributes_over() if not same}
+
+    def _keeps_twice(self) -> bool:
+        """Return whether something is both registered and an attribute, as FullyShardedDataParallel's parameters."""
+        return any(same for _, _, same in self._attributes_over())
+
+    def _attributes_over(self) -> Iterator[tuple[str, str, bool]]:
+        """Yield path and name of what is registered and an attribute, too, and whether they are the same object."""
+        for path, held in zip(self._paths, self._held, strict=True):
+            for key in _REGISTERED:
+                for name, value in (held.get(key) or {}).items():
+                    if name in held:
+                        yield path, name, held[name] is value
 
 
 def _is_special(name: str) -> bool:

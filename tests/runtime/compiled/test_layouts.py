@@ -79,10 +79,11 @@ def test_steps_of_convolutions_are_eagers(layout: str, recomputes: Any) -> None:
     model, x = seeded(Pictures()), LAYOUTS[layout](X)
     if layout == "channels last":
         model = model.to(memory_format=torch.channels_last)
-    compiled, eager = apply(copy.deepcopy(model), in_blocks(model, (x,), recomputes), engine="compiled"), model
-    for other in (
-        LAYOUTS.values()
-    ):  # a call that has a different memory layout is as one that lies as planned, also in what dropout draws
+    schedule, eager = in_blocks(model, (x,), recomputes), model
+    # A call in a different memory layout is computed in the planned one, where dropout draws other numbers than eager
+    # PyTorch, which the self-check would report.
+    compiled = apply(copy.deepcopy(model), schedule, engine="compiled", verify="never")
+    for other in LAYOUTS.values():
         as_planned = torch.empty_strided(x.shape, x.stride()).copy_(other(X))
         assert_close(left_behind(compiled, other(X)), left_behind(eager, as_planned))
 
