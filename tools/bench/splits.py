@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -131,28 +131,46 @@ def _measured(model: nn.Module, args: Any, kwargs: Any, schedule: Schedule | Non
     return size(schedule.peak_bytes), size(peak), ratio(times, "split")
 
 
-def _rows(name: str, folder: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return a model's rows of both tables."""
-    profile = folder / f"{name}.json" if SPLIT_MODELS[name].cost == "measured" else None
-    first, second = floors(name, profile), list[tuple[str, ...]]()
+class _Rows(NamedTuple):
+    """What the file says about a model.
+
+    Attributes:
+        about: The model, its costs, and where it was measured.
+        floors: Its row of the first table.
+        times: Its rows of the second table.
+    """
+
+    about: str
+    floors: tuple[str, ...]
+    times: list[tuple[str, ...]]
+
+
+def _kept(path: Path | None, names: Collection[str]) -> dict[str, _Rows]:
+    """Return what a file says by model, without the models with these names."""
+    about, kept = dict[str, str](), dict[str, _Rows]()
+    for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
+        name, colon, _ = line.partition(":")
+        row = tuple(cells(line))
+        if colon and name in SPLIT_MODELS:
+            about[name] = line
+        elif row[0] in names or row[0] not in SPLIT_MODELS:
+            continue
+        elif len(row) == len(FLOORS):
+            kept[row[0]] = _Rows(about[row[0]], row, [])
+        else:
+            kept[row[0]].times.append(row)
+    return kept
+
+
+def _rows(name: str, folder: Path) -> _Rows:
+    """Measure a model."""
+    subject = SPLIT_MODELS[name]
+    profile = folder / f"{name}.json" if subject.cost == "measured" else None
+    rows = _Rows(f"{name}: {subject.describe}; {subject.cost} costs; {environment()}", floors(name, profile), [])
     for row in times(name, profile):
         print(*row, sep="  ", file=sys.stderr, flush=True)
-        second.append(row)
-    return first, second
-
-
-def _kept(path: Path | None, names: Collection[str]) -> dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Return the rows of both tables of a file, by model, without those of the models with these names."""
-    kept: dict[str, tuple[tuple[str, ...], list[tuple[str, ...]]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path is not None and path.exists() else ():
-        row = tuple(cells(line))
-        if row[0] in names or row[0] not in SPLIT_MODELS:
-            continue
-        if len(row) == len(FLOORS):
-            kept[row[0]] = row, []
-        else:
-            kept[row[0]][1].append(row)
-    return kept
+        rows.times.append(row)
+    return rows
 
 
 def main() -> None:
@@ -161,13 +179,12 @@ def main() -> None:
     if sys.platform == "linux":
         for parameter, nbytes in _MALLOPT:
             ctypes.CDLL(None).mallopt(parameter, nbytes)
-    found = _kept(output, names)
+    by_name = _kept(output, names)
     with tempfile.TemporaryDirectory() as folder:
-        found.update({name: _rows(name, Path(folder)) for name in names})
-    shown = [name for name in SPLIT_MODELS if name in found]
-    about = "\n".join(f"{name}: {SPLIT_MODELS[name].describe}; {SPLIT_MODELS[name].cost} costs" for name in shown)
-    head = f"python -m tools.bench.splits; {environment()}\n{about}"
-    first, second = [FLOORS, *(found[name][0] for name in shown)], [TIMES, *(r for n in shown for r in found[n][1])]
+        by_name.update({name: _rows(name, Path(folder)) for name in names})
+    rows = [by_name[name] for name in SPLIT_MODELS if name in by_name]
+    head = "\n".join(["python -m tools.bench.splits", *(row.about for row in rows)])
+    first, second = [FLOORS, *(row.floors for row in rows)], [TIMES, *(time for row in rows for time in row.times)]
     text = f"{head}\n\n{table(first)}\n\n{table(second)}\n"
     print(text, end="")
     if output:
