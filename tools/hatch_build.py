@@ -1,6 +1,6 @@
 """Puts files of `schema/` into the wheel, each beside the code that reads it; `pyproject.toml` lists them.
 
-An editable install reads them where they lie, and a `force-include` of its own would put folders named as the packages
+An editable install reads them in place, and its own `force-include` would put folders named as the packages
 beside it in site-packages.
 """
 

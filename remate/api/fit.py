@@ -17,10 +17,10 @@ from ..errors import DimsError
 from ..schedule_tools.device_memory import OptimizerState, check_known
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .fit_search import Batch, DeviceLimits, Search
-from .meant import check_meant
 from .options import FrontierKeywords, options_of, takes
 from .progress import telling
 from .settings import assumed, settings_of
+from .untrained import require_training
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -124,7 +124,7 @@ def fit(
     chosen = options_of("fit", FrontierKeywords, options, device=device)
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
-    check_meant(call)
+    require_training(call)
     warn_of_doubts(cost, gpu, call)
     with call.in_effect():
         sizes = read(options.get("dims", AUTO), call.model, call.args, call.kwargs)

@@ -86,7 +86,7 @@ def fit_layouts(
     and no other rank is needed: this process pretends to be rank 0. Times are predictions of the roofline model, with
     the communication of the layout, and without the optimizer.
 
-    remate does not divide a model by itself. `build(layout)` does, as the training script does:
+    remate does not divide models. `build(layout)` does, as the training script does:
 
     - for `layout.pp == 1`, return `(model, args)` or `(model, args, kwargs)` of one rank, with `layout.microbatch`
       samples. If `layout.tp > 1`, call `parallelize_module(model, layout.mesh["tp"], ...)` first.
@@ -154,26 +154,26 @@ def fit_layouts(
     place = Machine(device_named(cost), gpu, memory, machine, parse_speed(network), optimizer, cuda_context, reserved)
     wanted = _wanted(layouts, batch, microbatch, machine)
     with telling(chosen.progress) as say:
-        found = [_fitted(build, layout, place, pipeline, chosen, say, only=len(wanted) == 1) for layout in wanted]
-    found.sort(key=lambda one: float("inf") if one.step is None else one.step.time)
-    return LayoutFits(batch, memory, cost, tuple(found))
+        fits = [_fitted(build, layout, place, pipeline, chosen, say, only=len(wanted) == 1) for layout in wanted]
+    fits.sort(key=lambda fit: float("inf") if fit.step is None else fit.step.time)
+    return LayoutFits(batch, memory, cost, tuple(fits))
 
 
 def _wanted(layouts: Sequence[str | RankLayout] | int, batch: int, microbatch: int, machine: int) -> list[LayoutFit]:
     """Return the layouts with their microbatches, or with the reason why there is none."""
     given = layouts_of(layouts, machine) if isinstance(layouts, int) else layouts
-    found: list[LayoutFit] = []
-    for one in given:
-        layout = layout_named(one) if isinstance(one, str) else one
+    fits: list[LayoutFit] = []
+    for item in given:
+        layout = layout_named(item) if isinstance(item, str) else item
         divided = with_batch(layout, batch, microbatch)
         if divided is None:
             why = f"{batch} samples are no multiple of {layout.dp} ranks with {microbatch} each"
-            found.append(LayoutFit(layout, refused=why))
+            fits.append(LayoutFit(layout, refused=why))
         elif layout.tp > machine:
-            found.append(LayoutFit(divided, refused=f"tp={layout.tp} is more than the {machine} GPUs of a machine"))
+            fits.append(LayoutFit(divided, refused=f"tp={layout.tp} is more than the {machine} GPUs of a machine"))
         else:
-            found.append(LayoutFit(divided))
-    return found
+            fits.append(LayoutFit(divided))
+    return fits
 
 
 def _fitted(

@@ -291,11 +291,11 @@ class Search:
 
         After Ctrl-C, or at the time limit, the largest size that is known to fit.
         """
-        found = [size for form in (self, *self._others) if (size := form._largest_of_form(below)) is not None]
+        sizes = [size for form in (self, *self._others) if (size := form._largest_of_form(below)) is not None]
         self.ended |= any(form.ended for form in self._others)
-        if not found:
+        if not sizes:
             raise self._refused(self._least)
-        largest = max(found)
+        largest = max(sizes)
         if self.ended:
             self._say(f"the search ended early: the largest size known to fit is {self.dim}={largest}")
         return largest

@@ -33,11 +33,11 @@ from ..strategy import (
     solve,
 )
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
-from .meant import check_meant
 from .options import FrontierKeywords, options_of, takes
 from .plan import prepare
 from .progress import Progress, telling
 from .settings import settings_of
+from .untrained import require_training
 from .writing import schedule_of
 
 
@@ -100,7 +100,7 @@ def frontier(
     chosen = options_of("frontier", FrontierKeywords, options, device=device)
     gpu, call = gpu_elsewhere(device), called(model, args, kwargs)
     cost, settings = cost_for(gpu, cost), settings_of(chosen)
-    check_meant(call)
+    require_training(call)
     warn_of_doubts(cost, gpu, call)
     sizes = OpenSizes(chosen.dims, largest=all(budget.share is None for budget in requested))
     with telling(chosen.progress) as say:
@@ -114,7 +114,7 @@ def frontier(
             if sweep.interrupted:
                 break
             sweep.solve(limit)
-        if not sweep.found and limits:
+        if not sweep.by_budget and limits:
             error = InfeasibleError(limits[-1], sweep.smallest, sweep.floor, chosen.strategy, sweep.floor_of_delivered)
             raise error.at(step.planned, is_estimated(cost))
         about: dict[str, Any] = {"name": chosen.name or type(call.model).__name__, "note": chosen.note}
@@ -142,7 +142,7 @@ class Sweep:
         smallest: Smallest known peak, in bytes.
         floor: Lower limit of the peak, in bytes.
         interrupted: Whether Ctrl-C was pressed.
-        found: Solutions by budget.
+        by_budget: Solutions by budget.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Sweep:
         self.baseline_peak, self.baseline_time = self.baseline.peak, self.baseline.time
         self.floor, self.floor_of_delivered = self.instance.floor, self.instance.floor_of_delivered
         self.smallest = self.baseline_peak
-        self.found: dict[int, Solution] = {}
+        self.by_budget: dict[int, Solution] = {}
 
     @classmethod
     def with_settings(
@@ -225,7 +225,7 @@ class Sweep:
             self.smallest = min(self.smallest, error.smallest)
             return None
         self.smallest = min(self.smallest, solution.peak)
-        self.found[budget] = solution
+        self.by_budget[budget] = solution
         return solution
 
     def solved_or_baseline(self, budget: int) -> tuple[int, Solution]:
@@ -243,7 +243,7 @@ class Sweep:
         """
         improved: dict[int, Solution] = {}
         bound = 0
-        for budget, solution in sorted(self.found.items(), reverse=True):
+        for budget, solution in sorted(self.by_budget.items(), reverse=True):
             bound = max(bound, solution.lower_bound)
             improved[budget] = self._improved(budget, solution, bound)
         return dict(sorted(improved.items()))

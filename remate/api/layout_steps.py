@@ -54,8 +54,8 @@ class Machine(msgspec.Struct, frozen=True):
         """Return the bytes that a rank with these parts of the model holds beside its steps."""
         once = {"CUDA context", "reserve", *(["optimizer state"] if isinstance(self.optimizer, int) else [])}
         given = [residents(model, self.optimizer, self.cuda_context, gradients, self.reserve) for model in models]
-        of_parts = sum(one.nbytes for items in given for one in items if one.what not in once)
-        return of_parts + sum(one.nbytes for one in given[0] if one.what in once)
+        of_parts = sum(item.nbytes for items in given for item in items if item.what not in once)
+        return of_parts + sum(item.nbytes for item in given[0] if item.what in once)
 
     def link(self, ranks: int, apart: int) -> Link:
         """Return the link along a mesh dimension. apart: difference between the numbers of neighbouring ranks."""
@@ -101,10 +101,10 @@ def plain_step(
     if base.peak > left:
         try:
             request = Request(left, options.gap, effort_named(options.effort))
-            found = solve(instance, request, policy(options.strategy), time_limit=options.time_limit, progress=say)
+            solution = solve(instance, request, policy(options.strategy), time_limit=options.time_limit, progress=say)
         except InfeasibleError as error:
             raise _too_large(held, error) from None
-        peak, time, bound = found.peak, found.time, found.lower_bound
+        peak, time, bound = solution.peak, solution.time, solution.lower_bound
     link, calls = place.link(layout.dp, layout.tp), layout.microbatches
     if replicated:
         backward = sum(op.ns for op in graph.operations[graph.backward_start :])

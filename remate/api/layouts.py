@@ -57,13 +57,13 @@ def layouts_of(devices: int, machine: int) -> list[RankLayout]:
         devices: Number of devices.
         machine: Devices of a machine.
     """
-    found = [
+    layouts = [
         RankLayout(dp, tp, devices // tp // dp)
         for tp in _divisors(devices)
         if tp <= machine
         for dp in reversed([*_divisors(devices // tp)])
     ]
-    return sorted(found, key=lambda layout: (layout.pp, layout.tp))
+    return sorted(layouts, key=lambda layout: (layout.pp, layout.tp))
 
 
 def with_batch(layout: RankLayout, batch: int, microbatch: int) -> RankLayout | None:

@@ -30,12 +30,12 @@ from ..profile.devices import Device
 from ..strategy import Solution, effort_named, policy
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .frontier import Sweep
-from .meant import check_meant
 from .options import PlanOptions, SearchKeywords, options_of, takes
 from .plan import Progress, prepare, schedule_of
 from .progress import telling
 from .settings import settings_of
 from .sharding import check_sharding, with_sharding
+from .untrained import require_training
 
 _LADDER = (1.0, 0.75, 0.5, 0.25, 0.0)  # shares of the way from the smallest peak of a stage to that of its baseline
 _REFINEMENTS = 3  # rounds in which each stage is planned between its plan and the next faster one
@@ -141,7 +141,7 @@ def plan_pipeline(
             for step, call in zip(steps, calls, strict=True)
         ]
         planner = PipelineSearch(order, steps, lost, sharded, chosen, say)
-        found = planner.solve(limit.resolve(max(planner.baseline_peaks)))
+        plan = planner.solve(limit.resolve(max(planner.baseline_peaks)))
         label = chosen.name or "stage"
         schedules = tuple(
             schedule_of(
@@ -151,11 +151,11 @@ def plan_pipeline(
                 cost,
                 settings=replace(settings, budget=str(solution.peak)),
                 name=f"{label}{stage}",
-                note=chosen.note or found.note(stage),
+                note=chosen.note or plan.note(stage),
             )
             for stage, (step, solution) in enumerate(zip(steps, planner.solutions, strict=True))
         )
-    return replace(found, schedules=schedules)
+    return replace(plan, schedules=schedules)
 
 
 def captured_stages(
@@ -178,7 +178,7 @@ def captured_stages(
         if same not in known:
             if stage:
                 call = RecordedCall.of(call.model, _received(call.args), call.kwargs, call.state)
-            check_meant(call)
+            require_training(call)
             warn_of_doubts(cost, gpu, call)
             if say:
                 say(f"capturing stage {stage}")
@@ -272,7 +272,7 @@ class PipelineSearch:
         baseline = {stage: StageTimes.of(use) for stage, use in enumerate(self._baseline)}
         bound = self._graph.lower_bound(baseline, dict(enumerate(bounds)))
         time = self._choose(budget, bound)
-        uses = {stage: self._use(stage, one.recomputes) for stage, one in enumerate(self.solutions)}
+        uses = {stage: self._use(stage, solution.recomputes) for stage, solution in enumerate(self.solutions)}
         summaries = tuple(
             RankSummary(rank, self._order.stages_of(rank), peak.peak, peak.buffers, self.baseline_peaks[rank])
             for rank in range(len(self._order.ranks))
@@ -293,7 +293,7 @@ class PipelineSearch:
         """Choose plans, refine them, and return the time of the step."""
         for round_ in range(_REFINEMENTS + 1):
             known = [self._known(stage) for stage in range(self._order.stages)]
-            plans = [[self._use(stage, one.recomputes) for one in of] for stage, of in enumerate(known)]
+            plans = [[self._use(stage, solution.recomputes) for solution in of] for stage, of in enumerate(known)]
             choice = choose(self._order, plans, budget)
             if isinstance(choice, int):
                 ranks = range(len(self._order.ranks))
@@ -309,7 +309,7 @@ class PipelineSearch:
         """Plan each stage between its plan and the next faster one. Return whether any stage was planned."""
         planned = False
         for stage, (sweep, solution) in enumerate(zip(self._sweeps, self.solutions, strict=True)):
-            faster = [one.peak for one in sweep.solutions().values() if one.time < solution.time]
+            faster = [other.peak for other in sweep.solutions().values() if other.time < solution.time]
             if sweep.interrupted or not faster or min(faster) - solution.peak < 2 * _CLOSE * sweep.baseline_peak:
                 continue
             self._solve(stage, (solution.peak + min(faster)) // 2)
@@ -318,13 +318,13 @@ class PipelineSearch:
 
     def _solve(self, stage: int, budget: int) -> None:
         sweep = self._sweeps[stage]
-        if budget not in sweep.found and not sweep.interrupted:
+        if budget not in sweep.by_budget and not sweep.interrupted:
             sweep.solve(budget, f"stage {stage}")
 
     def _known(self, stage: int) -> list[Solution]:
         """Return the plans of a stage, each also with another forward at the start of backward, which keeps less."""
-        found = list(self._sweeps[stage].solutions().values())
-        return found + [self._with_forward_again(stage, solution) for solution in found]
+        solutions = list(self._sweeps[stage].solutions().values())
+        return solutions + [self._with_forward_again(stage, solution) for solution in solutions]
 
     def _with_forward_again(self, stage: int, solution: Solution) -> Solution:
         instance, key = self._sweeps[stage].instance, (stage, solution.recomputes)
@@ -364,8 +364,8 @@ class PipelineSearch:
         if most >= sweep.baseline_peak:
             return sweep.baseline_time + beyond
         self._solve(stage, most)
-        found = sweep.solutions().get(most)
-        return (sweep.baseline_time if found is None else found.lower_bound) + beyond
+        solution = sweep.solutions().get(most)
+        return (sweep.baseline_time if solution is None else solution.lower_bound) + beyond
 
     def _beside(self, stage: int) -> int:
         """Return the least bytes of a rank beside one step of a stage, at its first backward, for all plans."""

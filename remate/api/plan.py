@@ -30,12 +30,12 @@ from ..profile.devices import Device, is_estimated
 from ..splits.windows import HEAD
 from ..strategy import CandidatePool, Request, StepInstance, effort_named, policy, solve
 from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
-from .meant import check_meant, checked_fill
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .over_budget import plans_smallest, warn_of_smallest
 from .progress import Progress, aloud, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
 from .sharding import check_sharding, with_sharding
+from .untrained import checked_fill, require_training
 from .writing import schedule_of
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _planned(
     goal = goal_of(budget, options.slowdown)
     written = f"{budget}B" if isinstance(budget, int) and budget <= 100 else str(budget)  # 60 bytes is probably 60%
     settings = settings_of(options, "" if goal else written)
-    check_meant(call)
+    require_training(call)
     warn_of_doubts(cost, gpu, call)
     if goal and (at is not None or cost == COMPILED):
         raise BudgetError("at= and cost='compiled' need a budget\n  hint: add budget='60%' or '4GiB'")
@@ -243,8 +243,8 @@ def _planned(
             schedule = plan_for_goal(step, settings, cost, goal, aloud(options.progress, say), **names, progress=say)
         else:
             schedule = plan_step(step, settings, cost, or_smallest=smallest, **names, progress=say)
-        one = about_batch_of_one(schedule, options.dims, call.model, call.args, call.kwargs) if all_calls else ""
-        for text in (one, *_about_splits(schedule, step)):
+        note = about_batch_of_one(schedule, options.dims, call.model, call.args, call.kwargs) if all_calls else ""
+        for text in (note, *_about_splits(schedule, step)):
             if text:
                 aloud(options.progress, say)(text)
     return replace(schedule, model=replace(schedule.model, fill=fill))

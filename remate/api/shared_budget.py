@@ -71,7 +71,7 @@ class SharedBudget:
         for part in SHARES:
             limit = int(min(1.0, share * part) * sweep.baseline_peak)
             tried = (sweep.solve(limit, policy=probe, effort=QUICK) for probe in self._probes)
-            if limit < sweep.floor or sweep.interrupted or not any(found is not None for found in tried):
+            if limit < sweep.floor or sweep.interrupted or not any(solution is not None for solution in tried):
                 break
         self._take(at, sweep.candidates)
 
@@ -126,7 +126,7 @@ class SharedBudget:
             stopped_by=self._stopped_by(gap),
             strategy=candidate.strategy,
             solver=candidate.solver,
-            menu=next((solution.menu for solution in reversed(sweep.found.values())), ()),
+            menu=next((solution.menu for solution in reversed(sweep.by_budget.values())), ()),
         )
 
     def _stopped_by(self, gap: float) -> StoppedBy:
@@ -134,5 +134,5 @@ class SharedBudget:
             return "optimal"
         if any(sweep.interrupted for sweep in self._sweeps):
             return "interrupted"
-        met = {solution.stopped_by for sweep in self._sweeps for solution in sweep.found.values()}
+        met = {solution.stopped_by for sweep in self._sweeps for solution in sweep.by_budget.values()}
         return "time" if "time" in met else "heuristic"

@@ -96,7 +96,7 @@ def _reached(
         if interrupted:
             return
         attempts = (attempt(tiled, words) for words, tiled in family)
-        for reached in while_better(attempts, lambda one: (NEVER, 0) if one is None else _figure(one)):
+        for reached in while_better(attempts, lambda solution: (NEVER, 0) if solution is None else _figure(solution)):
             if reached is not None:
                 yield reached
                 interrupted |= reached.sweep.interrupted
@@ -121,7 +121,7 @@ class SplitSweep:
     Attributes:
         smallest: Smallest known peak, in bytes.
         floor: Lower limit of the peak without splits and with those that were tried, in bytes.
-        found: Solutions by budget.
+        by_budget: Solutions by budget.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class SplitSweep:
         self._limits = sorted(parse_budget(budget).resolve(self.baseline_peak) for budget in budgets)
         self._sweeps: list[tuple[TiledStep | None, Sweep]] = []
         self._chosen: dict[int, tuple[TiledStep | None, Sweep]] = {}
-        self.found: dict[int, Solution] = {}
+        self.by_budget: dict[int, Solution] = {}
 
     @property
     def interrupted(self) -> bool:
@@ -158,20 +158,20 @@ class SplitSweep:
         self._sweeps = self._sweeps or [*self._numbers_of_tiles()]
         label = label or str(budget)
         quick = [(each[1].solve(budget, label, effort=QUICK), at) for at, each in enumerate(self._sweeps)]
-        fitting = [(found.time, found.peak, at) for found, at in quick if found is not None]
+        fitting = [(solution.time, solution.peak, at) for solution, at in quick if solution is not None]
         if not fitting:
             return None
         self._chosen[budget] = self._sweeps[min(fitting)[2]]
         solution = self._chosen[budget][1].solve(budget, label)
         assert solution is not None  # at least that of the quick search
-        self.found[budget] = beside_whole(solution, self._whole)
-        return self.found[budget]
+        self.by_budget[budget] = beside_whole(solution, self._whole)
+        return self.by_budget[budget]
 
     def solutions(self) -> dict[int, Solution]:
         """Return the best solutions by ascending budget."""
         return {
             budget: beside_whole(self._chosen[budget][1].solutions()[budget], self._whole)
-            for budget in sorted(self.found)
+            for budget in sorted(self.by_budget)
         }
 
     def _numbers_of_tiles(self) -> Iterator[tuple[TiledStep | None, Sweep]]:
@@ -185,8 +185,8 @@ class SplitSweep:
             return tiled, sweep
 
         def times(tried: tuple[TiledStep | None, Sweep]) -> int:
-            found = tried[1].found
-            return sum(found[limit].time if limit in found else NEVER for limit in self._limits)
+            solutions = tried[1].by_budget
+            return sum(solutions[limit].time if limit in solutions else NEVER for limit in self._limits)
 
         yield attempt(self._whole, None, "without a split")
         for family in tiled_steps(self.step, self._whole, self._settings.split, self._cost):

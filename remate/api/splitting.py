@@ -46,7 +46,7 @@ class _Tried(msgspec.Struct, frozen=True):
     Attributes:
         words: What is split, for messages.
         peak: The least peak that was reached; the floor if that is over the budget.
-        found: The quick search's solution; None if nothing fits.
+        solution: Of the quick search; None if nothing fits.
         pool: The schedules that were found.
     """
 
@@ -54,13 +54,13 @@ class _Tried(msgspec.Struct, frozen=True):
     tiled: TiledStep | None
     words: str
     peak: int
-    found: Solution | None
+    solution: Solution | None
     pool: CandidatePool
 
     @property
     def time(self) -> int:
         """Return ns; more than any time if nothing fits."""
-        return NEVER if self.found is None else self.found.time
+        return NEVER if self.solution is None else self.solution.time
 
 
 def plan_split(
@@ -240,7 +240,7 @@ class _SplitSearch:
             InfeasibleError: Nothing fits.
         """
         tried = list(self._tried())
-        if any(candidate.found is not None for candidate in tried):
+        if any(candidate.solution is not None for candidate in tried):
             return self._fastest_solution(tried)
         # A quick search may miss what fits: the smallest peaks are searched again as requested.
         able = sorted((c for c in tried if c.instance.floor <= self.limit), key=lambda c: c.peak)
@@ -263,7 +263,7 @@ class _SplitSearch:
         best, whole = self._best(tried), tried[0]
         self._say_chosen(best)
         solution = self._solved(best)
-        if best.tiled is not None and whole.found is not None:
+        if best.tiled is not None and whole.solution is not None:
             plain = self._solved(whole)
             if not worth_a_split(solution.time, plain.time, self._whole.baseline.time):
                 self._say("no split is faster")
@@ -273,7 +273,7 @@ class _SplitSearch:
     def _best(self, tried: Sequence[_Tried]) -> _Tried:
         """Return the fastest step, the one with the smallest peak if nothing fits. The first one has no splits."""
         best, whole = min(tried, key=lambda each: (each.time, each.peak)), tried[0]
-        fits = whole.found is not None
+        fits = whole.solution is not None
         return whole if fits and not worth_a_split(best.time, whole.time, self._whole.baseline.time) else best
 
     def _say_chosen(self, chosen: _Tried) -> None:
@@ -281,8 +281,8 @@ class _SplitSearch:
 
     def _solved(self, tried: _Tried) -> Solution:
         """Search as requested; after Ctrl-C, take what the quick search found."""
-        if tried.found is not None and self._interrupted:
-            return tried.found
+        if tried.solution is not None and self._interrupted:
+            return tried.solution
         request = Request(self.limit, self._settings.gap, effort_named(self._settings.effort))
         limits: dict[str, Any] = {"time_limit": self._settings.time_limit, "progress": self._say}
         return solve(tried.instance, request, self._policy, pool=tried.pool, **limits)
@@ -291,7 +291,9 @@ class _SplitSearch:
         yield self._quick(self._whole, None, "without a split")
         for family in tiled_steps(self._step, self._whole, self._settings.split, self._cost):
             attempts = (self._quick(StepInstance(t.expanded.graph, t.blocks), t, words) for words, t in family)
-            for tried in while_better(attempts, lambda tried: (tried.time, tried.peak if tried.found is None else 0)):
+            for tried in while_better(
+                attempts, lambda tried: (tried.time, tried.peak if tried.solution is None else 0)
+            ):
                 yield tried
                 if self._interrupted:
                     return
@@ -302,14 +304,14 @@ class _SplitSearch:
             self._say(f"{words}: proven floor {size(instance.floor)}")
             return _Tried(instance, tiled, words, instance.floor, None, pool)
         try:
-            found = solve(instance, request, self._policy, pool=pool, time_limit=self._settings.time_limit)
+            solution = solve(instance, request, self._policy, pool=pool, time_limit=self._settings.time_limit)
         except InfeasibleError as error:
             self._say(f"{words}: at least {size(error.smallest)}")
             return _Tried(instance, tiled, words, error.smallest, None, pool)
         self._interrupted |= pool.interrupted
-        more = overhead(found.time, self._whole.baseline.time, "no cost")
-        self._say(f"{words}: {more}, peak {size(found.peak)}")
-        return _Tried(instance, tiled, words, found.peak, found, pool)
+        more = overhead(solution.time, self._whole.baseline.time, "no cost")
+        self._say(f"{words}: {more}, peak {size(solution.peak)}")
+        return _Tried(instance, tiled, words, solution.peak, solution, pool)
 
     def _infeasible(self, tried: Sequence[_Tried]) -> InfeasibleError:
         least = min(tried, key=lambda candidate: candidate.peak)

@@ -17,7 +17,7 @@ from torch.utils import _pytree
 
 from remate_runtime.support.gc_pause import gc_paused
 
-from .stand_ins import stand_ins
+from .replaced_attributes import replaced_attributes
 
 _PATCHED = ("tree_flatten", "tree_map_only", "tree_leaves")
 
@@ -28,9 +28,9 @@ def hot_paths() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(gc_paused())
         stack.enter_context(modules._use_lazy_graph_module(True))  # generates no Python code for graphs that never run
-        stack.enter_context(stand_ins(proxies, {"_extract_tensor_metadata": lambda value: None}))
+        stack.enter_context(replaced_attributes(proxies, {"_extract_tensor_metadata": lambda value: None}))
         trees = _Trees()
-        stack.enter_context(stand_ins(_pytree, {name: getattr(trees, name) for name in _PATCHED}))
+        stack.enter_context(replaced_attributes(_pytree, {name: getattr(trees, name) for name in _PATCHED}))
         yield
 
 

@@ -85,7 +85,7 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
             if strides == result.stride():
                 return result
             return usual(_AS_STRIDED, types, (args[0], result.shape, strides, result.storage_offset()), {})
-        result = _relaid(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
+        result = _in_layout(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
         return _exact(mode, func, args, kwargs or {}, result) if _has_odd_axes(args) else result
 
     with dispatched_by(mode, dispatch):
@@ -153,7 +153,7 @@ def _laid_out(mode: FakeTensorMode, result: torch.Tensor, strides: tuple[int, ..
         return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
 
-def _relaid(mode: FakeTensorMode, func: Any, args: Any, result: Any) -> Any:
+def _in_layout(mode: FakeTensorMode, func: Any, args: Any, result: Any) -> Any:
     alone = isinstance(result, torch.Tensor)
     first = result if alone else result[0]
     if first is None or not first.numel() or first.dim() < 2:

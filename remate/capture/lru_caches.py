@@ -30,7 +30,7 @@ def forget(before: list[tuple[Any, int]], is_traced: Callable[[Any], bool]) -> N
 class _Functions:
     """Finds the functions. The search through all objects takes as long as the trace of a small model, so it is
     repeated only when there may be others: each function refers to its type and to the type of its statistics, and both
-    count their references. Two counts, because something else may let go of a reference to one of them."""
+    count their references. Two counts, because something else may drop a reference to one of them."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakSet[Any] = weakref.WeakSet()

@@ -16,7 +16,7 @@ from .recorded import called
 
 
 class _NoChecksums:
-    """Stands in for checksums, because fake tensors have no contents."""
+    """Replaces checksums, because fake tensors have no contents."""
 
     def of(self, tensor: torch.Tensor) -> None:
         return None

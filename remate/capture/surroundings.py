@@ -19,7 +19,7 @@ from remate_runtime.support.quantities import size
 from remate_runtime.torch_private.pytree import tree_leaves
 
 from .assigned import assigned_at
-from .stand_ins import stand_ins
+from .replaced_attributes import replaced_attributes
 
 _NOTHING: Any = object()
 _REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
@@ -266,7 +266,7 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
         yield
 
     functions = {name: partial(generator) for name in generators if hasattr(module, name)}  # an object for each name
-    with stand_ins(module, {"CheckpointFunction": Once, **functions}):
+    with replaced_attributes(module, {"CheckpointFunction": Once, **functions}):
         yield
 
 

@@ -89,7 +89,7 @@ def check_trains(target: Target, name: str, evaluation: bool) -> None:
         name: File and function, for messages.
         evaluation: Accept a model in evaluation mode.
     """
-    from ..api.meant import EVALUATION, in_evaluation, trains_nothing
+    from ..api.untrained import EVALUATION, in_evaluation, trains_nothing
 
     if why := trains_nothing(target.call):
         hint = "call model.requires_grad_(True) before build() returns, or set it on the parameters to train"

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
             say(f"next: remate report {path} --frontier {where} -o report.html   # a page with all of them")
     if not summary.complete:
         return exit_codes.INTERRUPTED
-    return exit_codes.FINE if sweep.found else exit_codes.FINDINGS
+    return exit_codes.FINE if sweep.by_budget else exit_codes.FINDINGS
 
 
 def _folder(folder: Path, budgets: list[str], force: bool) -> None:
@@ -167,7 +167,7 @@ def _solve(
                 written[request.budget] = solution
             tried += 1
     except KeyboardInterrupt:  # no plan for this budget yet
-        sweep.found = {budget: s for budget, s in sweep.found.items() if budget in written}
+        sweep.by_budget = {budget: s for budget, s in sweep.by_budget.items() if budget in written}
     final = sweep.solutions()
     points: list[BudgetPoint] = []
     for request in requested[:tried]:

@@ -158,11 +158,11 @@ def run(args: argparse.Namespace) -> int:
     target = from_script(args) if args.from_script else loaded(args.target, args.device, args.threads, args.quiet)
     check_trains(target, args.target, args.evaluation)
     tell_doubts(args, gpu, target)
-    from ..api.meant import checked_fill
     from ..api.plan import plan_step, prepare
     from ..api.settings import refuse_paging, settings_of
     from ..api.sharding import check_sharding
     from ..api.splitting import narrowed_sizes
+    from ..api.untrained import checked_fill
     from ..dims.batch_of_one import about_batch_of_one
     from ..dims.open_sizes import OpenSizes
     from ..profile.costing import operator_costs
@@ -211,8 +211,8 @@ def run(args: argparse.Namespace) -> int:
         for line in (*step.sized.said, *narrowed_sizes(schedule, step)) if step.sized else ():
             say(plain(f"note: {line}"), args.output)
         call = target.call
-        if one := about_batch_of_one(schedule, dims_of(args.dims), call.model, call.args, call.kwargs):
-            say(plain(f"note: {one}"), args.output)
+        if note := about_batch_of_one(schedule, dims_of(args.dims), call.model, call.args, call.kwargs):
+            say(plain(f"note: {note}"), args.output)
         if args.output != STDOUT:
             model = shlex.quote(args.target)
             path = shlex.quote(args.output)
@@ -237,7 +237,7 @@ def summary(schedule: Schedule, path: str, nbytes: int) -> str:
     if solve.compiled is not None and solve.compiled.peak is not None:
         compiled = solve.compiled
         rows.append(("compiled", size(solve.compiled.peak), f"predicted, of a budget of {size(compiled.budget)}"))
-    if paged := sum(len(named(one)) for one in schedule.statements if isinstance(one, Page)):
+    if paged := sum(len(named(page)) for page in schedule.statements if isinstance(page, Page)):
         rows.append(("paged", f"{paged:,}", "values leave the device, `remate show` lists them"))
     rows += [("split", f"{split.into}x", f"{len(split.split)} operations run in tiles") for split in _splits(schedule)]
     if solve.lower_bound is not None:

@@ -123,7 +123,9 @@ def figures(opened: Analysis) -> str:
     if opened.graph.calls > 1:
         return _of_parts(opened)
     sharded = opened.graph.sharded is not None
-    ours, base_reserved = (None if sharded else reserved(one) for one in (opened.linked, opened.without_recomputes))
+    ours, base_reserved = (
+        None if sharded else reserved(linked) for linked in (opened.linked, opened.without_recomputes)
+    )
     rows = [
         ("", "schedule", "baseline", ""),
         *_peaks(opened),

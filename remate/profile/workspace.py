@@ -178,12 +178,12 @@ def _cpu_convolution(graph: Graph, op: Op, backward: bool) -> int:
     if len(weight.shape) == 5:
         nbytes += nbytes // 4
     dilation, transposed = op.args[6 if backward else 5], op.args[7 if backward else 6]
-    one = groups not in (1, weight.shape[0]) or dilation != (1,) * (len(weight.shape) - 2)
-    return nbytes + _patches(images[-1], images[0] if backward else results[0], weight, one, transposed)
+    whole = groups not in (1, weight.shape[0]) or dilation != (1,) * (len(weight.shape) - 2)
+    return nbytes + _patches(images[-1], images[0] if backward else results[0], weight, whole, transposed)
 
 
 def _patches(
-    image: TensorType | None, out: TensorType | None, weight: TensorType, one: bool, transposed: object
+    image: TensorType | None, out: TensorType | None, weight: TensorType, whole: bool, transposed: object
 ) -> int:
     if image is None or out is None:
         return 0
@@ -192,7 +192,7 @@ def _patches(
     patches = image.shape[1] * prod(weight.shape[2:]) * prod(out.shape[2:]) * size
     if size == 2:
         return image.shape[0] * patches
-    return patches if image.shape[0] == 1 or one else 0
+    return patches if image.shape[0] == 1 or whole else 0
 
 
 def _cpu_lstm(graph: Graph, op: Op, backward: bool) -> int:

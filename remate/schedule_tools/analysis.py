@@ -253,7 +253,7 @@ def most_gathered(opened: Analysis, linked: Linked) -> list[tuple[str, int]]:
         return []
     most: list[tuple[str, int]] = []
     for purpose in LABELS.values():
-        used = [one for one in linked.gathers.allocations if one.label.startswith(purpose)]
+        used = [allocation for allocation in linked.gathers.allocations if allocation.label.startswith(purpose)]
         most.append((purpose, account(used, (), len(linked.events)).peak))
     return most
 

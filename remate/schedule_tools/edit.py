@@ -289,5 +289,5 @@ class Editor:
 
 
 def _related(place: str, name: str) -> bool:
-    """Whether an instance is, encloses or lies inside what `name` names."""
+    """Return whether an instance is what `name` names, encloses it, or is within it."""
     return place == name or name.startswith(place + ".") or place.startswith(name + ".")

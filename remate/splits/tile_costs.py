@@ -54,8 +54,8 @@ def tile_costs(expanded: Expanded, price: Price, cost: str) -> TileCosts:
         local = _TILE.sub(f"{TILE}{tiles[name]}", op.id).removeprefix(f"{home}.")
         ns = 1 if op.op == _FREE else _slowed(alike.ns, graph, op, (expanded.unsplit, wholes[name]), device)
         ns = max(ns, _share(op, wholes[name].ns - drawn.get(name, 0), tiles[name])) if device is None else ns
-        for found, number in ((costs, ns), (workspaces, alike.workspace)):
-            block = found.setdefault(homes[home], {})
+        for by_block, number in ((costs, ns), (workspaces, alike.workspace)):
+            block = by_block.setdefault(homes[home], {})
             block[local] = max(number, block.get(local, 0))
     return TileCosts(costs, _needed(workspaces, expanded))
 
@@ -70,10 +70,10 @@ def _needed(workspaces: Mapping[str, Mapping[str, int]], expanded: Expanded) -> 
         return whole[name] if rest.isdecimal() else 0
 
     kept = {
-        block: {local: nbytes for local, nbytes in found.items() if nbytes != default(block, local)}
-        for block, found in workspaces.items()
+        block: {local: nbytes for local, nbytes in by_block.items() if nbytes != default(block, local)}
+        for block, by_block in workspaces.items()
     }
-    return {block: found for block, found in kept.items() if found}
+    return {block: by_block for block, by_block in kept.items() if by_block}
 
 
 def merged(costs: Mapping[str, Mapping[str, int]], more: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:

@@ -1,8 +1,8 @@
 """The cost of a sequence of executions by definition, from the instance alone and without code of the planner.
 
 Memory and time are defined as in Moccasin (B. Bartan et al., Efficient tensor rematerialization for neural networks,
-ICML 2023): every execution of a node produces its outputs anew. An output is in memory from the execution that produces
-it to the last execution that reads it before it is produced again; an output that nothing reads is in memory while it
+ICML 2023): every execution of a node produces its outputs. An output is in memory from the execution that produces it
+to the last execution that reads it before it is produced again; an output that nothing reads is in memory while it
 is produced. Memory at an execution is the sum of these outputs and the workspace of what runs. Time is the sum over all
 executions. Two rules are added: pinned outputs, once produced for the last time, stay to the end; and an output that
 takes the bytes of an input at the input's last read counts only from the next execution on. An output that a page names
@@ -86,7 +86,7 @@ def _away(
     bare: BareInstance, sequence: Sequence[str], lives: Sequence[_Life], pages: Sequence[BarePage]
 ) -> list[tuple[int, int, int]]:
     """Return bytes and stretches of pages. Raise InstanceError for a page that is not allowed."""
-    reads, found = inputs(bare), list[tuple[int, int, int]]()
+    reads, absences = inputs(bare), list[tuple[int, int, int]]()
     for number, page in enumerate(pages):
         output, where = _full(page.output), f"pages[{number}]: {page.output[:80]!r}"
         end = len(sequence)
@@ -102,8 +102,8 @@ def _away(
             other.gone < page.back and page.gone < other.back for other in pages[:number] if other.output == page.output
         ):
             raise InstanceError(f"{where} is in storage twice")
-        found.append((life.nbytes, page.gone, page.back))
-    return found
+        absences.append((life.nbytes, page.gone, page.back))
+    return absences
 
 
 def _full(output: str) -> str:

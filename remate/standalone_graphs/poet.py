@@ -106,13 +106,15 @@ def _pages(
     def position(point: int) -> int:
         return point + sum(before < point for before in befores)
 
-    found: list[BarePage] = []
+    bare_pages: list[BarePage] = []
     for page in pages:
         name, _, number = step.graph.values[page.value].name.rpartition(":")
         assert page.gone is not None
         assert page.back is not None
-        found.append(BarePage(f"{name}:{number}" if number != "0" else name, position(page.gone), position(page.back)))
-    return tuple(sorted(found, key=lambda page: (page.gone, page.output)))
+        bare_pages.append(
+            BarePage(f"{name}:{number}" if number != "0" else name, position(page.gone), position(page.back))
+        )
+    return tuple(sorted(bare_pages, key=lambda page: (page.gone, page.output)))
 
 
 def energy_of(bare: BareInstance, result: BareResult) -> float:

@@ -139,7 +139,7 @@ class Problem:
                 if number in copies:
                     stays = graph.delivered == "retained" or graph.values[source].kind != "parameter"
                     self.gradient_copies.append((len(self.deliveries), copies[number], stays))
-            self.deliveries.append(delivery.behind)
+            self.deliveries.append(delivery.after)
         self.delays = [
             () if op.view else tuple(sorted({n for v in op.reads for n in owned.get(root[v], ())}))
             for op in graph.operations[: graph.backward_start]

@@ -106,7 +106,7 @@ def on_one_rank(
     if rank == 0 and not store.check([f"{key}/made"]):
         say(f"waiting for another rank to plan {what}")
     silence = _Silence(store, key)
-    waited = wait_for(store, [f"{key}/made"], timeout, silence.told)
+    waited = wait_for(store, [f"{key}/made"], timeout, silence.report)
     if waited.missing:
         planner = silence.rank
         longer = "" if waited.why else "wait longer with timeout=SECONDS, or "
@@ -121,7 +121,7 @@ def on_one_rank(
 def on_the_first_rank(key: str, make: Callable[[], PlannedElsewhere]) -> PlannedElsewhere | None:
     """Compute a result on the first rank that requests `key`. Others get it once it is made, and None until then.
 
-    Nobody waits, because ranks request this at different calls: the rank that plans may first need what a rank behind
+    Nobody waits, because ranks request this at different calls: the rank that plans may first need what a later rank
     it has not yet sent.
 
     Args:
@@ -180,8 +180,8 @@ class _Silence:
         self._store, self._key, self._named = store, key, False
         self._next, self._since = 1, time.monotonic()
 
-    def told(self) -> str:
-        """Return that this rank is silent; "" while it is not."""
+    def report(self) -> str:
+        """Return the warning that the rank is silent; "" while it is not."""
         if not self._named and self._store.check([f"{self._key}/rank"]):
             self.rank, self._named = f"rank {self._store.get(f'{self._key}/rank').decode()}", True
         while self._store.check([f"{self._key}/count/{self._next}"]):

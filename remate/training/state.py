@@ -206,12 +206,12 @@ class Auto:
         attempts = [] if not refused_call(self._scheduled, args, kwargs) else list(wider_dims(known, args, kwargs))
         if not attempts or not call.take(args, kwargs):
             return
-        made: list[Any] = []
+        applied_models: list[Any] = []
 
         def make() -> PlannedElsewhere:
             self._plans += 1
             planned, model = planned_for_sizes(call, attempts, self.settings, known, self._live, self._warned)
-            made.append(model)
+            applied_models.append(model)
             self._save(planned)
             return PlannedElsewhere.of(planned)
 
@@ -222,7 +222,7 @@ class Auto:
                 return
             self._wider += 1
             schedules = shared.schedules_or_refusal("other sizes")
-            model = made[0] if made else applied(self.plain, schedules, self.settings)
+            model = applied_models[0] if applied_models else applied(self.plain, schedules, self.settings)
         except Exception as error:  # a refusal, or a defect of remate
             if not isinstance(error, RemateError):
                 if self.settings.on_refused == "error":
@@ -231,10 +231,10 @@ class Auto:
                 self.settings.say(f"planning other sizes failed, which is a defect of remate: {reason}")
             self._plans = _PLANS
             return
-        self._scheduled, self.outcome = model, Outcome(schedules, bool(made), time.monotonic() - began)
-        if made or shared.is_news:
+        self._scheduled, self.outcome = model, Outcome(schedules, bool(applied_models), time.monotonic() - began)
+        if applied_models or shared.is_news:
             self.settings.say(f"sizes differ; {summary(type(self.plain).__name__, schedules, self.settings.file)}")
-        if not made and self._plans < _PLANS:
+        if not applied_models and self._plans < _PLANS:
             self._decide_for_sizes(args, kwargs)  # the rank that planned may have seen shorter lengths only
 
     def _decide_again(self, error: StaleModelError, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
@@ -319,7 +319,7 @@ class Auto:
         """Return the schedules of a model with DTensors. `apply` waits for the other ranks of the mesh, so one rank
         plans or reads the file, and then all ranks apply."""
         settings, what = self.settings, f"the {type(self.plain).__name__}"
-        made: list[bool] = []
+        planned_here: list[bool] = []
 
         def make() -> PlannedElsewhere:
             known = self.known or schedules_at(settings.file)
@@ -327,13 +327,13 @@ class Auto:
             again = bool(why) or self._plans > 0
             if known and again and settings.on_stale == "refuse":
                 raise StaleModelError(f"{settings.file} is not for this training: {why or 'the model differs'}")
-            made.append(again or not known)
-            schedules = planned_again(call, settings, known, self._live, self._warned) if made[0] else known
+            planned_here.append(again or not known)
+            schedules = planned_again(call, settings, known, self._live, self._warned) if planned_here[0] else known
             return PlannedElsewhere.of(schedules)
 
         shared = on_one_rank(self._next_turn(call), what, make, settings.timeout, settings.say)
         planned = shared.schedules_or_refusal(what)
-        if made and made[0]:
+        if planned_here and planned_here[0]:
             self._save(planned)
         self._plans += 1
         try:
@@ -343,7 +343,7 @@ class Auto:
         except BindError as error:
             why, model = str(error), None
         if not why:
-            return Scheduled(model, tuple(schedules), made == [True])
+            return Scheduled(model, tuple(schedules), planned_here == [True])
         if self._plans > 1 or settings.file is None:
             raise BindError(why)
         settings.say(f"{settings.file} is planned again: {first_line(why)}")

@@ -108,7 +108,7 @@ def cell_of_forward(model: nn.Module) -> CellType | None:
     """Return where a library's wrapper of the forward keeps the forward of the model's class, which it calls; None if
     there is no wrapper, or not exactly one such place. accelerate wraps a forward in autocast."""
     around, wanted = vars(model).get("forward"), getattr(type(model), "forward", None)
-    found: list[CellType] = []
+    cells: list[CellType] = []
     seen: set[int] = set()
     waiting: list[Any] = [] if around is None else [around]
     while waiting and len(seen) < _MOST:
@@ -120,12 +120,12 @@ def cell_of_forward(model: nn.Module) -> CellType | None:
         for cell in getattr(item, "__closure__", None) or ():
             inner = _content(cell)
             if inner is wanted:
-                found.append(cell)
+                cells.append(cell)
             else:
                 waiting.append(inner)
         if not isinstance(item, FunctionType):
             waiting += getattr(item, "__dict__", {}).values()
-    return found[0] if len(found) == 1 else None
+    return cells[0] if len(cells) == 1 else None
 
 
 def _content(cell: CellType) -> Any:

@@ -1,8 +1,11 @@
-"""The documentation uses the terms of the glossary, in short sentences."""
+"""Documentation and docstrings use the terms of the glossary; sentences of the documentation are short."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +48,23 @@ HAND_WRITTEN = [
 @pytest.mark.parametrize("page", HAND_WRITTEN)
 def test_words(page: str) -> None:
     assert sorted(set(_OTHER_WORDS.findall(prose(page)))) == []
+
+
+def docstrings(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node, clean=False) or ""
+
+
+@pytest.mark.parametrize("folder", ["remate", "runtime", "tools"])
+def test_words_of_docstrings(folder: str) -> None:
+    other = {
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for text in docstrings(path)
+        for word in _OTHER_WORDS.findall(re.sub(r"`[^`]*`", "code", text))
+    }
+    assert sorted(other) == []
 
 
 @pytest.mark.parametrize("page", HAND_WRITTEN)

@@ -38,13 +38,13 @@ def test_signs_of_life() -> None:
     with mock.patch.object(ranks, "time", SimpleNamespace(monotonic=lambda: now)):
         silence = ranks._Silence(store, "key")
         now = 59.0
-        assert silence.told() == ""
+        assert silence.report() == ""
         store.set("key/count/1", "")
         store.set("key/rank", "0")  # a moment later than others ask
         now = 65.0
-        assert silence.told() == ""
+        assert silence.report() == ""
         now = 130.0
-        assert silence.told() == "rank 0 has ended or is stopped: no sign of life for 65 s"
+        assert silence.report() == "rank 0 has ended or is stopped: no sign of life for 65 s"
 
 
 def _while_it_plans(model: Any, act: Any) -> None:

@@ -5,8 +5,8 @@
         -o tools/bench/results/cuda_rules/2.12.1.txt
 
 Rules follow the version of torch that plans: where this one is another than the CUDA build, the CUDA build plans too,
-without a GPU. Both are observed in processes of their own, which takes about 2 minutes for each architecture. With
---keep, a later run reads what is there, so that an interrupted run goes on; remove the folder after a change of rules
+without a GPU. Both are observed in separate processes, which takes about 2 minutes for each architecture. With --keep,
+a later run reads the existing results, so that an interrupted run continues; remove the folder after a change of rules
 or cases.
 """
 

@@ -4,7 +4,7 @@
 
 The step is that of CUDA on an H200, captured without one. Costs: roofline model of an H200; lanes of 50 GB/s each way,
 counted on in full. No GPU ran any of it. Each cell that is run replaces its row in `results/paging.jsonl`; the table is
-written anew each time.
+written again each time.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tools.bench.solver_work FOLDER   # FOLDER: as for tools.bench.instances
 
-Solves published graphs in their own order, and fits the three factors of each kind of solve anew to what these solves
+Solves published graphs in their own order, and fits the three factors of each kind of solve again to what these solves
 took. A visit is 0.25 µs. Writes `results/solver_work.txt`.
 """
 

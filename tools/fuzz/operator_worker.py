@@ -1,6 +1,6 @@
 """The process that calls operators: it forks for each one, and again where a call ended the process.
 
-python -m tools.fuzz.operator_worker JOB RESULT    (tools.fuzz.operators starts it, behind the fence)
+python -m tools.fuzz.operator_worker JOB RESULT    (tools.fuzz.operators starts it, under its limits)
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def tried(name: str, programs: Sequence[Program], combined: int, most: int, until: float) -> Row:
-    """All mutations of these calls, in processes that end where a call ends them, and go on behind it.
+    """All mutations of these calls, in processes that a call may end; a new process continues after that call.
 
     Args:
         name: The operator.

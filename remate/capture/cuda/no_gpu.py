@@ -25,7 +25,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import CaptureError
-from ..stand_ins import stand_ins
+from ..replaced_attributes import replaced_attributes
 from .attention import Capability, choice, read
 from .versions import cudnn_of_build
 
@@ -127,7 +127,7 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
         # Only cuDNN on a GPU knows it. The first step there detects another size.
         binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
         tracer.unset_fake_temporarily = functools.partial(_constants_on_host, unset)
-        with stand_ins(torch.cuda, answers):
+        with replaced_attributes(torch.cuda, answers):
             yield
     finally:
         fake_mode.avoid_device_init, fake.init_gpu_context = lifted, initialize

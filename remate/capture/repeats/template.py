@@ -111,7 +111,7 @@ def template(block: CallBlock, mode: Any, layouts: tuple[Any, ...] = ()) -> Temp
     alone.traced = step
     leaves = [_like(layout(tensor), mode) for tensor in trees.tensors((args, kwargs))]
     traced = torch_api.joint(step, leaves)
-    return _read(_with_laid(traced) if layouts else traced, block, differ)
+    return _read(_without_layout_nodes(traced) if layouts else traced, block, differ)
 
 
 def _like(kind: tuple[Any, ...], mode: Any) -> torch.Tensor:
@@ -129,7 +129,7 @@ def _outputs(block: CallBlock) -> list[Tensor]:
     return [by_number[number] for number in block.form.outputs]
 
 
-def _with_laid(traced: Traced) -> Traced:
+def _without_layout_nodes(traced: Traced) -> Traced:
     """Replace a node that describes the layout of a gradient by the gradient."""
     graph = traced.module.graph
     for node in graph.find_nodes(op="call_function", target=STANDS_FOR):

@@ -60,6 +60,7 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
     if scored and wanted - single.nanoseconds(extra) > PAIRED * problem.baseline_time:
         falling = _falling(problem, forced, scored[0][1])
         extra = max(extra, _falling_cuts(instance, request, context, forced, falling))
+    before, took = 0.0, 0.0  # relaxation of the previous shape, and its visits
     for share, overlapping in SHAPES if context.best is not None else ():
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
         if problem.backward:
@@ -67,7 +68,8 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
         else:
             places = sorted({*_fullest(problem, request.budget, count), *besides})
         size = variables(problem, len(places), overlapping)
-        if single.nanoseconds(extra) >= wanted or context.deadline.stopped():
+        left = context.deadline.left()
+        if single.nanoseconds(extra) >= wanted or left <= took:
             break
         if size <= LARGEST * request.effort.cuts:
             together = instance.view(cut_model, len(places), overlapping)
@@ -76,6 +78,9 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
             extra = max(extra, relaxed)
             if relaxed >= HOPEFUL * extra and work <= LIGHT * request.effort.work:
                 extra = max(extra, budgeted.proven(places, relax=False))
+            if relaxed <= before + 1e-3:  # in % of the step: more cuts prove no more
+                break
+            before, took = relaxed, left - context.deadline.left()
     return single.nanoseconds(extra)
 
 

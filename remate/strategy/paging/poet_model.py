@@ -147,14 +147,14 @@ class PoetModel:
     def stretches(self, x: np.ndarray) -> list[StorageStretch]:
         """Return the times in storage of an integral solution."""
         hold, runs = set(self._taken(x, self._model.hold)), set(self._taken(x, self._model.run))
-        operations, found = self.about.operations, list[StorageStretch]()
+        operations, away = self.about.operations, list[StorageStretch]()
         for t, s in sorted(self._taken(x, self._model.back)):
             left = t  # the last stage in which the storage is in memory
             while left > self._maker[s] and (left, s) not in hold and (left, self._maker[s]) not in runs:
                 left -= 1
             if left < t and (t + 1, s) in hold:
-                found.append(StorageStretch(s, operations[left + 1], operations[t + 1]))
-        return found
+                away.append(StorageStretch(s, operations[left + 1], operations[t + 1]))
+        return away
 
     def _taken(self, x: np.ndarray, variables: Any) -> list[tuple[int, int]]:
         taken = binaries(x, self.engine.columns(variables.values()))

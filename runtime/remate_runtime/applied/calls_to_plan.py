@@ -29,7 +29,7 @@ def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, obj
     long calls and for values that Python code cannot express, it is code that records the call.
     """
     settings, request = schedule.solve.settings, size_request(schedule, args, kwargs)
-    budget = _budget_of(schedule) if request is None else _budget_there(schedule, request)
+    budget = _budget_of(schedule) if request is None else _budget_at_sizes(schedule, request)
     try:
         written = _call(args, kwargs, {} if request is None else _shapes(schedule, request, args, kwargs))
     except ValueError:
@@ -67,7 +67,7 @@ def _budget_of(schedule: Schedule) -> str:
     return _budget(settings.budget if settings is not None else str(schedule.solve.budget))
 
 
-def _budget_there(schedule: Schedule, request: SizeRequest) -> str:
+def _budget_at_sizes(schedule: Schedule, request: SizeRequest) -> str:
     """Return the budget of the file in bytes if it is enough; otherwise its share, or its bytes as far as possible."""
     if request.in_bytes:
         return str(schedule.solve.budget)

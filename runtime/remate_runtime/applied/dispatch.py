@@ -34,7 +34,7 @@ from ..torch_private import pytree
 from ..torch_private.execution import outside_compiler
 from .asides import Asides
 from .calls_to_plan import plan_call, plan_parts_call
-from .other_sizes import peak_there
+from .other_sizes import peak_at_sizes
 from .padding import PaddedCall
 from .programs import NO_PROGRAM, is_compiled_alone, refuse_other_attention, refuse_transforms, warn_of_compiler
 from .scheduled_forward import MatchedCall, ScheduledForward
@@ -277,7 +277,7 @@ class Dispatch:
         exact = None
         if self._estimated < _EXACT:
             self._estimated += 1
-            exact = peak_there(nearest.schedule, args, kwargs, recomputing=False)
+            exact = peak_at_sizes(nearest.schedule, args, kwargs, recomputing=False)
         peak, how, by = solve.baseline_peak * given // planned, "about ", " by the size of its inputs"
         if exact is not None:
             peak, how, by = exact, "", ", by the expressions of the file"

@@ -127,7 +127,7 @@ def range_of_size(name: str, dim: Dimension) -> str:
     return f"{name}={dim.min}..{dim.max}{steps}"
 
 
-def peak_there(
+def peak_at_sizes(
     schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, object], recomputing: bool = True
 ) -> int | None:
     """Return the peak of the step at the sizes of a call, within or outside the range, from the file's expressions.
@@ -145,7 +145,7 @@ def peak_there(
 
 
 def _peak_at(schedule: Schedule, size: Mapping[str, int], recomputing: bool = True) -> int | None:
-    """Return the peak at a size, as `peak_there` does."""
+    """Return the peak at a size, as `peak_at_sizes` does."""
     if not size or size.keys() != schedule.model.dims.keys():
         return None
     try:

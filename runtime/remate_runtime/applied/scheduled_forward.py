@@ -223,7 +223,9 @@ class ScheduledForward:
             fsdp2=sharded is not None,
             communicates=bool(self.schedule.model.ranks),
             chosen_for=chosen_for(self.schedule.model),
-            relaid=[n for n, tensor in zip(call.step.call.names, call.inputs, strict=True) if id(tensor) not in given],
+            copied_inputs=[
+                n for n, tensor in zip(call.step.call.names, call.inputs, strict=True) if id(tensor) not in given
+            ],
         )
 
     def run(self, call: MatchedCall, sharded: Fsdp2 | None = None, checked: bool = False) -> Any:

@@ -144,9 +144,9 @@ def _differing(mesh: str, listed: Mapping[int, Sequence[str]], files: Mapping[in
     """Return which rank differs from most ranks, the same on all ranks: its first collective, and the field of its file
     that differs."""
     counts = Counter(map(tuple, listed.values()))
-    one = next(rank for rank, texts in listed.items() if tuple(texts) == counts.most_common(1)[0][0])
-    odd = next(rank for rank, texts in listed.items() if texts != listed[one])
-    first, other = sorted((one, odd))
+    usual = next(rank for rank, texts in listed.items() if tuple(texts) == counts.most_common(1)[0][0])
+    odd = next(rank for rank, texts in listed.items() if texts != listed[usual])
+    first, other = sorted((usual, odd))
     pairs = enumerate(zip_longest(listed[first], listed[other], fillvalue="no more collectives"))
     at, (here, there) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
     field = _field(files[first], files[other], first, other) if first in files and other in files else ""
@@ -178,19 +178,19 @@ def _compared(file: dict[str, Any]) -> dict[str, Any]:
     return {**left, "model": model}
 
 
-def _first_difference(one: object, other: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+def _first_difference(first: object, second: object, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
     """Return the path of the first difference between two JSON values; None if they are equal."""
     pairs: Iterable[tuple[str | int, object, object]]
-    if isinstance(one, dict) and isinstance(other, dict):
-        left, right = cast(dict[str, object], one), cast(dict[str, object], other)
+    if isinstance(first, dict) and isinstance(second, dict):
+        left, right = cast(dict[str, object], first), cast(dict[str, object], second)
         pairs = ((key, left.get(key), right.get(key)) for key in dict.fromkeys([*left, *right]))
-    elif isinstance(one, list) and isinstance(other, list):
-        both = zip_longest(cast(list[object], one), cast(list[object], other))
+    elif isinstance(first, list) and isinstance(second, list):
+        both = zip_longest(cast(list[object], first), cast(list[object], second))
         pairs = ((at, *pair) for at, pair in enumerate(both))
     else:
-        return None if one == other else path
-    found = (_first_difference(here, there, (*path, key)) for key, here, there in pairs)
-    return next((difference for difference in found if difference is not None), None)
+        return None if first == second else path
+    differences = (_first_difference(here, there, (*path, key)) for key, here, there in pairs)
+    return next((difference for difference in differences if difference is not None), None)
 
 
 def _value(file: Any, path: Sequence[str | int]) -> str:

@@ -31,7 +31,7 @@ def tell_scheduled(names: Sequence[str]) -> Callable[[], str]:
     Returns:
         A function that raises BindError if another rank runs its own forward instead, and otherwise returns "".
     """
-    compared = [_told(name, "scheduled", "own") for name in names]
+    compared = [_compared(name, "scheduled", "own") for name in names]
     return lambda: "".join(compare() for compare, _, _ in compared)
 
 
@@ -51,7 +51,7 @@ def tell_own_forward(parts: Sequence[Any], gradients: bool) -> None:
     if not gradients and all(group.is_unsharded for group in groups):
         return  # nothing to gather: a rank may do that alone
     for name in sorted({group.group_name for state in known for group in process_groups(state)}):
-        compare, store, turn = _told(name, "own", "scheduled")
+        compare, store, turn = _compared(name, "own", "scheduled")
         compare()
         if gradients:
             keys = {f"own/{turn}/{rank}": rank for rank in group_ranks(name)}
@@ -64,9 +64,9 @@ def tell_own_forward(parts: Sequence[Any], gradients: bool) -> None:
                 )
 
 
-def _told(name: str, what: str, other: str) -> tuple[Callable[[], str], Any, int]:
-    """Tell the ranks of a group what this rank runs. Return a function that compares, the store, and the number of the
-    call."""
+def _compared(name: str, what: str, other: str) -> tuple[Callable[[], str], Any, int]:
+    """Publish to the ranks of a group what this rank runs. Return a function that compares, the store, and the number
+    of the call."""
     rank, store = torch.distributed.get_rank(), group_store(f"remate/modes/{name}")
     turn = store.add(f"turn/{rank}", 1)
     store.set(f"{what}/{turn}/{rank}", "")

@@ -44,7 +44,7 @@ def renumbered(op: Op, value: Callable[[int], int]) -> Op:
 
 
 def without_unproduced(graph: Graph) -> Graph:
-    """Return a graph without values of operations that it has no more, the others numbered anew."""
+    """Return a graph without the values of removed operations. The others get new numbers."""
     produced = {v for op in graph.operations for v in op.writes}
     kept = [v for v, about in enumerate(graph.values) if about.kind != "op" or v in produced]
     if len(kept) == len(graph.values):

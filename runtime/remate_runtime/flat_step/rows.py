@@ -301,18 +301,18 @@ class Rows:
         if op.args[3] and self._inside(target):
             maker = self.graph.operations[self.graph.values[self.graph.root[target]].producer].id[:120]
             raise _refused(op, f"it reads the target of all rows, which {maker!r} computes", f"leave {maker!r} out")
-        found = self._scores(op, scores)
-        if found is None:
+        scores_read = self._scores(op, scores)
+        if scores_read is None:
             return None
-        axes, own = found
+        axes, own = scores_read
         return {scores: axes, target: own}, [None, None] if op.args[3] else [own, LAST]
 
     def loss_backward(self, op: Op, rule: RowRule) -> _Found | None:
         scores, target = op.args[1].value, op.args[2].value
-        found = self._scores(op, scores)
-        if found is None:
+        scores_read = self._scores(op, scores)
+        if scores_read is None:
             return None
-        axes, own = found
+        axes, own = scores_read
         read = {scores: axes, target: own}
         return (read if op.args[4] else {op.args[0].value: own, **read}), [axes]
 
@@ -342,7 +342,7 @@ _RULES: dict[str, Any] = {
 def _values(argument: Any) -> list[int]:
     """Return the values that an argument names."""
     if isinstance(argument, tuple):
-        return [v for one in argument for v in _values(one)]
+        return [v for item in argument for v in _values(item)]
     return [argument.value] if isinstance(argument, Ref) else []
 
 

@@ -122,9 +122,9 @@ def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) 
     for prefix, where, statements in stated:
         for at, statement in enumerate(statements):
             try:
-                found = _MEANING[type(statement)](statement, names.at(prefix), f"{where}/{at}")
-                items += sum(_items(graph, one.flat) for one in found)
-                flat += found
+                entries = _MEANING[type(statement)](statement, names.at(prefix), f"{where}/{at}")
+                items += sum(_items(graph, entry.flat) for entry in entries)
+                flat += entries
             except ScheduleError as fault:
                 faults.append(ScheduleError(fault.code, fault.message, fault.where or f"{where}/{at}", fault.hint))
             if len(flat) > MAX_RECOMPUTES or items > MAX_ITEMS or len(faults) >= MAX_FAULTS:
@@ -138,9 +138,9 @@ def flat_plan(schedule: Schedule, places: Sequence[InstanceSpan], graph: Graph) 
     if faults:
         unique = _once(faults)
         raise unique[0] if len(unique) == 1 else ScheduleFaultsError(unique)
-    pages = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatPage)]
-    recomputes = [(one.flat, one.where) for one in flat if isinstance(one.flat, FlatRecompute)]
-    recomputes.sort(key=lambda one: one[0].before)  # stable: statements of the same point keep their order
+    pages = [(entry.flat, entry.where) for entry in flat if isinstance(entry.flat, FlatPage)]
+    recomputes = [(entry.flat, entry.where) for entry in flat if isinstance(entry.flat, FlatRecompute)]
+    recomputes.sort(key=lambda entry: entry[0].before)  # stable: statements of the same point keep their order
     return Plan(
         tuple(flat for flat, _ in recomputes),
         tuple(where for _, where in recomputes),
@@ -212,7 +212,7 @@ def _check_size(stated: Iterable[tuple[str, str, tuple[Statement, ...]]]) -> Non
     names, known = 0, dict[str, int]()
     for _, where, recomputes in stated:
         if where not in known:
-            known[where] = len(recomputes) + sum(len(named(one)) for one in recomputes)
+            known[where] = len(recomputes) + sum(len(named(entry)) for entry in recomputes)
         names += known[where]
         if names > MAX_RECOMPUTES:
             raise ScheduleError(
@@ -236,7 +236,7 @@ def _recomputes(statement: Recompute, names: _Names, where: str) -> list[Stated]
                 raise ScheduleError("R072", f"over {MAX_RECOMPUTES} recomputations", f"{where}/recompute")
         else:
             raise ScheduleError("R041", f"{name[:120]!r} is no operation or instance here", here, names.meant(name))
-    check_recomputes(graph, (one.flat for one in stated if isinstance(one.flat, FlatRecompute)))
+    check_recomputes(graph, (entry.flat for entry in stated if isinstance(entry.flat, FlatRecompute)))
     return stated
 
 

@@ -48,5 +48,5 @@ def no_update_of(target: Value, new: Value) -> ScheduleError | None:
     return ScheduleError("R062", f"{new.name[:120]!r} is {new.type}, not {target.type}")
 
 
-def _alike(one: TensorType, other: TensorType) -> bool:
-    return one is other or (one.dtype == other.dtype and one.shape == other.shape)
+def _alike(first: TensorType, second: TensorType) -> bool:
+    return first is second or (first.dtype == second.dtype and first.shape == second.shape)

@@ -40,7 +40,7 @@ def range_text(live: Live) -> str:
 
 
 def range_fault(live: Live) -> ScheduleError | None:
-    """Return the fault of a live attribute by itself (R028)."""
+    """Return the fault of a single live attribute (R028)."""
     ends = (live.planned, live.min, live.above, live.max, live.below)
     if any(isinstance(end, int) and abs(end) > _WHOLE for end in ends):
         return ScheduleError("R028", "a number that no double is equal to", hint="up to 2^53")

@@ -111,7 +111,7 @@ def _exact(parsed: SizedType | Size | Real) -> Iterator[Factor]:
 
 
 def dimension_fault(name: str, dim: Dimension) -> ScheduleError | None:
-    """Return the fault of a dimension by itself (R026)."""
+    """Return the fault of a single dimension (R026)."""
     if not is_dimension(name):
         hint = f"letters, digits and _, up to 32 characters, and none of {', '.join(RESERVED)}"
         return ScheduleError("R026", f"{name[:80]!r} cannot be the name of a size", hint=hint)

@@ -139,14 +139,14 @@ def _fill(value: object, indent: int, column: int, after: int) -> list[str]:
     lines: list[str] = []
     line, column = "{" if isinstance(value, dict) else "[", column + 1
     for at, (key, item) in enumerate(items):
-        name, behind = "" if key is None else f"{_to_json(key)}: ", 1 if at < len(items) - 1 else 1 + after
+        name, reserved = "" if key is None else f"{_to_json(key)}: ", 1 if at < len(items) - 1 else 1 + after
         first = at == 0
         rendered = [name + _to_json(item)]
-        if column + (0 if first else 1) + len(rendered[0]) + behind > WIDTH:
+        if column + (0 if first else 1) + len(rendered[0]) + reserved > WIDTH:
             if not first:
                 lines.append(line)
                 line, column, first = " " * (indent + 2), indent + 2, True
-            rendered = _fill(item, indent + 2, column + len(name), behind)
+            rendered = _fill(item, indent + 2, column + len(name), reserved)
             rendered[0] = name + rendered[0]
         line += ("" if first else " ") + rendered[0]
         if len(rendered) > 1:

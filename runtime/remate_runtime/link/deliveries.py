@@ -16,12 +16,12 @@ TOGETHER = 1 << 20  # least bytes of a delivery; small ones would cost time and 
 
 
 class Gathered(NamedTuple):
-    """Gradients that are delivered together (numbers of the graph's), at the earliest after operation `behind`.
+    """Gradients that are delivered together (numbers of the graph's), at the earliest after operation `after`.
 
-    `behind` may be the last operation of forward, which means the forward/backward boundary.
+    `after` may be the last operation of forward, which means the forward/backward boundary.
     """
 
-    behind: int
+    after: int
     gradients: tuple[int, ...]
 
 
@@ -112,7 +112,7 @@ def gathered(graph: Graph, touched: Mapping[int, int]) -> list[Gathered]:
     if waiting:
         groups.append(Gathered(len(graph.operations) - 1, tuple(waiting)))
     elif groups:
-        groups[-1] = groups[-1]._replace(behind=len(graph.operations) - 1)
+        groups[-1] = groups[-1]._replace(after=len(graph.operations) - 1)
     return groups
 
 

@@ -105,8 +105,8 @@ def _needed_recomputes(linked: Linked, numbers: Mapping[int, int], live: set[int
 
 def _numbers_of_values(graph: Graph, numbers: Mapping[int, int], unmade: Collection[int]) -> dict[int, int]:
     """Return new numbers of the values that the caller or kept operations produce, by their old numbers."""
-    made = ((at, value.producer) for at, value in enumerate(graph.values) if at not in unmade)
-    values = [at for at, producer in made if producer < 0 or producer in numbers]
+    remaining = ((at, value.producer) for at, value in enumerate(graph.values) if at not in unmade)
+    values = [at for at, producer in remaining if producer < 0 or producer in numbers]
     return {old: at for at, old in enumerate(values)}
 
 

@@ -254,7 +254,7 @@ class _Ranks:
         beside = tuple(
             (
                 at,
-                sum(one.nbytes for one in using if not one.birth < at < one.death)
+                sum(allocation.nbytes for allocation in using if not allocation.birth < at < allocation.death)
                 + sum(nbytes for group, nbytes in pending.items() if self.reduced.get(group) == at),
             )
             for at, using, pending in self.moments
@@ -263,14 +263,14 @@ class _Ranks:
         held = tuple(
             Allocation(
                 None,
-                one.nbytes,
-                one.birth,
-                one.death,
+                allocation.nbytes,
+                allocation.birth,
+                allocation.death,
                 DEVICE,
-                delivered=one.birth if id(one) in shards else None,
-                label=one.label,
+                delivered=allocation.birth if id(allocation) in shards else None,
+                label=allocation.label,
             )
-            for one in self.used
+            for allocation in self.used
         )
         return replace(linked, allocations=allocations, gathers=Gathers(held, beside))
 

@@ -335,8 +335,8 @@ class _Check:
         if own == _ROUNDING:
             self._warn(
                 f"the self-check of schedule {self.program.name!r}: the results of the schedule and of the model "
-                f"differ by rounding\n{_listed(differing)}{_other_layout(self.program.relaid)}",
-                once=f"rounding {self.program.relaid}",
+                f"differ by rounding\n{_listed(differing)}{_other_layout(self.program.copied_inputs)}",
+                once=f"rounding {self.program.copied_inputs}",
             )
         if verdict < _REAL:
             return
@@ -357,11 +357,15 @@ class _Check:
         self._warn(text, once="stale")
 
 
-def _other_layout(relaid: Sequence[str]) -> str:
+def _other_layout(copied_inputs: Sequence[str]) -> str:
     """Return what to do about inputs that do not have the planned memory layout."""
-    if not relaid:
+    if not copied_inputs:
         return ""
-    names = f"input {relaid[0]!r} has" if len(relaid) == 1 else f"inputs {', '.join(map(repr, relaid))} have"
+    names = (
+        f"input {copied_inputs[0]!r} has"
+        if len(copied_inputs) == 1
+        else f"inputs {', '.join(map(repr, copied_inputs))} have"
+    )
     return (
         f"\n  the {names} another memory layout than planned, and the schedule copies to the planned one: pass such "
         "inputs (x.contiguous()), or plan with inputs like these"

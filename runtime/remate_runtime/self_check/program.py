@@ -34,7 +34,7 @@ class Program(NamedTuple):
         fsdp2: Whether torch shards parts of the model.
         communicates: Whether the step has collectives: a rank that runs it alone waits for the others.
         chosen_for: What the operators were chosen for, as text, if that was without the device; "" otherwise.
-        relaid: Inputs that were copied to the planned memory layout.
+        copied_inputs: Inputs that were copied to the planned memory layout.
     """
 
     name: str
@@ -54,4 +54,4 @@ class Program(NamedTuple):
     fsdp2: bool = False
     communicates: bool = False
     chosen_for: str = ""
-    relaid: Sequence[str] = ()
+    copied_inputs: Sequence[str] = ()

@@ -64,10 +64,10 @@ def groups_of(model: nn.Module, together: str) -> tuple[Any, ...]:
         return (wrapper.process_group,)
     if not together:
         return ()
-    found = [group for state in fsdp2_states(model) for group in process_groups(state)]
+    groups = [group for state in fsdp2_states(model) for group in process_groups(state)]
     for mesh in _meshes(model):
-        found += [mesh.get_group(at) for at in range(mesh.ndim)]
-    return tuple(dict.fromkeys(found))
+        groups += [mesh.get_group(at) for at in range(mesh.ndim)]
+    return tuple(dict.fromkeys(groups))
 
 
 def _meshes(model: nn.Module) -> list[Any]:

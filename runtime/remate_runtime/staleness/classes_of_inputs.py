@@ -17,8 +17,8 @@ def input_classes(call: object) -> dict[str, type]:
     A class inside a function is left out: another process could not find it.
     """
     kinds = [kind for kind in _classes(call) if is_own(kind.__module__)]
-    found = {qualified(kind): kind for kind in kinds if _at(kind.__module__, kind.__qualname__) is kind}
-    return dict(sorted(found.items()))
+    by_name = {qualified(kind): kind for kind in kinds if _at(kind.__module__, kind.__qualname__) is kind}
+    return dict(sorted(by_name.items()))
 
 
 def loaded_class(name: str, model: nn.Module) -> type | None:

@@ -280,7 +280,7 @@ class Code:
                 self._hold(place)
             return
         resolved = bound.resolve(reference)
-        target, place = unwrapped(resolved.found), resolved.place
+        target, place = unwrapped(resolved.value), resolved.place
         self.questions |= questions(target, resolved.rest, bound.texts)
         if resolved.package == BUILTINS:
             self._hold(place)

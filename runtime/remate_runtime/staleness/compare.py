@@ -266,22 +266,22 @@ def coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
 
 
 def beyond_reordering(
-    kind: str, one: Mapping[Any, torch.Tensor | None], two: Mapping[Any, torch.Tensor | None], dtype: torch.dtype
+    kind: str, expected: Mapping[Any, torch.Tensor | None], two: Mapping[Any, torch.Tensor | None], dtype: torch.dtype
 ) -> Iterator[str]:
     """Yield, as text, the tensors that differ by more than a different order of sums explains.
 
     Args:
         kind: What the tensors are, for the text.
-        one: Expected tensors by name.
-        two: Actual tensors by name.
+        expected: Tensors by name.
+        two: Tensors to compare, by name.
         dtype: The least precise dtype of the step.
     """
     own, noise = _REORDERING.get(dtype, _COARSE)
-    largest = max((largest_finite(t) for t in one.values()), default=0.0)
-    for name in (name for name in one if name in two):
-        distance = _distance(one[name], two[name])
-        if distance > own * largest_finite(one[name]) + noise * largest:
-            yield f"{kind} {name!r} by {distance:.3g}, its largest element being {largest_finite(one[name]):.3g}"
+    largest = max((largest_finite(t) for t in expected.values()), default=0.0)
+    for name in (name for name in expected if name in two):
+        distance = _distance(expected[name], two[name])
+        if distance > own * largest_finite(expected[name]) + noise * largest:
+            yield f"{kind} {name!r} by {distance:.3g}, its largest element being {largest_finite(expected[name]):.3g}"
 
 
 def largest_finite(tensor: torch.Tensor | None) -> float:

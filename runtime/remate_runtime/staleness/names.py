@@ -35,14 +35,14 @@ class Resolved(NamedTuple):
     """What a name and its attributes resolve to.
 
     Attributes:
-        found: The value.
+        value: The value.
         place: Where the value is held.
         rest: Attributes that could not be followed.
         kind: The class that the value was read from.
         package: The module of a package that holds the value.
     """
 
-    found: Any
+    value: Any
     place: Place | None = None
     rest: tuple[str, ...] = ()
     kind: type | None = None
@@ -74,7 +74,7 @@ class Names:
         if reference.own:
             return None
         resolved = self.resolve(reference)
-        value = unwrapped(resolved.found)
+        value = unwrapped(resolved.value)
         if resolved.package == BUILTINS:
             return None
         if resolved.package:

@@ -32,22 +32,22 @@ _OF_GROUPS = ("is_initialized", "get_world_size", "get_backend")
 _FLAGS = "torch.backends"  # modules whose attributes are settings
 
 
-def questions(found: object, rest: tuple[str, ...], texts: Iterable[str]) -> dict[str, Ask]:
+def questions(value: object, rest: tuple[str, ...], texts: Iterable[str]) -> dict[str, Ask]:
     """Return the settings that a name of the user's code reads, as functions that read them, by name.
 
     Args:
-        found: What the name resolves to.
+        value: What the name resolves to.
         rest: Attributes of it that the code reads.
         texts: Texts in the code, which may name environment variables.
     """
-    if isinstance(found, types.ModuleType):
-        if rest and found.__name__.startswith(_FLAGS) and not callable(getattr(found, rest[0], None)):
-            return {f"{found.__name__}.{rest[0]}": functools.partial(getattr, found, rest[0], None)}
+    if isinstance(value, types.ModuleType):
+        if rest and value.__name__.startswith(_FLAGS) and not callable(getattr(value, rest[0], None)):
+            return {f"{value.__name__}.{rest[0]}": functools.partial(getattr, value, rest[0], None)}
         return {}
-    if found is os.environ or found is os.getenv:
+    if value is os.environ or value is os.getenv:
         return {f"the environment variable {text}": functools.partial(_variable, text) for text in texts}
     for name, function in _functions().items():
-        if found is function:
+        if value is function:
             return {f"{name}()": functools.partial(_asked, function)}
     return {}
 

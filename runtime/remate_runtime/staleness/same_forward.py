@@ -21,7 +21,7 @@ Equal = Sequence[tuple[torch.Tensor, torch.Tensor]]
 _SMALL = 4096  # limit of elements of tensors from Python numbers whose values are compared
 
 
-def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) -> bool:
+def same_forward(model: nn.Module, first_call: Call, second_call: Call, equal: Equal = ()) -> bool:
     """Return whether forward runs the same operators on the same tensors and numbers in both calls, and returns the
     same.
 
@@ -30,13 +30,13 @@ def same_forward(model: nn.Module, one: Call, other: Call, equal: Equal = ()) ->
 
     Args:
         model: The live model.
-        one: Arguments of a call, positional and by name.
-        other: Arguments of the other call.
+        first_call: Arguments of a call, positional and by name.
+        second_call: Arguments of the other call.
         equal: Pairs of tensors of the calls that count as the same tensor.
     """
-    tensors = list({id(t): t for t in (*tensors_of(one), *tensors_of(other))}.values())
+    tensors = list({id(t): t for t in (*tensors_of(first_call), *tensors_of(second_call))}.values())
     try:
-        first, second = (_Log(model, tensors, equal).of(call) for call in (one, other))
+        first, second = (_Log(model, tensors, equal).of(call) for call in (first_call, second_call))
     except Exception:
         return False
     return first == second

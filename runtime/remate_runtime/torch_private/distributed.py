@@ -28,8 +28,8 @@ def dtensor_of(local: torch.Tensor, mesh: Any, placements: tuple[Any, ...], meta
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
-    made: Any = DTensor
-    return made(local, DTensorSpec(mesh, placements, meta), requires_grad=local.requires_grad)
+    tensor_class: Any = DTensor
+    return tensor_class(local, DTensorSpec(mesh, placements, meta), requires_grad=local.requires_grad)
 
 
 def clear_dtensor_caches() -> None:

@@ -19,8 +19,8 @@ from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
 from remate_runtime.engine.compiled import artefacts, inductor, kernel_units
 from remate_runtime.engine.compiled.compiled_engine import computations
-from remate_runtime.engine.compiled.inductor import relaid
-from remate_runtime.engine.compiled.layouts import channels_last, free_to_lie, held_outside
+from remate_runtime.engine.compiled.inductor import with_strides_of
+from remate_runtime.engine.compiled.layouts import channels_last, free_layouts, held_outside
 from remate_runtime.engine.compiled.segments import cut
 from remate_runtime.flat_step import expand
 from remate_runtime.format.tensor_type import parse_type
@@ -100,7 +100,7 @@ def test_what_others_see_lies_as_declared() -> None:
     graph, linked = written.graph, link(written.graph, written.recomputes)
     rows, _ = computations(linked)
     interpreted = [first for row in rows for first in cut(graph, row, {}) if not first.compiled]
-    free, seen = free_to_lie(graph), held_outside(graph, interpreted)
+    free, seen = free_layouts(graph), held_outside(graph, interpreted)
     first, two, three = (op.writes[0] for op in graph.operations if op.op == "aten.convolution")
     assert {first, three} <= free - seen
     assert two in free  # slices of it contain the same elements in any layout
@@ -133,7 +133,7 @@ class Pools(nn.Module):
 def test_places_of_maxima_are_passed_on_in_bytes() -> None:
     model = seeded(Pools(nn.MaxPool2d(2), nn.MaxPool2d(6, 1)))
     graph = expand(schedule_of(model, (data(2, 2, 14, 14),), recomputes=no_recomputes)).graph
-    free = free_to_lie(graph) - held_outside(graph, ())
+    free = free_layouts(graph) - held_outside(graph, ())
     pools = [op.writes[1] for op in graph.operations if "max_pool" in op.op and "backward" not in op.op]
     left = [graph.values[owner].type.shape[2:] for owner in pools if owner is not None and owner not in free]
     assert len(pools) == 6
@@ -189,7 +189,7 @@ def test_gradients_of_maxima_are_eagers() -> None:
 def test_results_are_laid_out_anew(text: str) -> None:
     kind = parse_type(text)
     for given in (data(2, 3, 4, 5), data(2, 3, 4, 5).to(memory_format=torch.channels_last)):
-        result = relaid(given, kind)
+        result = with_strides_of(given, kind)
         assert laid_out(result, kind)
         assert torch.equal(result, given)
 
@@ -305,7 +305,7 @@ def test_only_images_that_convolutions_reach_are_channels_last() -> None:
             return scores.square().mean() + torch.relu(image).sum()
 
     written = expand(schedule_of(seeded(Patches()), (data(2, 3, 16, 16),), recomputes=no_recomputes))
-    free = free_to_lie(written.graph)
+    free = free_layouts(written.graph)
     images = channels_last(written.graph, free)
     assert images
     assert all(kind.shape == (2, 8, 4, 4) and kind.strides == (128, 1, 32, 8) for kind in images.values())

@@ -1,4 +1,4 @@
-"""One configuration of one model, in a process of its own, told what to do line by line:
+"""One configuration of one model, in a separate process, which reads one command per line:
 
 setup | peak | time STEPS        one JSON object each in answer, {"failed": traceback} where it did not work
 """

@@ -23,13 +23,18 @@ from .models import Classifier, batches, classifier
 RANKS = 2
 BUDGET, BLOCKS_BUDGET = "80%", "60%"  # of the whole model; of its blocks
 Given = Schedule | None
-Trained = tuple[nn.Module, int]  # the model behind the loop, and the peak of a further step, in bytes
+Trained = tuple[nn.Module, int]  # the model after the loop, and the peak of a further step, in bytes
 
 
 class Across(NamedTuple):
-    """What the ranks found: bitwise: parameters are equal on all behind the loop. peak: bytes of a step of the rank
-    that holds most, with what the engine holds beside the model's step (gathered parameters, buffers of the
-    collectives); eager: the same without a schedule."""
+    """The result of all ranks.
+
+    Attributes:
+        bitwise: Whether parameters equal eager's on all ranks after the loop.
+        peak: Bytes of a step on the rank with the largest peak, including gathered parameters and buffers of the
+            collectives.
+        eager: The same without a schedule.
+    """
 
     bitwise: bool
     peak: int

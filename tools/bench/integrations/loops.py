@@ -88,7 +88,7 @@ def _trainer(varied: bool) -> Callable[[Any], None]:
 
 
 def _sft(backbone: Any) -> None:
-    """TRL puts a forward of its own on the model, which calls the backbone: that is what has the schedule."""
+    """TRL replaces the model's forward by one that calls the backbone, which has the schedule."""
     import datasets
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer

@@ -19,7 +19,7 @@ BUDGET = "85%"
 
 
 class Outcome(NamedTuple):
-    """bitwise: parameters and buffers are equal behind the loop. losses: so are those of all calls, in their order.
+    """bitwise: parameters and buffers are equal after the loop. losses: so are the losses of all calls, in order.
     scheduled: calls that ran the schedule, of so many shapes, by so many programs. peak: bytes of a step, measured;
     budget, baseline: bytes."""
 

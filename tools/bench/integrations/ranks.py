@@ -104,7 +104,7 @@ def _peak(model: Any) -> int:
 
 def _launches(wrapped: Any) -> list[float]:
     """The median share of backward at which each bucket was launched, over some rounds; on the clock of the thread that
-    runs backward, which stands while it waits for the other rank."""
+    runs backward, which waits for the other rank."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     seen: list[int] = []
@@ -123,7 +123,7 @@ def _launches(wrapped: Any) -> list[float]:
         loss.backward()
         end = time.thread_time_ns()
         rounds.append([(at - start) / (end - start) for at in seen])
-    last = rounds[1:]  # buckets are made anew behind the first step
+    last = rounds[1:]  # buckets are created again after the first step
     return [sorted(column)[len(last) // 2] for column in zip(*last, strict=True)]
 
 

@@ -40,7 +40,7 @@ class Case(NamedTuple):
         group: The class of changes.
         name: What is changed.
         schedule: Plans the model once, through its text as in another process. None: it is refused.
-        build: Makes the model anew.
+        build: Builds the model.
         args: What it is called with.
     """
 

@@ -11,7 +11,7 @@ class Kind(NamedTuple):
 
     Attributes:
         make: Python that makes one.
-        read: Python that makes a number of it; `{h}` stands for it.
+        read: Python that computes a number from it; `{h}` is replaced by it.
         change: Python that changes it in place, of the name `h`; "" where it is replaced.
         other: Python that makes the one that replaces it.
     """

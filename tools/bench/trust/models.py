@@ -1,4 +1,4 @@
-"""Models that read values of many kinds in one place each, as files of a user; loaded anew for every case."""
+"""Models that read values of many kinds in one place each, as files of a user; imported again for every case."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _indented(lines: Sequence[str], by: int) -> str:
 
 
 class Sources:
-    """Writes files of models and imports them, each time anew, as another process does. To be used as a context."""
+    """Writes files of models and imports them afresh each time, as another process does. Use it as a context."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory()

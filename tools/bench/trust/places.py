@@ -153,7 +153,7 @@ PLACES: dict[str, Place] = {
         *_at("m.settings_of_trust.REGISTRY['{h}']"),
         above="settings_of_trust.REGISTRY['{h}'] = {make}",
     ),
-    "object behind a method of the model": Place(
+    "object that a method returns": Place(
         "self.lookup('{h}')", *_at("n.table['{h}']"), init="self.table['{h}'] = {make}"
     ),
     "singleton": Place("Single.get().{h}", *_at("m.Single.get().{h}"), above="Single.get().{h} = {make}"),

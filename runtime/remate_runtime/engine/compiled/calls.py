@@ -70,7 +70,7 @@ class SegmentCall:
     def __init__(self, segment: Segment, function: Function, name: str, device: torch.device) -> None:
         self._segment, self._about, self._function, self._name = segment, function.about, function.run, name
         self._device = device
-        self._relaid: tuple[int, ...] = ()
+        self._in_layout: tuple[int, ...] = ()
         self._restrided: tuple[tuple[int, tuple[int, ...]], ...] = ()
         self._copied: tuple[int, ...] = ()
 
@@ -81,7 +81,7 @@ class SegmentCall:
     def _run(self, slots: Slots) -> None:
         segment = self._segment
         given = [slots[owner] for owner in segment.reads]
-        for at in self._relaid:
+        for at in self._in_layout:
             given[at] = _copy(given[at], self._about.input_types[at], self._device)
         for at, strides in self._restrided:
             given[at] = given[at].as_strided(given[at].shape, strides)
@@ -96,12 +96,12 @@ class SegmentCall:
     def _first(self, slots: Slots, graph: Graph) -> None:
         segment, about = self._segment, self._about
         pairs = list(zip(segment.reads, about.input_types, strict=True))
-        self._relaid = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
+        self._in_layout = tuple(at for at, (owner, kind) in enumerate(pairs) if not laid_out(slots[owner], kind))
         strides = [tuple(empty(kind, _NO_DATA).stride()) for kind in about.input_types]
         self._restrided = tuple(
             (at, strides[at])
             for at, (owner, _) in enumerate(pairs)
-            if at not in self._relaid and tuple(slots[owner].stride()) != strides[at]
+            if at not in self._in_layout and tuple(slots[owner].stride()) != strides[at]
         )
         # Keep the inputs' storages, so that no result reuses an address of theirs.
         kept = [slots[owner] for at, (owner, _) in enumerate(pairs) if at not in about.donated]

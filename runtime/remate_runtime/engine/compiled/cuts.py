@@ -2,8 +2,8 @@
 
 Compiled code writes less than the interpreter, because fused values stay in registers. It may also hold more, because
 Inductor moves operations: recomputations of several blocks may run at the beginning. One compilation of the whole
-segment shows how much more. The estimate for a part lies as far as that between two figures that follow from the graph:
-the interpreter's peak in the part, and the sum of everything that the part produces.
+segment shows how much more. The estimate for a part is interpolated by the same share between two figures that
+follow from the graph: the interpreter's peak in the part, and the sum of everything that the part produces.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ def exact(linked: Linked) -> frozenset[int]:
     buckets = {at for at, op in enumerate(graph.operations) if at in still and _chooses(graph, op)}
     # An operation of forward that runs once reads first results only.
     varies = lambda at: at in ahead and (at in again or at >= graph.backward_start)  # noqa: E731
-    operations = _behind(graph, compared | choosing, varies) & (again | compared)
+    operations = _downstream(graph, compared | choosing, varies) & (again | compared)
     operations |= {at for at in _sources(graph, compared) if _name(graph.operations[at]) in _EXTREMES}
-    return frozenset(operations | _behind(graph, buckets, lambda at: at in still))
+    return frozenset(operations | _downstream(graph, buckets, lambda at: at in still))
 
 
 def _name(op: Op) -> str:
@@ -95,7 +95,7 @@ def _sources(graph: Graph, operations: Iterable[int]) -> set[int]:
     return {graph.values[value].producer for value in read if graph.values[value].producer >= 0}
 
 
-def _behind(graph: Graph, heads: Iterable[int], through: Callable[[int], bool]) -> set[int]:
+def _downstream(graph: Graph, heads: Iterable[int], through: Callable[[int], bool]) -> set[int]:
     """Return `heads` and all operations that lead to them through operations that `through` accepts."""
     operations: set[int] = set()
     row = set(heads)

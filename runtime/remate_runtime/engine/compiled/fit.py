@@ -25,7 +25,7 @@ from .calls import Interpretation
 from .cuts import cut_places
 from .exact import exact
 from .graphs import SegmentGraph, segment_graph
-from .layouts import channels_last, free_to_lie, held_outside
+from .layouts import channels_last, free_layouts, held_outside
 from .live_ranges import Piece
 from .memory import Planned, predict
 from .segments import Segment, cut, segment
@@ -131,7 +131,7 @@ class _Planning:
     def __init__(self, step: LinkedStep, artefacts: Artefacts) -> None:
         self._step, self._artefacts, self._graph = step, artefacts, step.linked.graph
         self._graphs: dict[tuple[Any, ...], SegmentGraph] = {}
-        self._free = free_to_lie(self._graph)
+        self._free = free_layouts(self._graph)
         self._images = channels_last(self._graph, self._free) if artefacts.device.type == "cpu" else {}
         self._exact = exact(step.linked)
 

@@ -288,7 +288,7 @@ def _retraced(
 
     def run(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         pairs = enumerate(zip(interpreter.run(*given), output_types, strict=True))
-        return tuple(result if at in free else relaid(result, kind) for at, (result, kind) in pairs)
+        return tuple(result if at in free else with_strides_of(result, kind) for at, (result, kind) in pairs)
 
     traced = make_fx(run, decomposition_table=select_decomp_table())(*examples)
     before, after = (traced_module.graph.find_nodes(op="placeholder") for traced_module in (module, traced))
@@ -307,7 +307,7 @@ def named(operator: object) -> str:
     return str(operator).removesuffix(".default")
 
 
-def relaid(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
+def with_strides_of(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
     """Return a tensor with the strides of its type, as a copy if its strides differ."""
     if tuple(tensor.shape) != kind.shape or laid_out(tensor, kind):
         return tensor

@@ -45,7 +45,7 @@ def with_joined_reads(step: LinkedStep) -> LinkedStep:
     recomputes = planned_recomputes(step.linked)
     least = simulate(step.linked).peak
     for part in _parts(step.linked.graph, {recompute.op for recompute in recomputes}):
-        graph, moved = _reading(step.linked.graph, part), _behind(recomputes, step.linked.graph.backward_start)
+        graph, moved = _reading(step.linked.graph, part), _recomputes_from(recomputes, step.linked.graph.backward_start)
         linked = link(graph, moved)
         peak = simulate(linked).peak
         if peak <= least and _deliveries(linked) == _deliveries(step.linked):
@@ -62,13 +62,13 @@ def _parts(graph: Graph, again: set[int]) -> list[_Part]:
     """Return the candidates, the largest first. again: recomputed operations, whose results are not kept."""
     outside = {graph.root[value] for value in (*graph.outputs, *(value for pair in graph.updates for value in pair))}
     parts: dict[int, _Part] = {}
-    behind = graph.operations[graph.backward_start :]
+    backward = graph.operations[graph.backward_start :]
     for at, op in enumerate(graph.operations[: graph.backward_start]):
-        if op.op != _CAT or at in again or op.writes[0] in outside or not _is_read(behind, graph, op.writes[0] or 0):
+        if op.op != _CAT or at in again or op.writes[0] in outside or not _is_read(backward, graph, op.writes[0] or 0):
             continue
         for part in _joined(graph, op):
             producer = graph.values[part.value].producer
-            if producer >= 0 and producer not in again and part.value not in outside and _moves(behind, graph, part):
+            if producer >= 0 and producer not in again and part.value not in outside and _moves(backward, graph, part):
                 parts.setdefault(part.value, part)
     return sorted(parts.values(), key=lambda part: -graph.nbytes(part.value))
 
@@ -91,13 +91,13 @@ def _joined(graph: Graph, cat: Op) -> Iterator[_Part]:
         start += about.shape[dim]
 
 
-def _is_read(behind: Sequence[Op], graph: Graph, owner: int) -> bool:
-    return any(not op.view and owner in (graph.root[value] for value in op.reads) for op in behind)
+def _is_read(backward: Sequence[Op], graph: Graph, owner: int) -> bool:
+    return any(not op.view and owner in (graph.root[value] for value in op.reads) for op in backward)
 
 
-def _moves(behind: Sequence[Op], graph: Graph, part: _Part) -> bool:
+def _moves(backward: Sequence[Op], graph: Graph, part: _Part) -> bool:
     """Return whether backward reads the tensor, and never through a view."""
-    readers = [op for op in behind if part.value in (graph.root[value] for value in op.reads)]
+    readers = [op for op in backward if part.value in (graph.root[value] for value in op.reads)]
     given = {gradient for _, gradient in graph.gradients}
     return bool(readers) and part.value not in given and all(part.value in op.reads and not op.view for op in readers)
 
@@ -110,8 +110,8 @@ def _reading(graph: Graph, part: _Part) -> Graph:
     op = Op(f"{old.name} in {whole.name}", _SLICE, args, {}, (part.whole,), (sliced,), False, True, False)
     moved = [replace(v, producer=v.producer + (v.producer >= at)) for v in values]
     new = Value(op.id, _sliced(whole.type, old.type.shape), "op", at)
-    behind = [_instead(op_after, part.value, sliced) for op_after in graph.operations[at:]]
-    operations = (*graph.operations[:at], op, *behind)
+    backward = [_instead(op_after, part.value, sliced) for op_after in graph.operations[at:]]
+    operations = (*graph.operations[:at], op, *backward)
     return replace(graph, values=(*moved, new), operations=operations, root=(*graph.root, part.whole))
 
 
@@ -142,6 +142,6 @@ def _instead(op: Op, old: int, new: int) -> Op:
     )
 
 
-def _behind(recomputes: Sequence[FlatRecompute], at: int) -> list[FlatRecompute]:
+def _recomputes_from(recomputes: Sequence[FlatRecompute], at: int) -> list[FlatRecompute]:
     """Return the recomputations in a graph with an additional operation at this position."""
     return [replace(recompute, before=recompute.before + (recompute.before >= at)) for recompute in recomputes]

@@ -40,7 +40,7 @@ class MaxPool(NamedTuple):
     image: list[int]
 
 
-def free_to_lie(graph: Graph) -> frozenset[int]:
+def free_layouts(graph: Graph) -> frozenset[int]:
     """Return the owners of storages that compiled segments may pass on in a different layout: images, and positions of
     maxima.
 
@@ -60,7 +60,7 @@ def channels_last(graph: Graph, free: Collection[int]) -> dict[int, TensorType]:
 
     Args:
         graph: The step.
-        free: Owners that may have a different layout (`free_to_lie`).
+        free: Owners that may have a different layout (`free_layouts`).
     """
     images = {owner for owner in free if _is_convolved(graph, owner)}
     neighbours: dict[int, set[int]] = {owner: set() for owner in images}

@@ -1,13 +1,12 @@
 """Copies values of a step on CUDA to pinned memory of the host, and back.
 
-A step with paged values has pinned memory of its own from its forward to the end of its backward, and then leaves it to
-later steps. Copies run on two streams beside the operations, one for each direction, and the host waits for none of
-them:
+A step with paged values owns pinned memory from its forward to the end of its backward. Later steps reuse it. Copies
+run on two streams beside the operations, one for each direction, and the host waits for none of them:
 
-- A copy begins behind all work that the current stream was given before it.
+- A copy begins after all work that the current stream received before it.
 - The current stream waits for a copy out before the storage is freed, so that nothing writes to the storage meanwhile.
 - The current stream waits for a copy back before the value is read.
-- A step whose pinned memory was that of an earlier one copies out behind the copies of that step.
+- A step that reuses pinned memory of an earlier step copies out after the copies of that step.
 """
 
 from __future__ import annotations
@@ -193,7 +192,7 @@ class PinnedMemory:
         return [chunk.memory for chunk in taken]
 
     def give(self, memory: Iterable[torch.Tensor], busy: Sequence[CopyEvent]) -> None:
-        """Take chunks back. busy: behind the copies that use them."""
+        """Take chunks back. busy: events after the copies that use them."""
         for chunk in memory:
             self._free.setdefault(chunk.nbytes, []).append(_Chunk(chunk, busy))
 

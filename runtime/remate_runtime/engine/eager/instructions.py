@@ -140,7 +140,7 @@ class InstructionCompiler:
             first: Position of the first event in the step. None: the events are not of the step, and none is placed.
         """
         instructions: list[Instruction] = []
-        free: tuple[int, ...] = ()  # of a `Free` behind the event, as the loop goes backwards
+        free: tuple[int, ...] = ()  # of a `Free` after the event; the loop runs backwards
         for at in range(len(events) - 1, -1, -1):
             event = events[at]
             match event:

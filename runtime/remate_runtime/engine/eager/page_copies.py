@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
 
 def placed(sizes: Mapping[int, tuple[str, int]], unit: int) -> dict[int, Place]:
-    """Return the places of trips, one behind the other.
+    """Return the places of trips, one after the other.
 
     Args:
         sizes: Name and bytes of the value, by trip.

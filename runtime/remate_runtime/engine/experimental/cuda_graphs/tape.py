@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 class _GeneratorState:
     """The generator's state at the first run of the latest replay."""
 
-    found: torch.Tensor
+    before: torch.Tensor
 
 
 class GraphTape:
@@ -32,7 +32,7 @@ class GraphTape:
         replay = self._apart(run)
 
         def play() -> None:
-            state.found = generator.get_state()
+            state.before = generator.get_state()
             replay()
 
         self._parts.append(play)
@@ -40,7 +40,7 @@ class GraphTape:
 
     def again(self, run: Callable[[], None], generator: torch.Generator, state: Any) -> None:
         replay = self._apart(run)
-        self._parts.append(lambda: from_state(replay, generator, state.found))
+        self._parts.append(lambda: from_state(replay, generator, state.before))
 
     def record(self, run: Callable[[], Made]) -> Made:
         self._recorder.begin()

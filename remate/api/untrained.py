@@ -33,7 +33,7 @@ def in_evaluation(call: RecordedCall) -> bool:
     return not call.state.training.get("", call.model.training)
 
 
-def check_meant(call: RecordedCall) -> None:
+def require_training(call: RecordedCall) -> None:
     """Raise CaptureError for a call that trains nothing. Warn if the model is in evaluation mode."""
     if why := trains_nothing(call):
         raise CaptureError(why, hint="call model.requires_grad_(True), or set it on the parameters to train")

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @contextmanager
-def stand_ins(holder: Any, functions: Mapping[str, Any]) -> Iterator[None]:
+def replaced_attributes(holder: Any, functions: Mapping[str, Any]) -> Iterator[None]:
     """Replace attributes of a module or object in the `with` block.
 
     A module that is imported in the block takes a replaced function over where it imports it by name, as
