@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import remate_runtime.applied.scheduled_forward as scheduled_forward
-from remate_runtime import StaleModelError, StaleModelWarning, apply
+from remate_runtime import BindError, StaleModelError, StaleModelWarning, SteppedAsideWarning, apply
 from tests.runtime.small import Mlp, Normed, data, seeded
 from tests.runtime.stepping import assert_same, schedule_of, step
 
@@ -161,7 +161,7 @@ def test_when() -> None:
         return results
 
     assert answers("first", 4) == [True] * 4
-    assert answers(2, 5) == [True, True, False, True, False]
+    assert answers(2, 5) == [True, True, False, False, False]  # calls after a difference are checked
     assert answers(1, 3) == [True, False, False]
     FILE["gain"] = 2.0
     apply(model, schedule, verify="never")(x)
@@ -234,7 +234,7 @@ class Branching(nn.Module):
 
     def forward(self, pair: Any) -> torch.Tensor:
         left, right = pair
-        y = self.a(left + right)
+        y = self.a(left + right) * FILE.get("branching", 1.0)
         for other in (isinstance(pair, tuple), type(left) is Marked, not right.is_contiguous(), left.requires_grad):
             y = y * 3 if other else y
         return y
@@ -254,9 +254,49 @@ def test_the_first_call_of_each_form_is_checked(form: str) -> None:
     model, pair = seeded(Branching()), [data(4, 8).requires_grad_(), data(4, 8, seed=2)]
     planned = apply(model, schedule_of(model, (pair,)))
     planned(pair)
-    with pytest.raises(StaleModelError):
-        planned(OTHER_FORMS[form](*pair))
+    for _ in range(2):
+        with pytest.raises(BindError, match=r"the model computes something else\n(.|\n)*this form, too"):
+            planned(OTHER_FORMS[form](*pair))
     planned(pair)
+
+
+class Dropping(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 8, 3), nn.Dropout(0.5), nn.Conv2d(8, 8, 3))
+
+
+def test_calls_of_another_layout_run_as_the_model_would() -> None:
+    model, x = seeded(Dropping()), data(4, 3, 12, 12)
+    schedule = schedule_of(model, (x,))
+    planned = apply(copy.deepcopy(model), schedule, otherwise="original")
+    calls = [x, x.to(memory_format=torch.channels_last), x, x.to(memory_format=torch.channels_last)]
+    for at, call in enumerate(calls):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always", SteppedAsideWarning)
+            assert_same(step(planned, (call,)), step(model, (call,)))
+        assert ["'input' has another memory layout than planned" in str(w.message) for w in seen] == [True] * (at == 1)
+    with pytest.raises(BindError, match="'input' has another memory layout than planned"):
+        apply(model, schedule)(calls[1])
+
+
+def test_a_change_that_another_form_showed_is_noticed_in_the_planned_one() -> None:
+    model, pair = seeded(Branching()), [data(4, 8), data(4, 8, seed=2)]
+    planned = apply(model, schedule_of(model, (pair,)), otherwise="original")
+    planned(pair)
+    FILE["branching"] = 2.0
+    with pytest.warns(SteppedAsideWarning):
+        planned((pair[0], pair[1]))
+    with pytest.raises(StaleModelError):
+        planned(pair)
+
+
+def test_a_model_that_changed_is_refused_at_every_call() -> None:
+    model, x = seeded(Net()), data(4, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+    FILE["gain"] = 2.0
+    for _ in range(3):
+        with pytest.raises(StaleModelError):
+            planned(x)
 
 
 class Cache:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -24,7 +24,7 @@ from ..format.tensor_type import parse_type
 from ..format.writer import encode
 from ..link.linker import link
 from ..link.simulator import simulate
-from ..self_check import CHECK_FIRST, Checks, SelfCheck
+from ..self_check import CHECK_FIRST, Checks, Program, SelfCheck
 from ..staleness.attributes import collected_within
 from ..staleness.trust import Stale
 from ..support.callers import frames_to_caller
@@ -40,6 +40,10 @@ from .programs import NO_PROGRAM, is_compiled_alone, refuse_other_attention, ref
 from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
+_PLANNED_FORM = (
+    "pass inputs of the planned form (x.contiguous()), or plan a schedule for this form, too; if the model has "
+    "changed, plan it again"
+)
 _EXACT = 4  # most sizes for which the expressions of a file give the peak of a call that no schedule fits
 
 
@@ -76,6 +80,9 @@ class Dispatch:
         self.calls = self.calls_aside = 0
         self._asides = asides or Asides()
         self._estimated = 0  # sizes, by expressions
+        # Forms of calls (`bind.call_form`) that passed the self-check by schedule, and why others did not.
+        self._passed_forms: dict[ScheduledForward, set[Hashable]] = {}
+        self._refused_forms: dict[tuple[ScheduledForward, Hashable], str] = {}
         self._compared_sharding = False
         self._sharded: Fsdp2 | None = None
         self._attention: object = nn.functional.scaled_dot_product_attention
@@ -135,8 +142,14 @@ class Dispatch:
                 call = step.call(args, kwargs)
             except BindError as fault:
                 faults.append(fault)
-            else:
-                return self._run(step, call, args, kwargs)
+                continue
+            form = form_of(args, kwargs) if self.checks.first else None
+            if (refusal := self._refused_forms.get((step, form))) is None:
+                try:
+                    return self._run(step, call, args, kwargs, form)
+                except _OtherFormError as error:
+                    refusal = str(error)
+            faults.append(BindError(refusal))
         refuse_sharded_since(model, distributed=any(step.schedule.model.distributed for step in steps))
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
         if stale is not None and (torch.is_grad_enabled() or self.otherwise != "original"):
@@ -154,14 +167,40 @@ class Dispatch:
             text += f"\n  padding: {faults[-1]}"
         raise BindError(f"{text}\n  for this call: {self._plan_call(args, kwargs)}")
 
-    def _run(self, step: ScheduledForward, call: MatchedCall, args: Any, kwargs: Any) -> Any:
-        """Run the step's forward, with the self-check if it is due."""
+    def _run(self, step: ScheduledForward, call: MatchedCall, args: Any, kwargs: Any, form: Hashable) -> Any:
+        """Run the step's forward, with the self-check if it is due. form: of the call, as `form_of` returns it."""
         sharded = self._sharded
         if self.checks.first:
             shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
-            if self.self_check.due(self.model, step, shapes, sharded is not None, form_of(args, kwargs)):
-                return self.self_check.run(step.program(call, args, kwargs, sharded), self._fixed)
+            if turn := self.self_check.due(self.model, step, shapes, sharded is not None, form):
+                program = step.program(call, args, kwargs, sharded)
+                try:
+                    outputs = self.self_check.run(turn, program, self._fixed)
+                except StaleModelError as error:
+                    if not turn.together:  # otherwise all ranks must run the schedule, or none
+                        self._refuse_form(step, form, program, str(error))
+                    raise
+                self._passed_forms.setdefault(step, set()).add(form)
+                return outputs
         return step.run(call, sharded)
+
+    def _refuse_form(self, step: ScheduledForward, form: Hashable, program: Program, differences: str) -> None:
+        """Raise _OtherFormError if the call has a form in which the model may compute something else than planned.
+
+        The next call of another form is checked again, because the model may also have changed.
+        """
+        passed = self._passed_forms.get(step, set[Hashable]())
+        if not (program.other_layout or passed - {form}):
+            return
+        self.self_check.start_again()
+        self._passed_forms[step] = set()
+        what = program.other_layout or (
+            "the inputs have another form than those of earlier calls (classes, memory layouts or requires_grad)"
+        )
+        _, *lines, _ = differences.splitlines()
+        refusal = "\n".join([f"{what}, and the model computes something else", *lines, f"  {_PLANNED_FORM}"])
+        self._refused_forms[step, form] = refusal
+        raise _OtherFormError(refusal)
 
     def _plan_call(self, args: Any, kwargs: Any) -> str:
         if self._parts:
@@ -183,7 +222,8 @@ class Dispatch:
         if not candidates:
             raise faults[0]
         padded, step = min(candidates, key=lambda candidate: candidate[0].size)
-        outputs = self._run(step, step.call(padded.args, padded.kwargs), padded.args, padded.kwargs)
+        args_form = form_of(padded.args, padded.kwargs)
+        outputs = self._run(step, step.call(padded.args, padded.kwargs), padded.args, padded.kwargs, args_form)
         return step.padding.cut(outputs, padded, args, kwargs)
 
     def _look_for_shards(self) -> None:
@@ -284,6 +324,10 @@ class Dispatch:
         over = peak > solve.budget
         beside = f"{'over' if over else 'within'} the budget of {size(solve.budget)}"
         return why, over, f". It takes {how}{size(peak)}{by}, {beside}"
+
+
+class _OtherFormError(BindError):
+    """A call has a form in which the model computes something else than the schedule."""
 
 
 def _none_of(steps: Sequence[ScheduledForward], faults: Sequence[BindError]) -> str:

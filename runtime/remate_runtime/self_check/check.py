@@ -39,8 +39,8 @@ from .live_forward import LiveForward, NotRunError, callers_hooks, is_torchs, ru
 from .locate import NOT_LOCATED, Located, located
 from .memory import fits
 from .outcome import ForwardOutcome, outcome_of
-from .policy import Checks, Turns
-from .program import Program
+from .policy import Checks, Turn, Turns
+from .program import PLANNED_LAYOUT, Program
 from .snapshot import Snapshot
 
 _SHOWN = 8
@@ -59,8 +59,8 @@ class SelfCheck:
         self._verdicts = ranks.Verdicts(self._warn)
         self._lock = threading.RLock()  # generators and the state of the model are shared between threads
 
-    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable) -> bool:
-        """Return whether to check the call that is about to run.
+    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable) -> Turn | None:
+        """Return the turn to check the call that is about to run; None if it is not checked.
 
         Args:
             model: The live model.
@@ -73,16 +73,17 @@ class SelfCheck:
         modes = tuple(map(type, callers_modes()))  # such a mode may change what an operator computes
         family = (step, torch.is_grad_enabled(), together, modes, None if together else form)
         if not self._turns.due(family, size):
-            return False
+            return None
         if not together and _is_watched():
             self._turns.again(family, size)
-            return False
-        return True
+            return None
+        return Turn(family, size, bool(together))
 
-    def run(self, program: Program, fixed: bool) -> Any:
+    def run(self, turn: Turn, program: Program, fixed: bool) -> Any:
         """Run the scheduled forward and return its outputs if they equal the model's own.
 
         Args:
+            turn: As returned by `due`. If the outputs differ, the next such call is checked, too.
             program: The call.
             fixed: There is one file, of fixed sizes, and other calls are refused. Ranks that call together then check
                 the same calls.
@@ -93,7 +94,15 @@ class SelfCheck:
         together = ranks.calls_together(program.model, program.fsdp2) if fixed or program.communicates else ""
         groups = ranks.groups_of(program.model, together)
         with self._lock:
-            return _Check(program, groups, self._verdicts, self._warn, raises=self._raises).run()
+            try:
+                return _Check(program, groups, self._verdicts, self._warn, raises=self._raises).run()
+            except StaleModelError:
+                self._turns.again(turn.family, turn.size)
+                raise
+
+    def start_again(self) -> None:
+        """Check the next call of every program."""
+        self._turns.start_again()
 
     def now(self, program: Program) -> None:
         """Check a call including gradients, and restore everything.
@@ -333,9 +342,11 @@ class _Check:
     def _judge(self, differing: Sequence[Difference]) -> None:
         own, verdict = _severity(differing), self._verdict(differing)
         if own == _ROUNDING:
+            layout = self.program.other_layout
+            advice = f"\n  {layout}; {PLANNED_LAYOUT}" if layout else ""
             self._warn(
                 f"the self-check of schedule {self.program.name!r}: the results of the schedule and of the model "
-                f"differ by rounding\n{_listed(differing)}{_other_layout(self.program.copied_inputs)}",
+                f"differ by rounding\n{_listed(differing)}{advice}",
                 once=f"rounding {self.program.copied_inputs}",
             )
         if verdict < _REAL:
@@ -355,21 +366,6 @@ class _Check:
         if self._raises:
             raise StaleModelError(text)
         self._warn(text, once="stale")
-
-
-def _other_layout(copied_inputs: Sequence[str]) -> str:
-    """Return what to do about inputs that do not have the planned memory layout."""
-    if not copied_inputs:
-        return ""
-    names = (
-        f"input {copied_inputs[0]!r} has"
-        if len(copied_inputs) == 1
-        else f"inputs {', '.join(map(repr, copied_inputs))} have"
-    )
-    return (
-        f"\n  the {names} another memory layout than planned, and the schedule copies to the planned one: pass such "
-        "inputs (x.contiguous()), or plan with inputs like these"
-    )
 
 
 def _severity(differing: Sequence[Difference]) -> int:

@@ -56,6 +56,20 @@ def checks_of(verify: object) -> tuple[Checks, Call | bool]:
     )
 
 
+class Turn(NamedTuple):
+    """A call to check.
+
+    Attributes:
+        family: The program.
+        size: The size of the call.
+        together: Whether other ranks run the same call.
+    """
+
+    family: Hashable
+    size: Hashable
+    together: bool
+
+
 class Turns:
     """Counts the calls of an applied model, and selects those to check.
 
@@ -91,6 +105,11 @@ class Turns:
             self._seen.add((family, size))
             sizes = self._sizes[family] = self._sizes.get(family, 0) + 1
             return sizes & (sizes - 1) == 0  # a power of two
+
+    def start_again(self) -> None:
+        """Check the next call of every program, as at the beginning."""
+        with self._lock:
+            self._seen, self._sizes = set(), {}
 
     def again(self, family: Hashable, size: Hashable) -> None:
         """Postpone the check to the next call of the program, because this call could not be checked."""

@@ -10,6 +10,9 @@ from torch import nn
 
 from ..flat_step.graph import Graph, Op
 
+PLANNED_LAYOUT = (
+    "the schedule copies to the planned layout: pass such inputs (x.contiguous()), or plan with inputs like these"
+)
 Observed = Iterator[tuple[Op, list[torch.Tensor]]]
 
 
@@ -55,3 +58,12 @@ class Program(NamedTuple):
     communicates: bool = False
     chosen_for: str = ""
     copied_inputs: Sequence[str] = ()
+
+    @property
+    def other_layout(self) -> str:
+        """Which inputs do not have the planned memory layout, as text; "" if all have it."""
+        if not self.copied_inputs:
+            return ""
+        names = ", ".join(map(repr, self.copied_inputs))
+        has = "input {} has" if len(self.copied_inputs) == 1 else "inputs {} have"
+        return f"the {has.format(names)} another memory layout than planned"
