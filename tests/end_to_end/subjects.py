@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import remate
+from remate.schedule_tools.analysis import analyse
+from remate.schedule_tools.edit import Editor
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime.format.schedule import Schedule
 from tests.models import ZOO
@@ -81,11 +83,24 @@ class Subject(NamedTuple):
 
 @cache
 def subject(name: str) -> Subject:
-    """The model planned at three quarters of its peak, with costs that no machine changes, by the quickest strategy."""
+    """The model planned at three quarters of its peak, with costs that no machine changes, by the quickest strategy.
+    Dropout is recomputed, too, so that nearly every edited file replays random numbers."""
     model, args, kwargs = BUILD[name]()
-    schedule = remate.plan(model, args, kwargs, budget="75%", cost="cpu", strategy="greedy")
+    schedule = _with_dropout(remate.plan(model, args, kwargs, budget="75%", cost="cpu", strategy="greedy"))
     eager = copy.deepcopy(model)
     return Subject(model, args, kwargs, schedule, tuple(step(eager, args, kwargs, seed=seed) for seed in SEEDS))
+
+
+def _with_dropout(schedule: Schedule) -> Schedule:
+    """Recompute each dropout before the first operation of backward that reads its mask."""
+    editor = Editor(analyse(schedule))
+    graph = editor.opened.graph
+    for op in graph.operations[: graph.backward_start]:
+        if op.random:
+            written = {value for value in op.writes if value is not None}
+            reader = next(o for o in graph.operations[graph.backward_start :] if written.intersection(o.reads))
+            editor.recompute([op.id], reader.id)
+    return editor.result().schedule
 
 
 def assert_eager(planned: nn.Module, of: Subject) -> None:
