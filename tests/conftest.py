@@ -9,6 +9,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,11 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _with_fewer_examples(item: pytest.Item) -> None:
-    """Let Hypothesis try a quarter of the examples, and at least 20."""
+    """Let Hypothesis try a quarter of the examples, and at least 8."""
     test: Any = getattr(item, "obj", None)
     own = getattr(test, "_hypothesis_internal_use_settings", None)
-    if own is not None and own.max_examples > 20:
-        fewer = hypothesis.settings(own, max_examples=max(20, own.max_examples // 4))
+    if own is not None and own.max_examples > 8:
+        fewer = hypothesis.settings(own, max_examples=max(8, own.max_examples // 4))
         test._hypothesis_internal_use_settings = fewer
 
 
@@ -102,21 +103,31 @@ def quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(EFFORTS, "normal", replace(QUICK, name="normal"))
 
 
-@pytest.fixture
-def short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`auto` tries little once a schedule fits, for tests that need one, however slow."""
+@contextmanager
+def _short_searches() -> Iterator[None]:
     module = import_module("remate.strategy.portfolio")  # a function of this name hides it
     more = [module.Step(name, module.nothing_fits) for name in ("rotor", "chen-sqrt", "flat", "flat-squeeze", "states")]
     steps = (module.Step("cut"), module.Step("greedy"), *more)
     smallest = tuple(map(module.Step, ("greedy", "rotor", "flat-squeeze")))
-    monkeypatch.setattr(module, "AUTO", replace(module.AUTO, steps=steps, smallest=smallest, finish=()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "AUTO", replace(module.AUTO, steps=steps, smallest=smallest, finish=()))
+        yield
 
 
-@pytest.fixture(autouse=True)
-def _search_shortly(request: pytest.FixtureRequest) -> None:
+@pytest.fixture
+def short_searches() -> Iterator[None]:
+    """`auto` tries little once a schedule fits, for tests that need one, however slow."""
+    with _short_searches():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _search_shortly(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For fixtures of the module, too."""
     tests = Path(__file__).parent
-    if tests in request.path.parents and request.path.relative_to(tests).parts[0] in _SHORT:
-        request.getfixturevalue("short_searches")
+    short = tests in request.path.parents and request.path.relative_to(tests).parts[0] in _SHORT
+    with _short_searches() if short else nullcontext():
+        yield
 
 
 @pytest.fixture

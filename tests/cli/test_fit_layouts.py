@@ -22,6 +22,7 @@ def test_layouts_are_compared(remate: Remate, golden: Golden) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_searches")
 def test_all_layouts_of_some_gpus(remate: Remate) -> None:
     given = ("--devices", "2", "--batch", "8", "--device", "cuda:h100", "--fsdp", "*")
     found = remate(*FIT[:3], "1GiB", *FIT[4:], *given)

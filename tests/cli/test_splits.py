@@ -89,6 +89,7 @@ def test_planning_with_splits(remate: Remate, golden: Golden) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_searches")
 def test_splits_for_the_smallest_peak(remate: Remate) -> None:
     done = remate("plan", "models.py:language", "--cost", "cpu", "--budget", "min", "--split", "head", "-o", "s.json")
     assert done.status == 0

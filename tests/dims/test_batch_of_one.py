@@ -32,6 +32,7 @@ def said_of_one(model: nn.Module, args: Any, dims: Any) -> tuple[remate_runtime.
     return schedule, text
 
 
+@pytest.mark.quick("auto", "dims2")
 @pytest.mark.parametrize("dims", ["auto", {"x": {0: "b"}}, {"x": {0: "b", 1: "t=4..16"}}, {"x": {0: "b", 1: "t"}}])
 def test_the_call_that_it_prints_plans_the_other_schedule(dims: Any) -> None:
     model = Layers()

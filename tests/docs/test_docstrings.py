@@ -81,6 +81,7 @@ def test_raised_errors_are_public(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.usefixtures("short_searches")
 def test_examples_run(name: str, tmp_path: Path) -> None:
     function: Callable[..., Any] = FUNCTIONS[name]
     test = doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", {}, name, None, 0)

@@ -9,7 +9,7 @@ from tools.bench.planning_time import BUDGETS, TABLE, cells, instance, stored, t
 from tools.bench.short_step_models import MODELS
 
 _COMMAND = "write it again: python -m tools.bench.planning_time --again"
-_QUICK = ("regnet", "falcon")
+_QUICK = ("regnet",)
 _SHORT = 1.0  # CPU seconds of the rows that are planned again
 
 

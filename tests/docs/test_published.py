@@ -9,7 +9,6 @@ from tools.bench.published import HEAD, PUBLISHED, Decoder, predicted, shown
 from tools.documentation.results import text_tables
 
 _COMMAND = "write it again: python -m tools.bench.published -o tools/bench/results/published.txt"
-_SMALL = ("resnet50-a100",)  # quick enough for each run of the tests
 
 
 def written() -> dict[str, list[str]]:
@@ -18,9 +17,8 @@ def written() -> dict[str, list[str]]:
     return dict(zip(PUBLISHED, rows, strict=True))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in _SMALL else [pytest.mark.slow]) for name in PUBLISHED]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_predictions_are_current(name: str) -> None:
     assert written()[name] == shown(PUBLISHED[name], predicted(PUBLISHED[name])), f"published.txt: {_COMMAND}"
 

@@ -4,6 +4,8 @@
 any of them takes well under a second on one core, and activations outweigh parameters.
 """
 
+from typing import Any
+
 from .case import Case
 from .convolutional import depthwise, regnet, resnet, unet
 from .decoders import gpt2, llama, mixture_of_experts, tiny_gpt
@@ -37,4 +39,17 @@ ZOO: dict[str, Case] = {
     )
 }
 
-__all__ = ["ZOO", "Case"]
+# Sizes with every operator of a model, in as few copies as repeat: most of the time of a test goes into tracing.
+SMALLEST: dict[str, dict[str, Any]] = {
+    **{name: {"layers": 2} for name in ("gpt2", "tiny_gpt", "llama", "moe", "bert", "vit", "mlp_mixer")},
+    **{name: {"layers": 1} for name in ("t5", "two_tower")},
+    **{name: {"blocks": 1} for name in ("resnet", "regnet")},
+    **{name: {"length": 4} for name in ("lstm", "gru")},
+    "depthwise": {"blocks": 2},
+    "fourier": {},
+    "gated_convolution": {"layers": 2},
+    "unet": {"depth": 2},
+    "state_space": {"length": 6},
+}
+
+__all__ = ["SMALLEST", "ZOO", "Case"]

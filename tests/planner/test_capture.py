@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.models import ZOO
+from tests.models import SMALLEST, ZOO
 from tests.planner.interpreter import compare
+
+# Smaller than these, further layers are the same again. Those of t5 and two_tower share values or parameters.
+WHOLE = ("tiny_gpt", "resnet", "gru", "t5", "two_tower")
 
 
 @pytest.fixture(autouse=True)
@@ -17,9 +20,9 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.quick("tiny_gpt", "unet", "resnet", "lstm", "moe")
+@pytest.mark.quick("unet", "lstm", "moe")
 @pytest.mark.parametrize("name", list(ZOO))
 def test_zoo(name: str) -> None:
     case = ZOO[name]
-    model, args, kwargs = case.build()
+    model, args, kwargs = case.build(**({} if name in WHOLE else SMALLEST[name]))
     compare(model, args, kwargs, case.tolerance)

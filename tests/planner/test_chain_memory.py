@@ -16,7 +16,7 @@ from remate.strategy.chain.chain import Chain, chain_of
 from remate.strategy.chain.lean import lean_plans
 from remate.strategy.chain.rotor_step import Programme, recomputes
 from remate.strategy.effort import NORMAL
-from tests.models import ZOO
+from tests.models import SMALLEST, ZOO
 
 from .test_passes import chain
 
@@ -67,7 +67,7 @@ def known(name: str) -> tuple[StepInstance, Chain]:
             built = Biased(512, 8), (torch.zeros(65536, dtype=torch.long),)
         step = prepare(*built, cost="h200")
     else:
-        step = prepare(*ZOO[name].build(), cost="h200")
+        step = prepare(*ZOO[name].build(**(SMALLEST[name] if name == "t5" else {})), cost="h200")
     instance = StepInstance(step.captured.graph, () if name == "biased" else step.parts)
     return instance, chain_of(instance)
 

@@ -40,6 +40,7 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
     return steps, more
 
 
+@pytest.mark.slow
 def test_a_sample_of_tiny_steps() -> None:
     steps, more = compare(range(100, 101))
     assert steps >= 4

@@ -10,23 +10,13 @@ from remate.api.dry_run import dry_run
 from remate.api.elsewhere import on_device_of
 from remate.capture.recorded import RecordedCall
 from remate.errors import CaptureError
-from tests.models import ZOO
+from tests.models import SMALLEST, ZOO
 
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="steps of named GPUs are captured where there is none"
 )
 DEFAULT = ("tiny_gpt", "depthwise")
 RECURRENT = ("lstm", "gru")
-SIZES = {  # every operator of the model, in as few copies as repeat
-    **{key: {"layers": 2} for key in ("gpt2", "tiny_gpt", "llama", "moe", "bert", "vit", "mlp_mixer")},
-    **{key: {"layers": 1} for key in ("t5", "two_tower")},
-    **{key: {"blocks": 1} for key in ("resnet", "regnet")},
-    "depthwise": {"blocks": 2},
-    "fourier": {},
-    "gated_convolution": {"layers": 2},
-    "unet": {"depth": 2},
-    "state_space": {"length": 6},
-}
 # Others compile much of the same code.
 COMPILED = ("tiny_gpt", "llama", "moe", "gpt2", "unet", "t5", "resnet", "state_space", "fourier")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ZOO if name not in (*DEFAULT, *RECURRENT)]
@@ -35,7 +25,7 @@ SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ZOO if name not i
 @cache
 def planned(name):
     """Its recorded call, and a schedule for a GPU."""
-    model, args, kwargs = ZOO[name].build("cpu", **SIZES[name])
+    model, args, kwargs = ZOO[name].build("cpu", **SMALLEST[name])
     schedule = remate.plan(model, args, kwargs, budget="70%", device="cuda:h100", effort="quick", progress=None)
     return RecordedCall.of(model, args, kwargs), schedule
 

@@ -47,7 +47,7 @@ def test_a_stage_ends_where_memory_is_given_back() -> None:
     assert max(divided(stage, held(instance))) > max(stage)
 
 
-@pytest.mark.slow("0.7")
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.8, 0.7])
 def test_an_unrolled_recurrence_gets_a_faster_plan(share: float) -> None:
     """Each on its own: no polishing."""

@@ -16,7 +16,7 @@ from .brute_force import fastest
 from .strategy_graphs import random_graph
 
 
-@pytest.mark.slow("1")
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_no_schedule_of_a_tiny_step_is_faster(seed: int) -> None:
     pytest.importorskip("ortools")

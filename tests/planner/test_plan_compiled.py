@@ -169,6 +169,7 @@ def test_parts_are_not_planned_so() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_searches")
 def test_the_budget_is_kept_where_it_is_compiled() -> None:
     model, (x,) = build(2)
     schedule = planned(model, (x,), effort="quick")

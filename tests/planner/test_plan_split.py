@@ -231,9 +231,9 @@ def test_nothing_fits_where_no_number_of_tiles_helps() -> None:
     assert smallest().peak_bytes <= error.smallest
 
 
+@pytest.mark.slow
 def test_tiles_run_again_by_statements_of_the_top_level() -> None:
-    again = [statement for statement in smallest().statements if isinstance(statement, Recompute)]
-    assert any(TILE in name for statement in again for name in statement.recompute)
+    assert any(TILE in name for each in smallest().statements if isinstance(each, Recompute) for name in each.recompute)
 
 
 def test_the_default_budget_is_a_share() -> None:

@@ -50,6 +50,7 @@ def test_the_window_of_a_layer_contains_its_dropout_forward_and_backward() -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_searches")
 def test_layers_with_dropout_need_less_memory_in_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = model()
 
@@ -64,6 +65,7 @@ def test_layers_with_dropout_need_less_memory_in_tiles(monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_searches")
 def test_the_measured_peak_and_the_results_are_the_predicted_ones() -> None:
     module, x = model()
     options: dict[str, Any] = {"budget": "25%", "cost": "measured", "cache": False, "effort": "quick"}

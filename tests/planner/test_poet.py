@@ -117,6 +117,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_step_that_is_too_large_gets_a_schedule_without_a_proof() -> None:
     told: list[str] = []
     result = remate.solve(

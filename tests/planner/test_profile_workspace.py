@@ -15,22 +15,14 @@ from remate.profile.measured import generators_kept, measure
 from remate.profile.signature import signature
 from remate.profile.workspace import workspace
 from remate_runtime.flat_step import Graph, Op
-from tests.models import ZOO
+from tests.models import SMALLEST, ZOO
 
 CPU = torch.device("cpu")
 QUICK = ("resnet", "tiny_gpt", "mlp_mixer")
-# Fewer equal layers, for the same distinct operations.
-LAYERS = {
-    **dict.fromkeys(
-        ("gpt2", "tiny_gpt", "llama", "moe", "bert", "vit", "mlp_mixer", "fourier", "gated_convolution"), 2
-    ),
-    **dict.fromkeys(("two_tower", "state_space"), 1),
-}
 
 
 def captured(name: str) -> Graph:
-    size: dict[str, Any] = {"layers": LAYERS[name]} if name in LAYERS else {}
-    return capture(*ZOO[name].build(**size)).graph
+    return capture(*ZOO[name].build(**SMALLEST[name])).graph
 
 
 def underestimated(graph: Graph) -> Iterator[tuple[str, int, int]]:
@@ -50,9 +42,8 @@ def test_zoo(name: str) -> None:
 
 
 # The mixture of experts scatters one type into another, which eager refuses.
-@pytest.mark.parametrize(
-    "name", [n if n == "tiny_gpt" else pytest.param(n, marks=pytest.mark.slow) for n in ZOO if n != "moe"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "moe"])
 def test_zoo_in_low_precision(name: str) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         graph = captured(name)

@@ -92,6 +92,7 @@ def refused(effort: Effort, share: float) -> tuple[int, int]:
     return error.value.smallest, step.judgements
 
 
+@pytest.mark.slow
 def test_a_search_in_which_nothing_fits_ends_early() -> None:
     limited = replace(QUICK, most=3e5)
     assert refused(limited, 1.01)[1] < refused(replace(QUICK, most=float("inf")), 1.01)[1]

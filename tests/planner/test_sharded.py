@@ -105,6 +105,7 @@ def test_repeated_blocks_are_one_form_and_planned_no_slower_than_checkpointed_on
     assert solve(instance, Request(checkpointed.peak)).time <= checkpointed.time
 
 
+@pytest.mark.slow
 def test_low_budgets_are_planned_and_every_figure_holds() -> None:
     least = planned("min")
     assert least.peak_bytes < 0.9 * least.baseline_peak_bytes

@@ -26,6 +26,7 @@ def head(width: int = WIDTH) -> tuple[nn.Module, tuple[torch.Tensor, torch.Tenso
     return WithLoss(nn.Linear(width, WORDS), F.cross_entropy), args
 
 
+@pytest.mark.slow("goal0")
 @pytest.mark.parametrize("goal", [{"budget": "min"}, {"slowdown": 4}])
 def test_a_goal_is_met_with_fewer_bytes_in_tiles(goal: dict[str, Any]) -> None:
     model, args = head(64)

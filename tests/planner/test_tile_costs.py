@@ -119,6 +119,7 @@ print(after - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other allocators")
 def test_the_settled_allocator_keeps_freed_memory() -> None:
     """Otherwise large operations are measured with new pages, and tiles, measured later, without."""

@@ -8,7 +8,7 @@ import functools
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -101,8 +101,15 @@ def cases(table: dict[str, dict[str, Change]]) -> dict[str, Case]:
     return {f"{model}: {name}": (model, change) for model, changes in table.items() for name, change in changes.items()}
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize(("model", "change"), cases(HARMFUL).values(), ids=cases(HARMFUL))
+def when(changes: dict[str, Case]) -> Iterator[Any]:
+    """Each change early and late, one of which, by turns, runs with `--slow` only."""
+    for number, (name, case) in enumerate(changes.items()):
+        for late in (False, True):
+            marks = [pytest.mark.slow] if late == number % 2 else []
+            yield pytest.param(*case, late, id=f"{name}-{'late' if late else 'early'}", marks=marks)
+
+
+@pytest.mark.parametrize(("model", "change", "late"), when(cases(HARMFUL)))
 def test_a_change_is_noticed(
     sources: Sources,
     schedules: Callable[[str], Schedule],
@@ -117,8 +124,7 @@ def test_a_change_is_noticed(
     assert refused or equal
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize(("model", "change"), cases(ALLOWED).values(), ids=cases(ALLOWED))
+@pytest.mark.parametrize(("model", "change", "late"), when(cases(ALLOWED)))
 def test_what_changes_nothing_is_allowed(
     sources: Sources,
     schedules: Callable[[str], Schedule],

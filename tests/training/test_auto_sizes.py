@@ -73,6 +73,7 @@ class Positions(Words):
         return super().forward(words) + (self.down(torch.relu(self.up(places)))).mean()
 
 
+@pytest.mark.slow
 def test_lengths_stay_within_what_the_model_takes() -> None:
     lengths = (16, 20, 21, 26, 9)
     model = remate.auto(seeded(Positions()).train(), **QUICK)

@@ -67,7 +67,10 @@ class Sessions:
         monkeypatch.setattr(torch.autograd.profiler, "record_function", Range)
 
 
-@pytest.mark.parametrize("calls", ["call(); call(); optimizer.step()", "call(); optimizer.step(call)"])
+@pytest.mark.parametrize(
+    "calls",
+    ["call(); call(); optimizer.step()", pytest.param("call(); optimizer.step(call)", marks=pytest.mark.slow)],
+)
 def test_no_range_ends_in_another_session(
     calls: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def test_random_models(draw: st.DataObject) -> None:
         assert_same(left_behind(planned, x, seed), left_behind(model, x, seed))
 
 
-@pytest.mark.quick("unet")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny_gpt", "unet"])  # the rest of the zoo is with the other engine's
 def test_zoo(name: str) -> None:
     case = ZOO[name]

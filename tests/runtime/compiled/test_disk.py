@@ -111,6 +111,7 @@ def test_a_disk_that_becomes_full(
     assert os.environ[NAME] == here
 
 
+@pytest.mark.slow
 def test_a_disk_on_which_nothing_can_be_written(
     subject: Subject, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:

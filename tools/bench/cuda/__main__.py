@@ -123,7 +123,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tools/cuda", description=__doc__)
     parser.add_argument("--wheels", type=Path, metavar="DIR", help="install what is missing from these wheels alone")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--quick", action="store_true", help="small models")
+    parser.add_argument("--quick", action="store_true", help="small models, planned with little effort")
     parser.add_argument("--minutes", type=float, default=9.0, help="for everything, default 9")
     parser.add_argument("--models", default=",".join(MODELS), help=f"of {', '.join(MODELS)}")
     parser.add_argument(

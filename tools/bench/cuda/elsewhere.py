@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -45,10 +46,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     chosen = parser.parse_args()
     model, args, kwargs = (QUICK if chosen.quick else FULL)[chosen.model].build("cpu")
-    cost = None if chosen.gpu else "cpu"
-    remate.plan(model, args, kwargs, budget=chosen.budget, cost=cost, device=chosen.gpu, progress=None).save(
-        chosen.file
-    )
+    options: Any = {"cost": None if chosen.gpu else "cpu", "device": chosen.gpu, "progress": None}
+    options["effort"] = "quick" if chosen.quick else "normal"
+    remate.plan(model, args, kwargs, budget=chosen.budget, **options).save(chosen.file)
 
 
 if __name__ == "__main__":

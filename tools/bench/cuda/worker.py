@@ -98,7 +98,8 @@ class Worker:
             return planned_elsewhere(self.model, budget, file, gpu, self.quick)
         limit, split = int(budget) if budget.isdecimal() else budget, True if kind == "remate-split" else None
         paging: Any = {"host_budget" if self.on_gpu else "disk_budget": "16GiB"} if kind == "remate-pages" else {}
-        options: Any = {"budget": limit, "profile": self.profile, "split": split, **paging}
+        effort = "quick" if self.quick else "normal"
+        options: Any = {"budget": limit, "profile": self.profile, "split": split, "effort": effort, **paging}
         way = kind if split or paging else "remate"  # engines and graphs run the same plan
         file = self.folder / f"{self.model}.{way}.{limit}.json"
         return load(
