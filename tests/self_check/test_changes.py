@@ -255,7 +255,7 @@ def test_the_first_call_of_each_form_is_checked(form: str) -> None:
     planned = apply(model, schedule_of(model, (pair,)))
     planned(pair)
     for _ in range(2):
-        with pytest.raises(BindError, match=r"the model computes something else\n(.|\n)*this form, too"):
+        with pytest.raises(BindError, match=r"the model computes something else for them\n(.|\n)*this form, too"):
             planned(OTHER_FORMS[form](*pair))
     planned(pair)
 

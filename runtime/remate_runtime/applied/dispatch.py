@@ -198,7 +198,7 @@ class Dispatch:
             "the inputs have another form than those of earlier calls (classes, memory layouts or requires_grad)"
         )
         _, *lines, _ = differences.splitlines()
-        refusal = "\n".join([f"{what}, and the model computes something else", *lines, f"  {_PLANNED_FORM}"])
+        refusal = "\n".join([f"{what}, and the model computes something else for them", *lines, f"  {_PLANNED_FORM}"])
         self._refused_forms[step, form] = refusal
         raise _OtherFormError(refusal)
 
