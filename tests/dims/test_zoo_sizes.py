@@ -5,14 +5,34 @@ single size."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
+from remate_runtime.flat_step import Graph
+from remate_runtime.operator_calls import live
 from tools.bench.sized_models import CASES
 from tools.bench.sizes import outcome
 
 pytest.importorskip("transformers")
 SIZES = 8
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("short_searches")]
+
+
+@pytest.fixture(autouse=True)
+def every_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At further sizes, the faults of types and of arguments that kernels trust are those of the step alone."""
+    types, known_before = live.check_types, live.trusts
+
+    def check_types(graph: Graph, where: Sequence[str], by_name: Any, distinct: Sequence[int] | None = None) -> Any:
+        faults = types(graph, where, by_name, distinct)
+        if distinct is not None:
+            assert faults == types(graph, where, by_name)
+            assert not any(known_before(graph, op, by_name[op.op], {}) for op in graph.operations)
+        return faults
+
+    monkeypatch.setattr(live, "check_types", check_types)
 
 
 @pytest.mark.parametrize("name", CASES)

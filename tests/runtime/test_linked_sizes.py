@@ -15,7 +15,7 @@ from remate_runtime import Schedule
 from remate_runtime.errors import ScheduleError
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Dimension, Operation, at_size
-from remate_runtime.link import link
+from remate_runtime.link import link, simulate
 from remate_runtime.link import sizes as linked_sizes
 from remate_runtime.link.fitting import fitted_and_linked
 from remate_runtime.link.sizes import SizedLinks
@@ -40,7 +40,15 @@ EVERY = [*itertools.product((2, 3, 8, 24), (2, 6, 8, 18, 40))]
 
 @pytest.fixture(scope="module")
 def attention() -> Schedule:
-    return ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
+    schedule = ranged(schedule_of(seeded(Attention()), (data(B, T, 6),), recomputes=just_in_time))
+
+    def working(lines: tuple[Operation, ...]) -> tuple[Operation, ...]:
+        return tuple(replace(line, workspace=f"{64 * (at % 5)}*b*t" if at % 5 else 0) for at, line in enumerate(lines))
+
+    blocks = {
+        n: replace(b, forward=working(b.forward), backward=working(b.backward)) for n, b in schedule.blocks.items()
+    }
+    return replace(schedule, blocks=blocks)
 
 
 def test_a_step_is_expanded_as_if_it_were_alone(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +92,8 @@ def test_a_step_is_linked_as_if_it_were_alone(attention: Schedule, monkeypatch: 
     for b, t in random.Random(0).sample(EVERY, len(EVERY)):
         expanded = expand(at_size(attention, {"b": b, "t": t}))
         for recomputes in ((), expanded.recomputes, expanded.recomputes[::2]):
-            assert links.link(expanded.graph, recomputes) == link(expanded.graph, recomputes)
+            linked = link(expanded.graph, recomputes)
+            assert links.link(expanded, recomputes) == (expanded, linked, simulate(linked).peak)
     assert len(linked_alone) < len(EVERY)
 
 
@@ -96,7 +105,7 @@ def test_what_sizes_decide_is_noticed() -> None:
         SizedLinks(),
     )
     steps = [expand(at_size(schedule, {"b": b, "t": t})) for b, t in ((5, 7), (5, 1), (1, 7), (1, 1))]
-    linked = [links.link(step.graph, step.recomputes) for step in (*steps, *steps)]
+    linked = [links.link(step, step.recomputes).linked for step in (*steps, *steps)]
     assert linked == [link(step.graph, step.recomputes) for step in (*steps, *steps)]
     assert linked[0].events != linked[1].events
 

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from remate_runtime import Schedule, apply
 from remate_runtime.engine.eager import programs
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
-from remate_runtime.flat_step import expand
-from remate_runtime.flat_step.graph import Ref
 from remate_runtime.format import TensorType, at_size
+from remate_runtime.link.sizes import SizedLinks
 from remate_runtime.operator_calls import operators
 from remate_runtime.operator_calls.lines import CheckedStep
 
@@ -50,20 +49,18 @@ def test_gradients_are_eagers_at_random_sizes(attention: Schedule, monkeypatch: 
 
 @pytest.mark.slow
 def test_types_are_checked_at_another_size_as_if_it_were_alone(attention: Schedule) -> None:
-    first, chance = expand(at_size(attention)), random.Random(0)
+    links, chance = SizedLinks(), random.Random(0)
+    first = links.expand(at_size(attention))
     live = operators(first.graph, first.where)
-    known = CheckedStep.of(first.graph, live)
+    known = CheckedStep.of(first.graph, first.where, links.types, live)
     for _ in range(40):
-        step = expand(at_size(attention, {"b": chance.randint(2, 24), "t": chance.randint(2, 40)})).graph
-        # As in layers of one block: operations with equal literals have one line.
-        lines = [f"/{op.op}{[isinstance(a, Ref) or a for a in op.args]}{op.kwargs}" for op in step.operations]
-        assert len(set(lines)) < len(lines)
-        assert operators(step, lines, (), known) == live
+        step = links.expand(at_size(attention, {"b": chance.randint(2, 24), "t": chance.randint(2, 40)})).graph
+        assert operators(step, first.where, (), known) == live
         at = chance.choice([at for at, value in enumerate(step.values) if value.producer >= 0])
         values, faults = list(step.values), list[str]()
         values[at] = replace(values[at], type=TensorType("f32", (chance.randint(2, 9),)))
         for about in (None, known):
             with pytest.raises((ScheduleError, ScheduleFaultsError)) as caught:
-                operators(replace(step, values=tuple(values)), lines, (), about)
+                operators(replace(step, values=tuple(values)), first.where, (), about)
             faults.append(str(caught.value))
         assert faults[0] == faults[1]

@@ -330,13 +330,13 @@ def test_a_fitted_step_is_linked_as_its_schedule_says(attention: Schedule, size:
 def test_fitting_simulates_a_few_steps_at_most(attention: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is chosen once for all sizes, and only a few are."""
     simulated: list[int] = []
-    usual, links = fitting.simulate, SizedLinks()
+    usual, links = SizedLinks.link, SizedLinks()
 
-    def counting(linked: Any) -> Any:
+    def counting(*step: Any) -> Any:
         simulated[-1] += 1
-        return usual(linked)
+        return usual(*step)
 
-    monkeypatch.setattr(fitting, "simulate", counting)
+    monkeypatch.setattr(SizedLinks, "link", counting)
     sizes = [{"b": b, "t": t} for b in range(2, 25) for t in range(2, 41, 3)]
     plans = set[str]()
     for again in range(2):
@@ -355,10 +355,10 @@ def test_the_few_plans_save_nearly_as_much_as_one_for_each_size(attention: Sched
         if linked is None or fit.dropped in (0, fit.planned):
             continue
         expanded, budget = linked.expanded, attention.solve.budget
-        assert linked.timeline.peak <= budget
+        assert linked.peak <= budget
         time = simulate(link(expanded.graph, expanded.recomputes)).time
-        saved += time - linked.timeline.time
-        most += time - fitting._left(expanded, budget, SizedLinks())[1].timeline.time
+        saved += time - simulate(linked.linked).time
+        most += time - simulate(fitting._left(expanded, budget)[1].linked).time
     assert 0.8 * most < saved
 
 

@@ -7,8 +7,7 @@ Small widths, costs of the roofline model of a CPU, a file for a range of sizes.
 recomputation; `some`: sizes between; `full`: sizes that need the whole plan, or exceed the budget. ms: CPU time of
 `prepare` for a size that was not seen before, which is what its first call takes more than later ones: the median, and
 the largest. `first of all`: the first size that is called. `some, again`: of the last third of the sizes, when most
-plans between have been needed before. `types`: what of the median torch takes to infer the types of a size, which are
-compared with the file's. The self-check is not in it.
+plans between have been needed before. `types`: what of the median the comparison of the file's types with torch's takes. The self-check is not in it.
 """
 
 from __future__ import annotations

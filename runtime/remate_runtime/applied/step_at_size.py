@@ -146,10 +146,9 @@ class StepsAtSizes:
             _log.info("schedule %r at %s: %s", schedule.name, spelled(dims), reason)
         verified = verify(schedule, spelled(dims), self._warned, linked)
         self._warned |= verified.peak > verified.budget
-        known = None if linked is None or linked.expanded.splits else self._operators
-        live = operators(verified.linked.graph, verified.where, self._namespaces, known)
-        if self._operators is None and self._schedule.model.dims:
-            self._operators = CheckedStep.of(verified.linked.graph, live)
+        live = operators(verified.linked.graph, verified.where, self._namespaces, self._operators)
+        if self._operators is None and self._schedule.model.dims and self._links.types:
+            self._operators = CheckedStep.of(verified.linked.graph, verified.where, self._links.types, live)
         return _Checked(schedule, verified, live)
 
     def _build(self, checked: _Checked) -> StepAtSize:

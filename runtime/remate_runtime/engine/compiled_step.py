@@ -79,6 +79,7 @@ class LinkedStep(NamedTuple):
         budget: Bytes that the step must not exceed.
         sharded: Parts whose parameters are gathered at the borders of `link.borders`; None for a whole model.
         ranges: Each operation becomes a range of torch's profiler, with this prefix to its id. None: no ranges.
+        lines: JSON pointer of the line of each operation: those of a line have equal literals. Empty: unknown.
     """
 
     linked: Linked
@@ -88,6 +89,7 @@ class LinkedStep(NamedTuple):
     budget: int
     sharded: Fsdp2 | None = None
     ranges: str | None = None
+    lines: Sequence[str] = ()
 
 
 Compile = Callable[[LinkedStep, torch.device], CompiledStep]

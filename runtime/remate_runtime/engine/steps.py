@@ -125,7 +125,8 @@ class Steps:
         if budget is None:
             # Plans may be edited: engines are not held to a budget that the plan exceeds.
             budget = max(about.budget, about.peak)
-        step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded, self._ranges)
+        lines = about.where if linked is self._linked else ()
+        step = LinkedStep(linked, contract, self._operators, about.leaves, budget, sharded, self._ranges, lines)
         watched = linked.graph.delivered == "consumed" and not self._warned
         return StepFunction(self._compile(step, device), contract, device, self._still_held if watched else None)
 

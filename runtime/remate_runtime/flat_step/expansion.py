@@ -25,7 +25,7 @@ from .arguments import resolve, to_graph
 from .causes import Causes
 from .cost_names import check_cost_names
 from .graph import LIVE, NUMBER, FlatPage, FlatRecompute, Graph, Op, Value, roots
-from .layout import InstanceSpan, lay_out
+from .layout import InstanceSpan, lay_out, leaf_numbers
 from .live_scopes import scopes_of_live
 from .split_plan import SplitPlan, split_by_plan
 from .statements import StatedSplit, flat_plan, stated_splits
@@ -47,6 +47,7 @@ class Expanded(msgspec.Struct, frozen=True):
         unsplit: The step without its splits.
         reordered, rounded: See `SplitPlan`.
         bound: Each value that an instance binds, with the block and the name there.
+        leaves: By id of an operation, the number of its instance, which has no inner instances.
     """
 
     graph: Graph
@@ -61,6 +62,7 @@ class Expanded(msgspec.Struct, frozen=True):
     reordered: tuple[int, ...]
     rounded: tuple[int, ...]
     bound: tuple[tuple[int, str, str], ...]
+    leaves: Mapping[str, int]
 
 
 def expand(schedule: Schedule) -> Expanded:
@@ -111,7 +113,9 @@ class _Expansion:
             step = split_by_plan(step, splits, self.schedule)
         plan = flat_plan(self.schedule, step.places, step.graph)
         stated = plan.recomputes, step.where, plan.stated, step.places, plan.pages, plan.paged
-        return Expanded(step.graph, *stated, graph, tuple(splits), step.reordered, step.rounded, tuple(self.bound))
+        leaves = leaf_numbers(step.places, [op.id for op in step.graph.operations])
+        changes = tuple(splits), step.reordered, step.rounded
+        return Expanded(step.graph, *stated, graph, *changes, tuple(self.bound), leaves)
 
     # Values
 
@@ -272,9 +276,11 @@ class _Expansion:
                         operations[index] = self._operation(index, (scope, live), costs)
                     except ScheduleError as fault:
                         self.causes.add(fault, self.where[index])
-        if fault := too_large(self.values, operations):
+        known = tuple(op for op in operations if op is not None)
+        nbytes = sum(value.type.nbytes for value in self.values) + sum(op.workspace for op in known)
+        if fault := too_large(nbytes, sum(op.ns for op in known)):
             self.causes.add(fault, "")
-        return tuple(op for op in operations if op is not None)
+        return known
 
     def _operation(self, index: int, scopes: Scopes, costs: Mapping[str, int]) -> Op:
         line = self.lines[index]
@@ -288,20 +294,9 @@ class _Expansion:
         view = line.op in VIEWS
         if view and (len(reads) != 1 or not self.results[index]):
             raise ScheduleError("R053", f"{line.op} is a view: it reads exactly one value")
-        return Op(
-            self.full_ids[index],
-            line.op,
-            args,
-            kwargs,
-            reads,
-            self.results[index],
-            not isinstance(line.out, str),
-            view,
-            line.op in RANDOM,
-            costs.get(line.id, 0),
-            int(line.workspace),
-            line.source,
-        )
+        many, random, ns = not isinstance(line.out, str), line.op in RANDOM, costs.get(line.id, 0)
+        about = self.results[index], many, view, random, ns, int(line.workspace), line.source
+        return Op(self.full_ids[index], line.op, args, kwargs, reads, *about)
 
     def _arguments(
         self, given: Iterable[tuple[object, object]], scopes: Scopes, read: list[int], index: int, part: str

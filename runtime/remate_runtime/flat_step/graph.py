@@ -26,13 +26,13 @@ SOURCES = ("parameter", "buffer", "input", "constant", "tangent", LIVE)
 NUMBER = TensorType("f64", (), None, True)  # the type of a live attribute, which is not a tensor
 
 
-class Ref(msgspec.Struct, frozen=True):
+class Ref(msgspec.Struct, frozen=True, gc=False):
     """A value inside an operation's arguments."""
 
     value: int
 
 
-class Number(msgspec.Struct, frozen=True):
+class Number(msgspec.Struct, frozen=True, gc=False):
     """A float in an operation's arguments that follows from live attributes.
 
     Attributes:
@@ -48,7 +48,7 @@ class Number(msgspec.Struct, frozen=True):
         return Number(self.text, tuple(map(value, self.values)))
 
 
-class Value(msgspec.Struct, frozen=True):
+class Value(msgspec.Struct, frozen=True, gc=False):
     """A value of a step.
 
     Attributes:
@@ -66,7 +66,7 @@ class Value(msgspec.Struct, frozen=True):
     data: tuple[Any, ...] | None = None
 
 
-class Op(msgspec.Struct, frozen=True):
+class Op(msgspec.Struct, frozen=True, gc=False):
     """An operation. args and kwargs contain Ref, Number, literals and (nested) tuples; `op` names the overload as in
     the file."""
 

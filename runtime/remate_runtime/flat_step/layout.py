@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -84,6 +84,16 @@ def lay_out(schedule: Schedule) -> tuple[list[InstanceSpan], int]:
             raise ScheduleError("R031", f"two instances are called {place.id!r}", place.where, "rename one")
         seen.add(place.id)
     return places, total.forward
+
+
+def leaf_numbers(places: Iterable[InstanceSpan], ids: Sequence[str]) -> dict[str, int]:
+    """Return by id of an operation the number of its instance. ids: those of all operations."""
+    return {
+        ids[index]: number
+        for number, place in enumerate(places)
+        if place.leaf
+        for index in (*place.forward, *place.backward)
+    }
 
 
 def _place(

@@ -1,12 +1,14 @@
-"""The expansion of a schedule at a second size, from its expansion at a first one.
+"""The expansions of a schedule at many sizes, from its expansion at a first one.
 
 Names, bindings and plans are equal at all sizes of a file. Types, literals and workspaces differ, and these only where
-the lines of the blocks differ; so lines are compared once for each block, not for each of its instances.
+the lines of the blocks differ. So lines are compared, types parsed and rules checked once for each block, not for each
+of its instances.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -18,70 +20,194 @@ from ..format.signature import input_leaves, output_leaves
 from ..format.tensor_type import TensorType, parse_type
 from .arguments import to_graph
 from .expansion import Expanded
-from .graph import Op, Value
+from .graph import Graph, Op, Value
+from .layout import InstanceSpan
 from .type_rules import no_gradient_of, no_update_of, not_as_declared, too_large
+
+
+class Resizing:
+    """Expands a schedule at other sizes than a first one.
+
+    Attributes:
+        types: For each value, the number of its type. Values of equal numbers have equal types at every size.
+    """
+
+    def __init__(self, schedule: Schedule, first: Expanded) -> None:
+        """Compare what instances share.
+
+        Args:
+            schedule: The schedule at the first size (`at_size`).
+            first: Its expansion, without splits.
+        """
+        self._first, self._shapes = first, gradient_shapes(schedule.model)
+        graph, self._lines = first.graph, _lines(first)
+        self._tangents = _tangents(schedule, graph)
+        self.types = _type_numbers(graph, self._lines, self._tangents)
+        self._given = dict(zip(self.types, (value.type for value in graph.values), strict=True))
+        self._counts = Counter(self.types)
+        about = ((value.name, value.kind, value.producer, value.data) for value in graph.values)
+        self._names, self._kinds, self._producers, self._data = zip(*about, strict=True)
+        self._workspace = sum(op.workspace for op in graph.operations)
+        self._ns = sum(op.ns for op in graph.operations)
+        # Checks of types, one for all instances of a block.
+        self._bound = {(self.types[value], block, name): value for value, block, name in first.bound}
+        self._gradients = self._distinct(graph.gradients)
+        self._updates = self._distinct(graph.updates)
+
+    def _distinct(self, pairs: Iterable[tuple[int, int]]) -> Collection[tuple[int, int]]:
+        """Return one pair of values for each pair of types. Sources whose gradients have other shapes stay."""
+        names = {at: value.name for at, value in enumerate(self._first.graph.values) if value.name in self._shapes}
+        return {(self.types[one], self.types[other], names.get(one)): (one, other) for one, other in pairs}.values()
+
+    def at(self, schedule: Schedule) -> Expanded | None:
+        """Return what `expand` returns.
+
+        Args:
+            schedule: The schedule at a size (`at_size`).
+
+        Returns:
+            The expansion; None if `expand` has to decide: it has pages, or a fault.
+        """
+        if self._first.pages:
+            return None
+        try:
+            differences = [difference for line in self._lines if (difference := line.difference(schedule.blocks))]
+            values = self._values(schedule, differences)
+        except ScheduleError:
+            return None
+        operations = _operations(self._first.graph, differences)
+        if not self._legal(schedule, values, differences):
+            return None
+        graph = replace(self._first.graph, values=values, operations=operations)
+        places = tuple(replace(place, block=schedule.blocks[place.block_name]) for place in self._first.places)
+        return replace(self._first, graph=graph, unsplit=graph, places=places)
+
+    def _values(self, schedule: Schedule, differences: Iterable[_Difference]) -> tuple[Value, ...]:
+        types = dict(self._given)
+        for at, leaf in enumerate(input_leaves(schedule.model.inputs)):
+            types[self.types[at]] = parse_type(leaf.text)
+        for difference in differences:
+            for value, type_ in difference.types:
+                types[self.types[value]] = type_
+        for tangent, output in self._tangents.items():
+            types[self.types[tangent]] = parse_type(str(types[self.types[output]].dense))
+        typed = map(types.__getitem__, self.types)
+        return tuple(map(Value, self._names, typed, self._kinds, self._producers, self._data))
+
+    def _legal(self, schedule: Schedule, values: Sequence[Value], differences: Iterable[_Difference]) -> bool:
+        """Return whether the rules for types hold. All others do not depend on sizes."""
+        declared = {
+            name: {**block.inputs, **block.parameters, **block.buffers} for name, block in schedule.blocks.items()
+        }
+        of_type = dict(zip(self.types, values, strict=True))
+        nbytes = sum(count * of_type[number].type.nbytes for number, count in self._counts.items())
+        workspace = self._workspace + sum(difference.more_workspace for difference in differences)
+        return (
+            too_large(nbytes + workspace, self._ns) is None
+            and all(
+                not_as_declared(values[value], parse_type(declared[block][name])) is None
+                for (_, block, name), value in self._bound.items()
+            )
+            and all(no_gradient_of(values[one], values[other], self._shapes) is None for one, other in self._gradients)
+            and all(no_update_of(values[one], values[other]) is None for one, other in self._updates)
+        )
 
 
 class _Difference(NamedTuple):
     """How a line of a block differs from the same line at the first size.
 
     Attributes:
-        at: Its number in forward or backward.
-        types: The types of its results.
+        operations: The operations of all instances.
+        types: The types of its results, each with one value of this type.
         args: Its changed positional arguments.
         kwargs: Its changed keyword arguments.
         workspace: Its workspace.
+        more_workspace: The sum of what the workspaces of all instances are larger.
     """
 
-    at: int
-    types: tuple[TensorType | None, ...]
+    operations: tuple[int, ...]
+    types: list[tuple[int, TensorType]]
     args: dict[int, Any]
     kwargs: dict[str, Any]
     workspace: int
+    more_workspace: int
 
 
-_Differences = tuple[list[_Difference], list[_Difference]]  # of forward and of backward
+class _Line(NamedTuple):
+    """A line of a block.
 
-
-def resized(before: Expanded, schedule: Schedule) -> Expanded | None:
-    """Return what `expand` returns.
-
-    Args:
-        before: The expansion of the same file at another size.
-        schedule: The schedule at this size (`at_size`).
-
-    Returns:
-        The expansion; None if `expand` has to decide: it has pages or splits, or a fault.
+    Attributes:
+        block: The block's name.
+        backward: Whether it is in backward.
+        at: Its number there.
+        first: The line at the first size.
+        operations: The operations of all instances.
+        results: A value for each of its results; None for a result that the operator does not return.
     """
-    if before.pages or before.splits:
-        return None
-    try:
-        differences = {
-            place.block_name: _differences(place.block, schedule.blocks[place.block_name])
-            for place in {place.block_name: place for place in before.places}.values()
-        }
-        values = _values(before, schedule, differences)
-    except ScheduleError:
-        return None
-    operations = _operations(before, differences)
-    if not _legal(before, schedule, values, operations):
-        return None
-    graph = replace(before.graph, values=tuple(values), operations=tuple(operations))
-    places = tuple(replace(place, block=schedule.blocks[place.block_name]) for place in before.places)
-    return replace(before, graph=graph, unsplit=graph, places=places)
+
+    block: str
+    backward: bool
+    at: int
+    first: Operation
+    operations: tuple[int, ...]
+    results: tuple[int | None, ...]
+
+    def difference(self, blocks: Mapping[str, Block]) -> _Difference | None:
+        """Return how it differs in the blocks of another size; None if it does not. May raise ScheduleError."""
+        block, was = blocks[self.block], self.first
+        now = (block.backward if self.backward else block.forward)[self.at]
+        if was == now:
+            return None
+        outs = (now.out,) if isinstance(now.out, str) else now.out
+        types = [
+            (value, parse_type(text))
+            for value, text in zip(self.results, outs, strict=True)
+            if value is not None and text is not None
+        ]
+        args = _changed(dict(enumerate(was.args)), dict(enumerate(now.args)))
+        workspace = int(now.workspace)
+        more = len(self.operations) * (workspace - int(was.workspace))
+        return _Difference(self.operations, types, args, _changed(was.kwargs, now.kwargs), workspace, more)
 
 
-def _differences(was: Block, now: Block) -> _Differences:
-    return list(_different(was.forward, now.forward)), list(_different(was.backward, now.backward))
+def _lines(first: Expanded) -> list[_Line]:
+    """Return the lines of all blocks that the step uses."""
+    instances: dict[str, list[InstanceSpan]] = {}
+    for place in first.places:
+        instances.setdefault(place.block_name, []).append(place)
+    lines: list[_Line] = []
+    for name, spans in instances.items():
+        block = spans[0].block
+        for backward, operations in ((False, block.forward), (True, block.backward)):
+            for at, line in enumerate(operations):
+                every = tuple((span.backward if backward else span.forward)[at] for span in spans)
+                lines.append(_Line(name, backward, at, line, every, first.graph.operations[every[0]].writes))
+    return lines
 
 
-def _different(was: Iterable[Operation], now: Iterable[Operation]) -> Iterable[_Difference]:
-    for at, (old, new) in enumerate(zip(was, now, strict=True)):
-        if old != new:
-            outs = (new.out,) if isinstance(new.out, str) else new.out
-            types = tuple(None if text is None else parse_type(text) for text in outs)
-            args = _changed(dict(enumerate(old.args)), dict(enumerate(new.args)))
-            yield _Difference(at, types, args, _changed(old.kwargs, new.kwargs), int(new.workspace))
+def _tangents(schedule: Schedule, graph: Graph) -> dict[int, int]:
+    """Return by tangent the output that it belongs to."""
+    returned = {graph.values[at].name: at for at in graph.outputs}
+    outputs = {f"grad.{leaf.name}": returned.get(leaf.text[1:]) for leaf in output_leaves(schedule.model.outputs)}
+    tangents = [(at, outputs[value.name]) for at, value in enumerate(graph.values) if value.kind == "tangent"]
+    return {at: output for at, output in tangents if output is not None}
+
+
+def _type_numbers(graph: Graph, lines: Iterable[_Line], tangents: Iterable[int]) -> tuple[int, ...]:
+    """Return `Resizing.types`: equal for one result of a line in all instances, and for equal types of other values.
+
+    Inputs and tangents have numbers of their own.
+    """
+    keys: list[Any] = [at if value.kind == "input" else value.type for at, value in enumerate(graph.values)]
+    for at in tangents:
+        keys[at] = at
+    for line in lines:
+        for at in line.operations:
+            for of_first, value in zip(line.results, graph.operations[at].writes, strict=True):
+                if value is not None:
+                    keys[value] = of_first
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return tuple(map(numbers.__getitem__, keys))
 
 
 def _changed(was: Mapping[Any, object], now: Mapping[Any, object]) -> dict[Any, Any]:
@@ -89,69 +215,18 @@ def _changed(was: Mapping[Any, object], now: Mapping[Any, object]) -> dict[Any, 
     return {key: to_graph(given, {}, {}, []) for key, given in now.items() if given != was[key]}
 
 
-def _values(before: Expanded, schedule: Schedule, differences: Mapping[str, _Differences]) -> list[Value]:
-    values, operations = list(before.graph.values), before.graph.operations
-
-    def retype(at: int, type_: TensorType) -> None:
-        value = values[at]
-        values[at] = Value(value.name, type_, value.kind, value.producer, value.data)
-
-    for at, leaf in enumerate(input_leaves(schedule.model.inputs)):  # they are the first values
-        retype(at, parse_type(leaf.text))
-    for place in before.places:
-        for span, lines in zip((place.forward, place.backward), differences[place.block_name], strict=True):
-            for line in lines:
-                for value, type_ in zip(operations[span[line.at]].writes, line.types, strict=True):
-                    if value is not None and type_ is not None:
-                        retype(value, type_)
-    returned = {values[at].name: at for at in before.graph.outputs}
-    outputs = {f"grad.{leaf.name}": returned.get(leaf.text[1:]) for leaf in output_leaves(schedule.model.outputs)}
-    for at, value in enumerate(values):
-        if value.kind == "tangent" and (of := outputs[value.name]) is not None:
-            retype(at, parse_type(str(values[of].type.dense)))
-    return values
-
-
-def _operations(before: Expanded, differences: Mapping[str, _Differences]) -> list[Op]:
-    operations = list(before.graph.operations)
-    for place in before.places:
-        for span, lines in zip((place.forward, place.backward), differences[place.block_name], strict=True):
-            for line in lines:
-                op = operations[span[line.at]]
-                if line.args or line.kwargs or line.workspace != op.workspace:
-                    operations[span[line.at]] = _resized(op, line)
-    return operations
-
-
-def _resized(op: Op, line: _Difference) -> Op:
-    args = tuple(line.args.get(at, given) for at, given in enumerate(op.args)) if line.args else op.args
-    kwargs = {**op.kwargs, **line.kwargs} if line.kwargs else op.kwargs
-    return Op(
-        op.id,
-        op.op,
-        args,
-        kwargs,
-        op.reads,
-        op.writes,
-        op.multiple,
-        op.view,
-        op.random,
-        op.ns,
-        line.workspace,
-        op.source,
-    )
-
-
-def _legal(before: Expanded, schedule: Schedule, values: list[Value], operations: list[Op]) -> bool:
-    """Return whether the rules for types hold. All others do not depend on sizes."""
-    shapes, graph = gradient_shapes(schedule.model), before.graph
-    declared = {name: {**block.inputs, **block.parameters, **block.buffers} for name, block in schedule.blocks.items()}
-    return (
-        all(
-            not_as_declared(values[value], parse_type(declared[block][name])) is None
-            for value, block, name in before.bound
-        )
-        and all(no_gradient_of(values[source], values[value], shapes) is None for source, value in graph.gradients)
-        and all(no_update_of(values[buffer], values[new]) is None for buffer, new in graph.updates)
-        and too_large(values, operations) is None
-    )
+def _operations(graph: Graph, differences: Iterable[_Difference]) -> tuple[Op, ...]:
+    operations = list(graph.operations)
+    for line in differences:
+        first = operations[line.operations[0]]
+        if line.args or line.kwargs:
+            for at in line.operations:
+                op = operations[at]
+                args, kwargs = list(op.args), {**op.kwargs, **line.kwargs}
+                for position, argument in line.args.items():
+                    args[position] = argument
+                operations[at] = replace(op, args=tuple(args), kwargs=kwargs, workspace=line.workspace)
+        elif line.workspace != first.workspace:
+            for at in line.operations:
+                operations[at] = replace(operations[at], workspace=line.workspace)
+    return tuple(operations)

@@ -26,6 +26,13 @@ def _with_strides(kind: TensorType, strides: Sequence[int]) -> TensorType:
     return plain if same else replace(kind, strides=tuple(strides))
 
 
+def same_layout(one: TensorType, other: TensorType) -> bool:
+    """Return whether types of the same shape have the same strides. Those of axes of one element do not count."""
+    if one.strides is other.strides is None:
+        return True
+    return all(n < 2 or a == b for n, a, b in zip(one.shape, _strides(one), _strides(other), strict=True))
+
+
 def sliced(kind: TensorType, axis: int, count: int) -> TensorType:
     shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
     return _with_strides(replace(kind, shape=shape), _strides(kind))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ..errors import ScheduleError
 from ..format.tensor_type import MAX_BYTES, TensorType
-from .graph import Op, Value
+from .graph import Value
 
 
-def too_large(values: Sequence[Value], operations: Sequence[Op | None]) -> ScheduleError | None:
-    """Return the fault of a step whose bytes or times are beyond 64 bits in total."""
-    by_id = {id(value.type): value.type for value in values}
-    total = sum(count * by_id[at].nbytes for at, count in Counter(id(value.type) for value in values).items())
-    total += sum(op.workspace for op in operations if op)
-    if total > MAX_BYTES or sum(op.ns for op in operations if op) > MAX_BYTES:
+def too_large(nbytes: int, ns: int) -> ScheduleError | None:
+    """Return the fault of a step whose bytes or times are beyond 64 bits in total.
+
+    Args:
+        nbytes: The bytes of all values and workspaces.
+        ns: The times of all operations.
+    """
+    if nbytes > MAX_BYTES or ns > MAX_BYTES:
         return ScheduleError("R074", "the tensors or times of the step are impossibly large in total")
     return None
 

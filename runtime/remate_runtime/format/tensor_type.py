@@ -38,7 +38,7 @@ _TYPE = re.compile(
 )
 
 
-class TensorType(msgspec.Struct, frozen=True):
+class TensorType(msgspec.Struct, frozen=True, gc=False):
     """dtype, shape, strides (None: contiguous), and whether the tensor stays on the CPU on every device."""
 
     dtype: str

@@ -21,28 +21,14 @@ from ..flat_step.expansion import Expanded, expand
 from ..flat_step.graph import FlatPage, FlatRecompute, Graph
 from ..format.schedule import BASELINE, Instance, Page, Recompute, Schedule, Split
 from ..format.substitution import PLANNED, at_size, checked_size
-from .events import Linked
-from .recompute_order import groups
+from .linker import link
+from .recompute_order import RecomputeGroup, groups
 from .room import affordable
 from .simulator import Timeline, simulate
-from .sizes import SizedLinks
+from .sizes import LinkedExpansion, SizedLinks
 
 RUNGS = 16  # plans between that of the file and none; each costs a step of memory, and a set of instructions
 _TRIES = 8  # attempts to leave several groups out at once
-
-
-class LinkedExpansion(NamedTuple):
-    """A step with its events and its cost.
-
-    Attributes:
-        expanded: The step. Recomputations and pages are those of `linked`.
-        linked: Its events.
-        timeline: Its cost.
-    """
-
-    expanded: Expanded
-    linked: Linked
-    timeline: Timeline
 
 
 _Left = tuple[Sequence[FlatRecompute], LinkedExpansion]  # recomputations, and the step with them
@@ -94,10 +80,11 @@ def fitted_and_linked(
     graph, recomputes = expanded.graph, expanded.recomputes
     declared = schedule.model.dims
     if not recomputes or all(n == declared[name].planned for name, n in checked_size(schedule.model, dims).items()):
-        return FittedSchedule(plain, 0, len(recomputes)), None
+        linked = None if links is None or expanded.splits else links.link(expanded, recomputes)
+        return FittedSchedule(plain, 0, len(recomputes)), linked
     budget = min(plain.budget_of("eager"), plain.budget_of("compiled"))
     if expanded.splits or expanded.pages:  # their positions and times depend on sizes
-        left, linked = _left(expanded, budget, SizedLinks())
+        left, linked = _left(expanded, budget)
     else:
         left, linked = _left_by_rung(schedule, expanded, budget, links or SizedLinks())
     if len(left) == len(recomputes):
@@ -115,18 +102,18 @@ def _left_by_rung(schedule: Schedule, expanded: Expanded, budget: int, links: Si
     """
 
     def simulated(recomputes: Sequence[FlatRecompute]) -> _Left:
-        return recomputes, _simulated(expanded, recomputes, links)
+        return recomputes, links.link(expanded, recomputes)
 
     nothing = simulated(())
-    if (most := nothing[1].timeline.peak) <= budget:
+    if (most := nothing[1].peak) <= budget:
         return nothing
     best = simulated(expanded.recomputes)
-    if (least := best[1].timeline.peak) > budget:
+    if (least := best[1].peak) > budget:
         return best
     low, high = 0, RUNGS  # `low` is within the budget, `high` is not
-    while low < (at := min(high - 1, low + RUNGS * (budget - best[1].timeline.peak) // (most - least))):
+    while low < (at := min(high - 1, low + RUNGS * (budget - best[1].peak) // (most - least))):
         tried = simulated(links.rung(at, partial(_rung, schedule, at, links)))
-        if tried[1].timeline.peak <= budget:
+        if tried[1].peak <= budget:
             low, best = at, tried
         else:
             high = at
@@ -136,45 +123,58 @@ def _left_by_rung(schedule: Schedule, expanded: Expanded, budget: int, links: Si
 def _rung(schedule: Schedule, at: int, links: SizedLinks) -> Sequence[FlatRecompute]:
     """Return the recomputations that the planned size needs with this share of the memory that the plan saves there."""
     expanded = links.expand(at_size(schedule))
-    least, most = (_simulated(expanded, each, links).timeline.peak for each in (expanded.recomputes, ()))
-    return _left(expanded, least + (most - least) * at // RUNGS, links)[0]
+    full, nothing = (links.link(expanded, recomputes) for recomputes in (expanded.recomputes, ()))
+    return _fewer(full, full.peak + (nothing.peak - full.peak) * at // RUNGS)[0]
 
 
-def _simulated(expanded: Expanded, recomputes: Sequence[FlatRecompute], links: SizedLinks) -> LinkedExpansion:
-    linked = links.link(expanded.graph, recomputes, expanded.pages)
-    return LinkedExpansion(expanded, linked, simulate(linked))
-
-
-def _left(expanded: Expanded, budget: int, links: SizedLinks) -> _Left:
+def _left(expanded: Expanded, budget: int) -> _Left:
     """Return the recomputations that the budget needs. Pages stay.
 
-    None if the step without any is within the budget, all if they do not suffice. Otherwise as many groups are left out
-    as seem to find room.
+    None if the step without any is within the budget, all if they do not suffice.
     """
-    graph, left = expanded.graph, expanded.recomputes
+    nothing = _linked(expanded, ())[0]
+    if nothing.peak <= budget:
+        return (), nothing
+    full = _linked(expanded, expanded.recomputes)[0]
+    return (expanded.recomputes, full) if full.peak > budget else _fewer(full, budget)
 
-    def simulated(recomputes: Sequence[FlatRecompute]) -> LinkedExpansion:
-        return _simulated(expanded, recomputes, links)
 
-    simulation = simulated(())
-    if simulation.timeline.peak <= budget:
-        return (), simulation
-    simulation = simulated(left)
-    if simulation.timeline.peak > budget:
-        return left, simulation
-    chosen = affordable(groups(graph, left), simulation.linked, simulation.timeline, budget)
+def _linked(expanded: Expanded, recomputes: Sequence[FlatRecompute]) -> tuple[LinkedExpansion, Timeline]:
+    linked = link(expanded.graph, recomputes, expanded.pages)
+    timeline = simulate(linked)
+    return LinkedExpansion(expanded, linked, timeline.peak), timeline
+
+
+def _fewer(full: LinkedExpansion, budget: int) -> _Left:
+    """Leave out as many groups of recomputations as seem to find room.
+
+    What memory grows more than expected is expected from then on.
+
+    Args:
+        full: The step with all recomputations; within the budget.
+        budget: In bytes.
+    """
+    expanded, left, step, timeline = full.expanded, full.expanded.recomputes, full, simulate(full.linked)
+
+    def room(besides: int) -> list[RecomputeGroup]:
+        return affordable(groups(expanded.graph, left), step.linked, timeline, budget - besides)
+
+    unexpected, chosen = 0, room(0)
     for _ in range(_TRIES):
         if not chosen:
             break
         gone = frozenset[int]().union(*(group.ops for group in chosen))
         fewer = [recompute for recompute in left if recompute.op not in gone]
-        tried = simulated(fewer)
-        if tried.timeline.peak > budget:  # memory grew more than expected
-            chosen = chosen[: len(chosen) // 2]
+        tried, tried_timeline = _linked(expanded, fewer)
+        if tried.peak <= budget:
+            left, step, timeline = fewer, tried, tried_timeline
+            chosen = room(unexpected)
             continue
-        left, simulation = fewer, tried
-        chosen = affordable(groups(graph, left), simulation.linked, simulation.timeline, budget)
-    return left, simulation
+        unexpected += tried.peak - budget
+        less = room(unexpected)
+        most = len(chosen) - 1 - len(chosen) // 8 if less else len(chosen) // 2
+        chosen = less if 0 < len(less) < len(chosen) else chosen[:most]
+    return left, step
 
 
 def _statements(graph: Graph, recomputes: Sequence[FlatRecompute]) -> tuple[Recompute, ...]:

@@ -9,19 +9,37 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from ..flat_step.expansion import Expanded, expand
-from ..flat_step.graph import FlatPage, FlatRecompute, Graph
+from ..flat_step.graph import FlatRecompute, Graph
 from ..flat_step.in_place import Overwritable, candidates, same_storage
-from ..flat_step.resizing import resized
+from ..flat_step.resizing import Resizing
 from ..format.schedule import Schedule
+from ..support.once import once
 from .events import Allocation, Linked
 from .linker import link
+from .peaks import Peaks
+from .simulator import simulate
 
 _KEPT = 24  # linked steps; beyond them, the least recently used one is dropped
+
+
+class LinkedExpansion(NamedTuple):
+    """A step with its events and its peak.
+
+    Attributes:
+        expanded: The step. Recomputations and pages are those of `linked`.
+        linked: Its events.
+        peak: As simulated.
+    """
+
+    expanded: Expanded
+    linked: Linked
+    peak: int
 
 
 class SizedLinks:
@@ -31,11 +49,15 @@ class SizedLinks:
     """
 
     def __init__(self) -> None:
-        self._expanded: Expanded | None = None  # at the first size
-        self._candidates: tuple[Overwritable, ...] | None = None
-        self._tangents: tuple[int, ...] = ()
-        self._linked: OrderedDict[Any, Linked] = OrderedDict()
+        self._resizing: Resizing | None = None
+        self._deciding: _Deciding | None = None
+        self._linked: OrderedDict[Any, tuple[Linked, Callable[[], Peaks]]] = OrderedDict()
         self._rungs: dict[int, Sequence[FlatRecompute]] = {}
+
+    @property
+    def types(self) -> tuple[int, ...]:
+        """`Resizing.types` of the schedule; empty if it has splits."""
+        return () if self._resizing is None else self._resizing.types
 
     def rung(self, at: int, make: Callable[[], Sequence[FlatRecompute]]) -> Sequence[FlatRecompute]:
         """Return what `make` returned when it was first called for this number."""
@@ -52,44 +74,73 @@ class SizedLinks:
         Raises:
             ScheduleError: See `expand`.
         """
-        expanded = None if self._expanded is None else resized(self._expanded, schedule)
+        expanded = None if self._resizing is None else self._resizing.at(schedule)
         if expanded is None:
             expanded = expand(schedule)
-        if self._expanded is None:
-            self._expanded = expanded
+        if self._resizing is None and not expanded.splits:
+            self._resizing = Resizing(schedule, expanded)
         return expanded
 
-    def link(self, graph: Graph, recomputes: Sequence[FlatRecompute], pages: Sequence[FlatPage] = ()) -> Linked:
-        """Return what `link` returns.
+    def link(self, expanded: Expanded, recomputes: Sequence[FlatRecompute]) -> LinkedExpansion:
+        """Return what `link` and `simulate` return.
 
         Args:
-            graph: The step.
+            expanded: The step. With pages, it is always linked alone.
             recomputes: Its recomputations, in execution order.
-            pages: Its pages. With pages, the step is always linked.
         """
-        if pages:
-            return link(graph, recomputes, pages)
+        graph = expanded.graph
+        if expanded.pages:
+            linked = link(graph, recomputes, expanded.pages)
+            return LinkedExpansion(expanded, linked, simulate(linked).peak)
         key = tuple(recomputes), self._decisions(graph)
-        linked = self._linked.get(key)
-        if linked is None:
-            linked = self._linked[key] = link(graph, recomputes)
+        known = self._linked.get(key)
+        if known is None:
+            linked = link(graph, recomputes)
+            self._linked[key] = linked, once(partial(Peaks, linked))  # at a second size
             if len(self._linked) > _KEPT:
                 self._linked.popitem(last=False)
-            return linked
+            return LinkedExpansion(expanded, linked, simulate(linked).peak)
         self._linked.move_to_end(key)
-        return _at(linked, graph)
+        before, peaks = known
+        linked = _at(before, graph)
+        return LinkedExpansion(expanded, linked, peaks().of(linked))
 
     def _decisions(self, graph: Graph) -> tuple[Any, ...]:
         """Return everything of a step's sizes that its events depend on."""
-        if self._candidates is None:
-            self._candidates = candidates(graph)
-            self._tangents = tuple(at for at, value in enumerate(graph.values) if value.kind == "tangent")
+        if self._deciding is None:
+            self._deciding = _deciding(graph, self.types or range(len(graph.values)))
         nbytes = graph.storage_bytes
         return (
-            bytes(same_storage(graph, candidate) for candidate in self._candidates),
-            tuple(nbytes[value] for _, value in graph.gradients),
-            tuple(map(graph.held_by_caller, self._tangents)),
+            bytes(same_storage(graph, candidate) for candidate in self._deciding.candidates),
+            tuple(nbytes[value] for value in self._deciding.gradients),
+            tuple(map(graph.held_by_caller, self._deciding.tangents)),
         )
+
+
+class _Deciding(NamedTuple):
+    """Values whose sizes decide the events of a step, one of all that have equal types.
+
+    Attributes:
+        candidates: Arguments that an operation may write over.
+        gradients: Gradients of sources.
+        tangents: Gradients of outputs.
+    """
+
+    candidates: tuple[Overwritable, ...]
+    gradients: tuple[int, ...]
+    tangents: tuple[int, ...]
+
+
+def _deciding(graph: Graph, types: Sequence[int]) -> _Deciding:
+    """Return the deciding values. types: as in `Resizing`."""
+
+    def stored(value: int) -> tuple[int, int]:
+        return types[value], types[graph.root[value]]
+
+    arguments = {(stored(each.taken), stored(each.result)): each for each in candidates(graph)}
+    gradients = {stored(value)[1]: value for _, value in graph.gradients}
+    tangents = tuple(at for at, value in enumerate(graph.values) if value.kind == "tangent")
+    return _Deciding(tuple(arguments.values()), tuple(gradients.values()), tangents)
 
 
 def _at(linked: Linked, graph: Graph) -> Linked:

@@ -14,9 +14,9 @@ from ..format.schedule import Schedule
 from ..support.callers import frames_to_caller
 from ..support.quantities import size
 from .events import Linked
-from .fitting import LinkedExpansion
 from .linker import link
 from .simulator import simulate
+from .sizes import LinkedExpansion
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -59,8 +59,8 @@ def verify(
     if linked_before is None:
         expanded = expand(schedule)
         linked = link(expanded.graph, expanded.recomputes, expanded.pages)
-        linked_before = LinkedExpansion(expanded, linked, simulate(linked))
-    expanded, linked, peak = linked_before.expanded, linked_before.linked, linked_before.timeline.peak
+        linked_before = LinkedExpansion(expanded, linked, simulate(linked).peak)
+    expanded, linked, peak = linked_before.expanded, linked_before.linked, linked_before.peak
     budget = schedule.solve.budget
     if peak > budget and not warned:
         settings = schedule.solve.settings
@@ -74,14 +74,6 @@ def verify(
             UserWarning,
             stacklevel=frames_to_caller(),
         )
-    operations = expanded.graph.operations
-    leaves = {
-        operations[index].id: number
-        for number, place in enumerate(expanded.places)
-        if place.leaf
-        for index in (*place.forward, *place.backward)
-    }
     requested = schedule.solve.compiled
-    return Verified(
-        linked, peak, expanded.where, budget, requested.budget if requested is not None else None, leaves, schedule.name
-    )
+    compiled = requested.budget if requested is not None else None
+    return Verified(linked, peak, expanded.where, budget, compiled, expanded.leaves, schedule.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..flat_step.graph import Graph, Number, Op, Ref
+from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
 from ..torch_private.operators import OpOverload
+from .unchecked import may_trust
 
 
 class CheckedStep(NamedTuple):
@@ -15,43 +15,51 @@ class CheckedStep(NamedTuple):
 
     Attributes:
         operators: The live operator of every name.
-        values: For each operation, a getter of its entries in a list of all values: those that it reads and writes.
-            None if these and its line do not decide the inference of its types.
+        distinct: Operations, one for each line and types of its values: these decide the inference of its types.
+        trusting: Operations whose kernels may trust their arguments, one for each line, types, and lines and types of
+            those that produced its values.
     """
 
     operators: Mapping[str, OpOverload]
-    values: tuple[operator.itemgetter[Any] | None, ...]
+    distinct: tuple[int, ...]
+    trusting: tuple[int, ...]
 
     @classmethod
-    def of(cls, graph: Graph, operators: Mapping[str, OpOverload]) -> CheckedStep:
-        return cls(operators, tuple(map(_values, graph.operations)))
-
-    def distinct(self, graph: Graph, where: Sequence[str]) -> Iterator[tuple[Op, str]]:
-        """Yield one operation, with its pointer, for each pointer and types.
+    def of(
+        cls, graph: Graph, where: Sequence[str], types: Sequence[int], operators: Mapping[str, OpOverload]
+    ) -> CheckedStep:
+        """Compare the operations of a step.
 
         Args:
-            graph: The step at this size.
-            where: JSON pointer of every operation.
+            graph: The step at the size at which it was checked.
+            where: JSON pointer of the line of every operation.
+            types: For each value, the number of its type (`Resizing.types`).
+            operators: The live operator of every name.
         """
-        types = [id(value.type) for value in graph.values]  # shorter to compare than types
-        seen: set[Any] = set()
-        for op, at, values in zip(graph.operations, where, self.values, strict=True):
-            if values is not None:
-                line = at, values(types)
-                if line in seen:
-                    continue
-                seen.add(line)
-            yield op, at
+        numbers: dict[Any, int] = {}  # by line and types, the first operation
+        first = [
+            numbers.setdefault((at, *_decided(graph, op, types)), index)
+            for index, (op, at) in enumerate(zip(graph.operations, where, strict=True))
+        ]
+        producers = [value.producer for value in graph.values]
+        trusting: dict[Any, int] = {}
+        for index, op in enumerate(graph.operations):
+            if may_trust(op.op):
+                made = (producers[value] for value in op.reads)
+                key = first[index], *(first[by] if by >= 0 else -1 for by in made)
+                trusting.setdefault(key, index)
+        return cls(operators, tuple(numbers.values()), tuple(trusting.values()))
 
 
-def _values(op: Op) -> operator.itemgetter[Any] | None:
-    read: list[int] = []
-    for argument in op.args:
-        if type(argument) is Ref:
-            read.append(argument.value)
-        elif type(argument) is Number:
-            return None
-    if tuple(read) != op.reads or any(type(argument) is Number for argument in op.kwargs.values()):
-        return None  # values twice or in lists
-    values = [*read, *(value for value in op.writes if value is not None)]
-    return operator.itemgetter(*values) if values else None
+def _decided(graph: Graph, op: Op, types: Sequence[int]) -> Iterator[object]:
+    """Yield what differs between operations of a line and decides the inference of types."""
+    given: list[object] = [*op.args, *op.kwargs.values()]
+    while given:
+        argument = given.pop()
+        if isinstance(argument, tuple):
+            given.extend(argument)
+        elif isinstance(argument, Ref):
+            yield types[argument.value]
+        elif isinstance(argument, Number):
+            yield planned_number(graph, argument)
+    yield from (None if value is None else types[value] for value in op.writes)

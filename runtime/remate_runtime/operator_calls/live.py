@@ -13,7 +13,7 @@ from ..torch_private.operators import OpOverload
 from .inferred import check_types
 from .lines import CheckedStep
 from .overloads import check_operator, not_permitted, overload
-from .unchecked import may_trust, trusts
+from .unchecked import trusts
 
 
 def operators(
@@ -34,11 +34,9 @@ def operators(
     Raises:
         ScheduleError: R050–R053, with all faults.
     """
-    operators_by_name = dict(checked.operators) if checked is not None else {}
-    every = zip(graph.operations, where, strict=True)
-    if checked is not None:
-        trusting = {name for name in operators_by_name if may_trust(name)}
-        every = ((op, at) for op, at in every if op.op in trusting)
+    operators_by_name = {} if checked is None else dict(checked.operators)
+    numbers = range(len(where)) if checked is None else checked.trusting
+    every = ((graph.operations[number], where[number]) for number in numbers)
     known: dict[Any, str] = {}
     faults: dict[str, ScheduleError] = {}  # by pointer, because the instances of a block share its operations' lines
     for op, at in every:
@@ -51,13 +49,15 @@ def operators(
             try:
                 if checked is None:
                     check_operator(op, operators_by_name[op.op])
-                if op.op not in namespaces and (why := trusts(graph, op, operators_by_name[op.op], known)):
+                if op.op not in namespaces and (
+                    why := trusts(graph, op, operators_by_name[op.op], known, checked is not None)
+                ):
                     raise not_permitted(f"operation {op.id!r}, {op.op}: {why}", op.op)
             except ScheduleError as fault:
                 faults[at] = ScheduleError(fault.code, fault.message, at, fault.hint)
         if len(faults) >= MAX_FAULTS:
             break
-    faults = faults or check_types(graph, where, operators_by_name, checked)
+    faults = faults or check_types(graph, where, operators_by_name, None if checked is None else checked.distinct)
     if faults:
         raise ScheduleFaultsError(faults.values()) if len(faults) > 1 else next(iter(faults.values()))
     return operators_by_name

@@ -7,12 +7,13 @@ not. Indices from a forward kernel are in range for all data.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..flat_step.graph import Graph, Op, Ref
+from ..flat_step.known_results import result_shapes, typed
 from ..format.tensor_type import TensorType
 from ..operators.tables import LITERALS, PAIRED, PairedOperator
 from ..torch_private.operators import OpOverload
@@ -34,7 +35,7 @@ def may_trust(name: str) -> bool:
     return name in PAIRED or name in LITERALS or name.startswith(_BY_SHAPES)
 
 
-def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str:
+def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str], checked: bool = False) -> str:
     """Return why the operation needs a permission; "" if it needs none.
 
     Args:
@@ -42,20 +43,21 @@ def trusts(graph: Graph, op: Op, live: OpOverload, known: dict[Any, str]) -> str
         op: The operation.
         live: Its operator.
         known: Results for other operations of the graph.
+        checked: The operation has been checked at another size.
     """
     if not may_trust(op.op):
         return ""
     pair = PAIRED.get(op.op)
     # The result depends on the operation that produced the arguments, not only on types.
     if pair is not None and pair.outputs:
-        return _judge(graph, op, live, pair)
+        return _judge(graph, op, live, pair, checked)
     key = signature(graph, op)
     if key not in known:
-        known[key] = _judge(graph, op, live, pair)
+        known[key] = _judge(graph, op, live, pair, checked)
     return known[key]
 
 
-def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) -> str:
+def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None, checked: bool) -> str:
     given = _arguments(op, live)
     for name, value in LITERALS.get(op.op, {}).items():
         if given.get(name) is not value:
@@ -75,7 +77,7 @@ def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None) 
     if pair is None:
         return ""
     wrong = _sizes(graph, given, pair)
-    return wrong or (_made(graph, given, pair) if pair.outputs else _like(graph, given, pair))
+    return wrong or (_made(graph, given, pair) if pair.outputs else _like(graph, given, pair, checked))
 
 
 def _arguments(op: Op, live: OpOverload) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _made(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
     return ""
 
 
-def _like(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
+def _like(graph: Graph, arguments: Arguments, pair: PairedOperator, checked: bool) -> str:
     """Check that the arguments have the shapes that the forward operator would return."""
     ((name, literals),) = pair.by.items()
     args: dict[str, Any] = {pair.renamed.get(key, key): arguments.get(key) for key in pair.same} | literals
@@ -122,19 +124,26 @@ def _like(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
         if shape is None or len(shape) < count:
             return f"`{of}` must have the shape that {name} gives"
         args[key] = shape[-count:]
-    live = overload(name)
-    ordered = tuple(args[a.name] for a in live._schema.arguments if a.name in args)
-    try:
-        inferred = infer(graph, ordered, {}, live)
-    except Exception:  # torch may raise any error for arguments that do not fit
-        inferred = None
-    outputs = [inferred] if isinstance(inferred, torch.Tensor) else list(inferred or ())
+    outputs = _shapes(graph, name, args, checked)
     if not pair.empty and any(0 in (_shape(graph, argument) or ()) for argument in arguments.values()):
         return f"without elements its arguments are not what {name} gives"
     for key, at in pair.like.items():
-        if at >= len(outputs) or _shape(graph, arguments.get(key)) != tuple(outputs[at].shape):
+        if at >= len(outputs) or _shape(graph, arguments.get(key)) != outputs[at]:
             return f"`{key}` must have the shape that {name} gives for the other arguments"
     return ""
+
+
+def _shapes(graph: Graph, name: str, args: Mapping[str, Any], checked: bool) -> Sequence[tuple[int, ...] | None]:
+    """Return the shapes of the results of an operator; none if torch refuses the arguments."""
+    live = overload(name)
+    ordered = tuple(args[a.name] for a in live._schema.arguments if a.name in args)
+    if checked and (known := result_shapes(name, typed(graph, ordered))) is not None:
+        return known
+    try:
+        inferred = infer(graph, ordered, {}, live)
+    except Exception:  # torch may raise any error for arguments that do not fit
+        return ()
+    return [tuple(each.shape) for each in ([inferred] if isinstance(inferred, torch.Tensor) else inferred)]
 
 
 def _sizes(graph: Graph, given: Arguments, pair: PairedOperator) -> str:

@@ -15,7 +15,7 @@ import torch
 from ...flat_step.graph import Graph
 from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
-from ...link.events import BackwardStart, Event
+from ...link.events import BackwardStart, Deliver, Event
 from ...link.inference import forward_alone
 from ...operator_calls.overloads import check_kernels
 from ...support.once import once
@@ -43,6 +43,8 @@ class _Calls:
         return self._of(forward_borders(self._linked.graph, events, self._groups))
 
     def backward(self) -> list[Calls]:
+        if not self._groups:
+            return [{}] * sum(isinstance(event, Deliver) for event in self._linked.backward)
         return [self._of(borders) for borders in backward_borders(self._linked, self._groups)]
 
     def _of(self, borders: Sequence[Border]) -> Calls:

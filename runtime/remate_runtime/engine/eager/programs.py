@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from ...flat_step.graph import Op
 from ...link.events import Deliver, Event, Linked, PageGone
 from ...operator_calls.bindings import kind
 from ...operator_calls.constants import Constants
@@ -32,7 +31,7 @@ class StepProgram(NamedTuple):
         backward: Those before each delivery.
         spare: An unused slot.
         empty: Is copied for every forward: the slots, with constants and literals.
-        users: The number of literals in each slot.
+        distinct: Operations, one for each line: those of a line have equal literals at every size.
     """
 
     linked: Linked
@@ -42,7 +41,7 @@ class StepProgram(NamedTuple):
     backward: tuple[tuple[Instruction, ...], ...]
     spare: int
     empty: Slots
-    users: Mapping[int, int]
+    distinct: Sequence[int]
 
 
 class Programs:
@@ -84,8 +83,9 @@ def program_of(
     forward = compiler.instructions(linked.forward, 0)
     backward = tuple(compiler.instructions(events, start) for start, events in _segments(linked))
     spare = compiler.spare()
-    users = Counter(slot for slots in compiler.literals.values() for slot in (slots or {}).values())
-    return StepProgram(linked, step.operators, compiler, forward, backward, spare, compiler.slots(), users)
+    lines = step.lines or range(len(linked.graph.operations))
+    distinct = tuple({lines[index]: index for index in compiler.literals}.values())
+    return StepProgram(linked, step.operators, compiler, forward, backward, spare, compiler.slots(), distinct)
 
 
 def _segments(linked: Linked) -> list[tuple[int, Sequence[Event]]]:
@@ -107,41 +107,25 @@ def _at(program: StepProgram, step: LinkedStep) -> StepProgram | None:
 
     Literals with a slot of their own may differ. A slot of several literals needs the same value from all.
     """
-    before, after = program.linked.graph, step.linked.graph
     if step.operators != program.operators:
         return None
-    changed: dict[tuple[int, int], object] = {}  # by operation and position
-    for index, slots in program.compiler.literals.items():
-        old, new = before.operations[index], after.operations[index]
-        if old is not new and not _changes(old, new, index, slots, changed):
-            return None
-    literals = program.compiler.literals
-    empty, device = program.empty.copy(), program.compiler.device
+    before, after = program.linked.graph.operations, step.linked.graph.operations
+    literals, device = program.compiler.literals, program.compiler.device
     values: dict[int, object] = {}
-    users = Counter[int]()
-    for (index, position), argument in changed.items():
-        slot = (literals[index] or {})[position]
-        users[slot] += 1
-        if values.setdefault(slot, argument) != argument:
+    empty = program.empty.copy()
+    for index in program.distinct:
+        old, new, slots = before[index], after[index], literals[index] or {}
+        if old.kwargs != new.kwargs or len(old.args) != len(new.args):
             return None
-    if any(users[slot] != program.users[slot] for slot in values):
-        return None
-    for slot, argument in values.items():
-        empty[slot] = literal(argument, device)
+        for position, (was, given) in enumerate(zip(old.args, new.args, strict=True)):
+            slot = slots.get(position)
+            if slot is None:
+                if was != given:
+                    return None
+            elif values.setdefault(slot, given) != given:
+                return None
+            elif was != given:
+                if kind(was) != kind(given):
+                    return None
+                empty[slot] = literal(given, device)
     return program._replace(empty=empty)
-
-
-def _changes(
-    old: Op, new: Op, index: int, slots: Mapping[int, int] | None, changed: dict[tuple[int, int], object]
-) -> bool:
-    """Add the changed literals of an operation. Return whether its call is the same otherwise."""
-    if old.args == new.args and old.kwargs == new.kwargs:
-        return True
-    if slots is None or old.kwargs != new.kwargs or len(old.args) != len(new.args):
-        return False
-    for position, (was, given) in enumerate(zip(old.args, new.args, strict=True)):
-        if was != given:
-            if position not in slots or kind(was) != kind(given):
-                return False
-            changed[index, position] = given
-    return True
