@@ -184,9 +184,10 @@ class Auto:
             self.settings.say(summary(name, scheduled.schedules, self.settings.file))
 
     def _decide_if_changed(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
-        """Find new schedules if the model differs at a second call in a row: layers are trained that were frozen.
+        """Find new schedules if the model or the form of its inputs differs at a second call in a row.
 
-        At a single call (the first of a sequence, without state), the model's own forward runs.
+        For example, layers are trained that were frozen. At a single call (the first of a sequence, without state), the
+        model's own forward runs.
         """
         self._was_aside = False
         if (
@@ -195,7 +196,8 @@ class Auto:
             or self._plans >= _PLANS
         ):
             return
-        if changed := self._scheduled._remate_step.changed():
+        step = self._scheduled._remate_step
+        if changed := step.changed() or step.refused_form(args, kwargs):
             self._decide_again(StaleModelError(changed), args, kwargs)
         elif self.settings.plan.get("dims") == "auto" and not is_distributed_model(self.plain):
             self._decide_for_sizes(args, kwargs)
@@ -244,7 +246,7 @@ class Auto:
         if self._plans >= _PLANS:
             self._leave(f"it changes again and again: {error}")
             return
-        self.settings.say(f"the {type(self.plain).__name__} has changed and is planned again: {first_line(error)}")
+        self.settings.say(f"the {type(self.plain).__name__} is planned again: {first_line(error)}")
         self._scheduled, self._decided = None, False
         self._live = tuple(dict.fromkeys([*self._live, *error.numbers]))
         self._constants |= error.constants

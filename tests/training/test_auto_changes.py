@@ -177,3 +177,36 @@ def test_a_teacher_that_the_model_does_not_register_follows_and_the_student_is_p
     model = remate.auto(seeded(Distilled()).train(), **{**ANY, "progress": said.append})
     assert distilled(model) == distilled(seeded(Distilled()).train())
     assert any("tensors that the model does not register, and that change: planned: student" in line for line in said)
+
+
+class Pictures(nn.Sequential):
+    """Its dropout draws other numbers for images in another memory layout."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten()),
+            *(nn.Linear(512, 64), nn.GELU(), nn.Linear(64, 4)),
+        )
+
+
+def trained(model: Any, layouts: list[torch.memory_format]) -> list[float]:
+    torch.manual_seed(3)
+    losses = []
+    for layout in layouts:
+        loss = model(data(4, 3, 12, 12).to(memory_format=layout)).square().mean()
+        loss.backward()
+        losses.append(loss.item())
+    return [*losses, *(p.grad.sum().item() for p in model.parameters())]
+
+
+def test_inputs_in_another_memory_layout_are_planned_at_their_second_call_in_a_row() -> None:
+    usual, last = torch.contiguous_format, torch.channels_last
+    for layouts, aside in (([usual, last, usual, last, usual], 2), ([usual, last, last, last], 1)):
+        model = remate.auto(seeded(Pictures()), **ANY, dims=None)
+        with pytest.warns(SteppedAsideWarning, match="another memory layout than planned"):
+            losses = trained(model, layouts)
+        assert losses == trained(seeded(Pictures()), layouts)
+        state = state_of(model)
+        assert state is not None
+        assert state.calls_aside == (0 if aside == 1 else aside)  # new schedules count from zero
+        assert state.runs_schedules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -106,6 +106,11 @@ class Dispatch:
                 else:
                     return ""
         return reason
+
+    def refused_form(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+        """Return why the form of a call is refused; "" if it is not."""
+        form = form_of(args, kwargs) if self._refused_forms else None
+        return next((self._refused_forms[step, form] for step in self.steps if (step, form) in self._refused_forms), "")
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__code__", "__globals__"):  # torch.export and torch.jit read these attributes of a forward
