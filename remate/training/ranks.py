@@ -121,8 +121,8 @@ def on_one_rank(
 def on_the_first_rank(key: str, make: Callable[[], PlannedElsewhere]) -> PlannedElsewhere | None:
     """Compute a result on the first rank that requests `key`. Others get it once it is made, and None until then.
 
-    Nobody waits, because ranks request this at different calls: the rank that plans may first need what a later rank
-    it has not yet sent.
+    Nobody waits, because ranks request this at different calls: the rank that plans may first need what a later one
+    has not yet sent.
 
     Args:
         key: Identifies the result.

@@ -93,11 +93,14 @@ class StaleModelError(BindError):
     Attributes:
         numbers: Paths of attributes whose number changed. They can be planned as live.
         constants: Whether tensors changed that a step has as constants, because the model does not register them.
+        differences: What the self-check of a call lists; "" if the error has another reason.
     """
 
-    def __init__(self, message: str, numbers: Iterable[str] = (), constants: bool = False) -> None:
+    def __init__(
+        self, message: str, numbers: Iterable[str] = (), constants: bool = False, differences: str = ""
+    ) -> None:
         super().__init__(message)
-        self.numbers, self.constants = tuple(numbers), constants
+        self.numbers, self.constants, self.differences = tuple(numbers), constants, differences
 
 
 class StaleModelWarning(UserWarning):

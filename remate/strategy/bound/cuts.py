@@ -28,6 +28,7 @@ EASY = 0.03  # share of the effort's work up to which a relaxation of the larges
 # root of a search, which alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005
 RELAXED = 4.0  # share of the effort's work that a relaxation of several cuts may take: unfinished, it proves nothing
+MORE = 1e-3  # % of the step's time: if the relaxation of more cuts proves no more than this, the search ends
 HOPEFUL = 0.9  # share of the proven bound that a relaxation must reach before integers are tried
 
 
@@ -69,7 +70,7 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
             places = sorted({*_fullest(problem, request.budget, count), *besides})
         size = variables(problem, len(places), overlapping)
         left = context.deadline.left()
-        if single.nanoseconds(extra) >= wanted or left <= took:
+        if single.nanoseconds(extra) >= wanted or context.deadline.stopped() or left <= took:
             break
         if size <= LARGEST * request.effort.cuts:
             together = instance.view(cut_model, len(places), overlapping)
@@ -78,7 +79,7 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
             extra = max(extra, relaxed)
             if relaxed >= HOPEFUL * extra and work <= LIGHT * request.effort.work:
                 extra = max(extra, budgeted.proven(places, relax=False))
-            if relaxed <= before + 1e-3:  # in % of the step: more cuts prove no more
+            if relaxed <= before + MORE:
                 break
             before, took = relaxed, left - context.deadline.left()
     return single.nanoseconds(extra)

@@ -149,7 +149,8 @@ class Dispatch:
                 faults.append(fault)
                 continue
             form = form_of(args, kwargs) if self.checks.first else None
-            if (refusal := self._refused_forms.get((step, form))) is None:
+            refusal = self._refused_forms.get((step, form)) if self._refused_forms else None
+            if refusal is None:
                 try:
                     return self._run(step, call, args, kwargs, form)
                 except _OtherFormError as error:
@@ -183,7 +184,7 @@ class Dispatch:
                     outputs = self.self_check.run(turn, program, self._fixed)
                 except StaleModelError as error:
                     if not turn.together:  # otherwise all ranks must run the schedule, or none
-                        self._refuse_form(step, form, program, str(error))
+                        self._refuse_form(step, form, program, error.differences)
                     raise
                 self._passed_forms.setdefault(step, set()).add(form)
                 return outputs
@@ -202,8 +203,7 @@ class Dispatch:
         what = program.other_layout or (
             "the inputs have another form than those of earlier calls (classes, memory layouts or requires_grad)"
         )
-        _, *lines, _ = differences.splitlines()
-        refusal = "\n".join([f"{what}, and the model computes something else for them", *lines, f"  {_PLANNED_FORM}"])
+        refusal = f"{what}, and the model computes something else for them\n{differences}\n  {_PLANNED_FORM}"
         self._refused_forms[step, form] = refusal
         raise _OtherFormError(refusal)
 

@@ -364,7 +364,7 @@ class _Check:
                 f"names it; {REPLAN}"
             )
         if self._raises:
-            raise StaleModelError(text)
+            raise StaleModelError(text, differences=_listed(listed))
         self._warn(text, once="stale")
 
 

@@ -266,20 +266,23 @@ def coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype:
 
 
 def beyond_reordering(
-    kind: str, expected: Mapping[Any, torch.Tensor | None], two: Mapping[Any, torch.Tensor | None], dtype: torch.dtype
+    kind: str,
+    expected: Mapping[Any, torch.Tensor | None],
+    actual: Mapping[Any, torch.Tensor | None],
+    dtype: torch.dtype,
 ) -> Iterator[str]:
     """Yield, as text, the tensors that differ by more than a different order of sums explains.
 
     Args:
         kind: What the tensors are, for the text.
         expected: Tensors by name.
-        two: Tensors to compare, by name.
+        actual: Tensors by name.
         dtype: The least precise dtype of the step.
     """
     own, noise = _REORDERING.get(dtype, _COARSE)
     largest = max((largest_finite(t) for t in expected.values()), default=0.0)
-    for name in (name for name in expected if name in two):
-        distance = _distance(expected[name], two[name])
+    for name in (name for name in expected if name in actual):
+        distance = _distance(expected[name], actual[name])
         if distance > own * largest_finite(expected[name]) + noise * largest:
             yield f"{kind} {name!r} by {distance:.3g}, its largest element being {largest_finite(expected[name]):.3g}"
 

@@ -61,8 +61,7 @@ class Lookup:
         self._paths = [*modules]
         self._held = [held_by(module) for module in modules.values()]
         self._sizes = [*map(len, self._held)]
-        self._hidden = self._hidden_now()
-        self._kept_twice = self._keeps_twice()
+        self._hidden, self._kept_twice = self._attributes_over()
         registered: dict[type, set[str]] = {}
         attributes: dict[type, set[str]] = {}
         for item in (*modules.values(), *objects):
@@ -93,14 +92,15 @@ class Lookup:
         if list(map(len, self._contents)) != self._lengths:
             return False
         if self._kept_twice or [*map(len, self._held)] != self._sizes:
-            if self._hidden_now() != self._hidden:
+            hidden, kept_twice = self._attributes_over()
+            if hidden != self._hidden:
                 return False
-            self._sizes, self._kept_twice = [*map(len, self._held)], self._keeps_twice()
+            self._sizes, self._kept_twice = [*map(len, self._held)], kept_twice
         return all(map(operator.is_, map(_PROXY_GET, self._holders, self._keys), self._values))
 
     def changes(self) -> Iterator[str]:
         """Yield a text for each change that may concern forward."""
-        for path, name in sorted(self._hidden_now() - self._hidden):
+        for path, name in sorted(self._attributes_over()[0] - self._hidden):
             place = f"module {path!r}" if path else "the model"
             yield f"{place}: an attribute hides its registered {name!r}: `del module.__dict__[{name!r}]`"
         for space in self._classes:
@@ -110,21 +110,19 @@ class Lookup:
                     done = "added" if was is MISSING else "removed" if now is MISSING else "replaced"
                     yield f"class {qualified(space.kind)}: its attribute {key} was {done}"
 
-    def _hidden_now(self) -> set[tuple[str, str]]:
-        """Return path and name of what is registered with a module, and hidden by a different attribute of it."""
-        return {(path, name) for path, name, same in self._attributes_over() if not same}
+    def _attributes_over(self) -> tuple[set[tuple[str, str]], bool]:
+        """Return path and name of what is registered with a module and hidden by a different attribute of it.
 
-    def _keeps_twice(self) -> bool:
-        """Return whether something is both registered and an attribute, as FullyShardedDataParallel's parameters."""
-        return any(same for _, _, same in self._attributes_over())
-
-    def _attributes_over(self) -> Iterator[tuple[str, str, bool]]:
-        """Yield path and name of what is registered and an attribute, too, and whether they are the same object."""
-        for path, held in zip(self._paths, self._held, strict=True):
-            for key in _REGISTERED:
-                for name, value in (held.get(key) or {}).items():
-                    if name in held:
-                        yield path, name, held[name] is value
+        Also return whether something is registered and the same attribute, as parameters of FullyShardedDataParallel.
+        """
+        over = {
+            (path, name): held[name] is value
+            for path, held in zip(self._paths, self._held, strict=True)
+            for key in _REGISTERED
+            for name, value in (held.get(key) or {}).items()
+            if name in held
+        }
+        return {at for at, same in over.items() if not same}, any(over.values())
 
 
 def _is_special(name: str) -> bool:
