@@ -41,8 +41,8 @@ from .scheduled_forward import MatchedCall, ScheduledForward
 
 Otherwise = Literal["error", "original", "pad"]
 _PLANNED_FORM = (
-    "pass inputs of the planned form (x.contiguous()), or plan a schedule for this form, too; if the model has "
-    "changed, plan it again"
+    "pass inputs of the planned form (x.contiguous()), or plan a schedule with inputs of this form, too: "
+    "apply(model, [schedule, another]); if the model has changed, plan it again"
 )
 _EXACT = 4  # most sizes for which the expressions of a file give the peak of a call that no schedule fits
 
@@ -155,7 +155,7 @@ class Dispatch:
                     return self._run(step, call, args, kwargs, form)
                 except _OtherFormError as error:
                     refusal = str(error)
-            faults.append(BindError(refusal))
+            faults.append(_OtherFormError(refusal))
         refuse_sharded_since(model, distributed=any(step.schedule.model.distributed for step in steps))
         stale = next((fault for fault in faults if isinstance(fault, StaleModelError)), None)
         if stale is not None and (torch.is_grad_enabled() or self.otherwise != "original"):
@@ -171,6 +171,8 @@ class Dispatch:
         text = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
         if len(faults) > len(steps):
             text += f"\n  padding: {faults[-1]}"
+        if any(isinstance(fault, _OtherFormError) for fault in faults):
+            raise BindError(text)  # a call in text has tensors of the usual form
         raise BindError(f"{text}\n  for this call: {self._plan_call(args, kwargs)}")
 
     def _run(self, step: ScheduledForward, call: MatchedCall, args: Any, kwargs: Any, form: Hashable) -> Any:
