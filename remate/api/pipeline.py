@@ -16,6 +16,7 @@ from remate_runtime.link import link
 from remate_runtime.operator_calls import TORCH_DTYPES
 
 from ..budget import DEFAULT_SHARE, BudgetError, parse_budget
+from ..capture.differentiated import OF_A_STAGE
 from ..capture.recorded import RecordedCall, called
 from ..errors import CaptureError
 from ..partition.hierarchy import Hierarchy
@@ -182,7 +183,7 @@ def captured_stages(
             warn_of_doubts(cost, gpu, call)
             if say:
                 say(f"capturing stage {stage}")
-            wanted = options if last else replace(options, differentiate=("*",))
+            wanted = options if last else replace(options, differentiate=OF_A_STAGE)
             known[same] = prepare(call, cost=cost, options=wanted, gpu=gpu, progress=say, digested=digested)
         steps.append(known[same])
     return steps

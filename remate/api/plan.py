@@ -114,7 +114,10 @@ def plan(
             arguments give the same schedule on every machine.
         differentiate: Names of the outputs that get a gradient. `["*"]`: all. Default: the scalar field `loss` if there
             is one, else the only scalar of a tuple if it follows from the other outputs (`return logits, loss`), else
-            every differentiable output. The other outputs refuse a gradient.
+            every differentiable output. The other outputs refuse a gradient. `"NAME:LAYOUT"` is an output with the
+            memory layout of its gradient, which decides how kernels round: `contiguous`, `channels_last`, `preserve`
+            (that of the output), or axes by descending stride such as `0,2,1`. Default: `contiguous` for a
+            channels-last output of the whole model, otherwise `preserve`.
         gradients: What happens to the gradients of parameters when backward delivers them: `"retained"` to the end of
             the step, `"accumulated"` into an existing `.grad`, or `"consumed"` by an optimizer in backward.
         dims: Sizes that may differ between calls, by the conventions of `dynamic_shapes` in `torch.export`: argument,

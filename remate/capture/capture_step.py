@@ -37,6 +37,7 @@ from .local_tensors import LocalTensors, OtherShapeError, local_tensors
 from .lower import CARRIER, Lowering, Source
 from .origins import complete, origins
 from .other_ranks import of_ranks, refuse_draws_on_gpu, refuse_open_sizes
+from .output_gradients import without_copy
 from .outside import Changed, Outside, judge, refuse_used
 from .override_attributes import overridden_attributes
 from .own_peak import own_peak
@@ -313,7 +314,9 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     source = functools.partial(_source, signature, step)
     refuse_differentiated(nodes.values(), traced.outputs, known_origins, source, step.model)
     sources = {n: source(port) for n, port in nodes.items()}
-    kept = [(port, _unwrapped(port, node)) for port, node in traced.outputs if node is not None]
+    kept = [
+        (port, without_copy(node) if port.kind == OUTPUT else node) for port, node in traced.outputs if node is not None
+    ]
     fx.output_node().args = ([node for _, node in kept],)
     returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
     within = {at: signature.parameter(step.outputs[kept[at][0].key].buffer) for at in returned}
@@ -375,13 +378,6 @@ def _source(signature: Signature, step: TracedModule, port: Port) -> Source:
     return Source(f"grad.{step.outputs[port.key].name}", "tangent")
 
 
-def _unwrapped(port: Port, node: Node) -> Node:
-    """The output below the copy that TracedModule added."""
-    if port.kind == OUTPUT and node.target is torch.ops.aten.clone.default and isinstance(node.args[0], Node):
-        return node.args[0]
-    return node
-
-
 def _with_values(tree: object, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
     """The output tree with names of values instead of positions."""
     if isinstance(tree, list):
@@ -391,5 +387,6 @@ def _with_values(tree: object, names: list[str], outputs: tuple[TracedOutput, ..
     if "value" in tree and isinstance(tree["value"], int):
         output = outputs[tree["value"]]
         gradient = {"grad": True} if output.grad else {"detached": True} if output.detached else {}
-        return {"value": f"%{names[tree['value']]}", "name": output.name, **gradient}
+        axes = {"gradient_axes": [*output.gradient_axes]} if output.gradient_axes else {}
+        return {"value": f"%{names[tree['value']]}", "name": output.name, **gradient, **axes}
     return {key: child if key == "literal" else _with_values(child, names, outputs) for key, child in tree.items()}

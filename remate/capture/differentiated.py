@@ -11,18 +11,21 @@ from remate_runtime.format import Model, output_leaves
 
 from ..errors import CaptureError
 from . import torch_api, trees
+from .output_gradients import requested_layouts
 
 EVERY = ("*",)
 """As `differentiate=`: every output that has a gradient in eager."""
-OF_A_PART = ("loss", "*")
+OF_A_STAGE = ("*:preserve",)
+"""As `differentiate=`: every output, with gradients in the memory layouts of the outputs."""
+OF_A_PART = ("loss", "*:preserve")
 """As `differentiate=`: the field `loss`, else every output. The model uses all outputs of its parts, so a single scalar
 output of a part (a penalty) is not the loss."""
 
 Outputs = Sequence[tuple[str, torch.Tensor]]
 
 
-def differentiated(outputs: Outputs, returned: int, result: object, requested: Sequence[str] | None) -> set[str]:
-    """The names of the outputs that get a gradient.
+def differentiated(outputs: Outputs, returned: int, result: object, requested: Sequence[str] | None) -> dict[str, str]:
+    """The names of the outputs that get a gradient, with the memory layouts of the gradients (`output_gradients`).
 
     Without `requested` it is the field `loss` of a dict or record, else the only scalar among several differentiable
     outputs, if it is in a tuple or list and follows from the others (`return logits, loss`). A named field such as
@@ -33,20 +36,28 @@ def differentiated(outputs: Outputs, returned: int, result: object, requested: S
         outputs: Names and tensors, those that forward returns first.
         returned: How many of them forward returns; the others are attributes that it sets.
         result: What forward returned.
-        requested: The names that the user chose, EVERY or OF_A_PART; None for the default.
+        requested: What the user chose, OF_A_STAGE or OF_A_PART; None for the default.
 
     Returns:
-        Names of some of `outputs`.
+        Names of some of `outputs`, with "" or the layout that was chosen.
 
     Raises:
-        CaptureError: A requested output has no gradient.
+        CaptureError: A requested output has no gradient, or a layout does not fit it.
     """
+    able = {name for name, tensor in outputs if tensor.requires_grad}
+    names, layouts = requested_layouts(requested, able)
+    chosen = _chosen(outputs, returned, result, names)
+    usual = layouts.get("*", "")
+    return {name: layouts.get(name, usual) for name, _ in outputs if name in chosen}
+
+
+def _chosen(outputs: Outputs, returned: int, result: object, chosen: Sequence[str] | None) -> set[str]:
+    """The names of the outputs that get a gradient. chosen: without layouts."""
     able = {name: tensor for name, tensor in outputs if tensor.requires_grad}
     every = {n for at, (n, t) in enumerate(outputs) if n in able and (at < returned or t.numel() == 1)}
-    chosen = None if requested is None else tuple(requested)
     if chosen == EVERY:
         return every
-    if chosen is not None and chosen != OF_A_PART:
+    if chosen is not None and chosen != ("loss", "*"):
         return _checked(chosen, able)
     if loss := _loss_field(result, able):
         return loss

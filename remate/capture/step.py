@@ -17,6 +17,7 @@ from . import generators, surroundings, torch_api, trees
 from .assigned import assigned_at
 from .differentiated import differentiated
 from .local_tensors import LocalTensors, refuse_distributed
+from .output_gradients import copied, gradient_axes
 from .places import user_place
 from .reads import Reads
 from .refused_records import refuse_records
@@ -40,12 +41,14 @@ class TracedOutput(msgspec.Struct, frozen=True):
         grad: The step receives a gradient for it.
         detached: It has a gradient in eager, but not in the step.
         buffer: The buffer with which it shares memory, or "".
+        gradient_axes: See `Leaf`.
     """
 
     name: str
     grad: bool
     detached: bool
     buffer: str
+    gradient_axes: tuple[int, ...] = ()
 
 
 class TracedModule(torch.nn.Module):
@@ -261,8 +264,11 @@ class TracedModule(torch.nn.Module):
             raise CaptureError("the model returns no tensor", hint="return the loss, or what it is computed from")
         chosen = differentiated(named_tensors, returned, result, self._differentiate)
         of = {storage_of(buffer): name for name, buffer in self.model.named_buffers()}
+        axes = {name: gradient_axes(t, chosen[name]) if name in chosen else () for name, t in named_tensors}
         self.outputs = tuple(
-            TracedOutput(name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""))
+            TracedOutput(
+                name, name in chosen, t.requires_grad and name not in chosen, of.get(storage_of(t), ""), axes[name]
+            )
             for name, t in named_tensors
         )
-        return tuple(t.clone() if name in chosen else t.detach().clone() for name, t in named_tensors)
+        return tuple(copied(t, axes[name]) if name in chosen else t.detach().clone() for name, t in named_tensors)

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 EVALUATION = "accept a model in evaluation mode: no dropout, fixed batch norm"
 DIFFERENTIATE = (
     "outputs that get a gradient, '*' for all; default: the field `loss`, else the only scalar that follows "
-    "from the others (`return logits, loss`), else every differentiable output"
+    "from the others (`return logits, loss`), else every differentiable output; NAME:contiguous, NAME:channels_last, "
+    "NAME:preserve or NAME:0,2,1 also says in which memory layout its gradient arrives"
 )
 DELIVERED = (
     "use of gradients when backward delivers them: retained to the end of the step (default), accumulated in an "

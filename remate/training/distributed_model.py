@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from remate_runtime.bind import is_distributed as is_dtensor
-from remate_runtime.bind import mesh_names
-from remate_runtime.errors import RemateError
+from remate_runtime.bind import mesh_names, refuse_sharded, sharded_parts
+from remate_runtime.errors import BindError, RemateError
 from remate_runtime.format import Schedule
 
 from ..api.options import PlanOptions
@@ -64,3 +64,15 @@ def _coordinate(model: nn.Module) -> dict[str, int]:
 
 def _text(coordinate: dict[str, int]) -> str:
     return ", ".join(f"{name}={rank}" for name, rank in coordinate.items())
+
+
+def refuse_sharded_parts(model: nn.Module) -> None:
+    """Raise BindError for a model with sharded parts. One that is sharded itself has gathered its parameters here."""
+    if sharded_parts(tuple(model.modules())):
+        raise BindError(
+            "fully_shard (FSDP2) has sharded parts of this model before its first training call, at which remate.auto "
+            "plans\n  pass these parts instead: fully_shard(remate.auto(block)); or plan the model before: schedule = "
+            "remate.plan(model, args, fsdp='layers.*', shards=RANKS); model = remate_runtime.apply(model, schedule); "
+            "then fully_shard"
+        )
+    refuse_sharded(model, distributed=True)

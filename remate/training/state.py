@@ -10,10 +10,10 @@ from typing import Any
 
 import msgspec
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.applied import calls_aside, refuse_transforms
-from remate_runtime.bind import refuse_sharded, sharded_parts
 from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
 from remate_runtime.format import Schedule
 from remate_runtime.support.callers import frames_to_caller
@@ -21,7 +21,7 @@ from remate_runtime.torch_private.pytree import tree_leaves, tree_map_only
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
-from .distributed_model import for_this_rank, is_distributed_model
+from .distributed_model import for_this_rank, is_distributed_model, refuse_sharded_parts
 from .other_sizes import first_line, planned_for_sizes, wider_dims
 from .plan_file import applied, other_budget, refused_call, save, saves_nothing, schedules_at, summary
 from .planning import planned_again
@@ -96,6 +96,7 @@ class Auto:
             if self._was_aside:
                 with self._lock:
                     self._decide_if_changed(args, kwargs)
+            self._decide_for_gradients(args, kwargs)
         if self._scheduled is None:
             return self.plain.forward(*args, **kwargs)
         aside = self.calls_aside
@@ -154,7 +155,7 @@ class Auto:
         if self._decided or not call.take(args, kwargs):
             return
         try:
-            _refuse_sharded(self.plain)
+            refuse_sharded_parts(self.plain)
             if is_distributed_model(self.plain):
                 scheduled = self._together(call)
             else:
@@ -201,6 +202,18 @@ class Auto:
             self._decide_again(StaleModelError(changed), args, kwargs)
         elif self.settings.plan.get("dims") == "auto" and not is_distributed_model(self.plain):
             self._decide_for_sizes(args, kwargs)
+
+    def _decide_for_gradients(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        """Plan again if gradients of outputs arrived in another memory layout, for which kernels round differently."""
+        step = getattr(self._scheduled, "_remate_step", None)
+        if step is None:
+            return
+        again = self.settings.on_stale == "replan" and self._plans < _PLANS
+        if (wanted := step.gradient_layouts(warns=not again)) and again:
+            with self._lock:
+                self.settings = replace(self.settings, plan={**self.settings.plan, "differentiate": wanted})
+                why = f"gradients of its outputs have another memory layout ({', '.join(wanted)})"
+                self._decide_again(StaleModelError(why), args, kwargs)
 
     def _decide_for_sizes(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Plan again with sizes left open that differ at a second call in a row. If that fails, the schedule stays."""
@@ -374,18 +387,6 @@ def state_of(model: object) -> Auto | None:
 
 def _exceeds(extent: tuple[int, int], other: tuple[int, int]) -> bool:
     return any(a > b for a, b in zip(extent, other, strict=True))
-
-
-def _refuse_sharded(model: nn.Module) -> None:
-    """Raise BindError for a model with sharded parts. One that is sharded itself has gathered its parameters here."""
-    if sharded_parts(tuple(model.modules())):
-        raise BindError(
-            "fully_shard (FSDP2) has sharded parts of this model before its first training call, at which remate.auto "
-            "plans\n  pass these parts instead: fully_shard(remate.auto(block)); or plan the model before: schedule = "
-            "remate.plan(model, args, fsdp='layers.*', shards=RANKS); model = remate_runtime.apply(model, schedule); "
-            "then fully_shard"
-        )
-    refuse_sharded(model, distributed=True)
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:

@@ -1,16 +1,22 @@
-"""A gradient that arrives in another layout than was planned: a warning where kernels choose by the layout."""
+"""Gradients of outputs in other memory layouts: planned by name, learned by `auto`, otherwise a warning."""
 
 from __future__ import annotations
 
+import ast
+import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 import remate
 import remate_runtime
+from remate.errors import CaptureError
+from remate_runtime.errors import ScheduleError
 
 from .small import data, seeded
 
@@ -30,25 +36,33 @@ def pixels(y: torch.Tensor) -> torch.Tensor:
     return y.permute(0, 2, 3, 1).reshape(-1, 5)
 
 
+def loss(y: torch.Tensor, within: bool) -> torch.Tensor:
+    return nn.functional.cross_entropy(y if within else pixels(y), torch.arange(4 * 11 * 11) % 5)
+
+
 def trained(model: Any, within: bool) -> list[torch.Tensor]:
-    y = model(data(4, 3, 11, 11))
-    nn.functional.cross_entropy(y if within else pixels(y), torch.arange(4 * 11 * 11) % 5).backward()
+    loss(model(data(4, 3, 11, 11)), within).backward()
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
-def planned(within: bool) -> Any:
+def planned(within: bool, differentiate: list[str] | None = None) -> Any:
     model = seeded(Segmenting(within)).train()
-    schedule = remate.plan(model, (data(4, 3, 11, 11),), budget="100%", cost="cpu", progress=None)
+    call = (data(4, 3, 11, 11),)
+    schedule = remate.plan(model, call, budget="100%", cost="cpu", differentiate=differentiate, progress=None)
     return remate_runtime.apply(model, schedule)
 
 
 def test_a_permuted_gradient_warns_and_the_way_out_is_bitwise() -> None:
-    with pytest.warns(UserWarning, match="the gradient of output 'output' arrives in another memory layout"):
+    with pytest.warns(UserWarning, match="'output' has another memory layout than planned") as caught:
         trained(planned(False), False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ours = trained(planned(True), True)
-    assert all(map(torch.equal, ours, trained(seeded(Segmenting(True)).train(), True)))
+    shown = re.search(r"differentiate=(\[.*\])", str(caught[0].message))
+    assert shown is not None
+    ways = [(True, None), (False, ast.literal_eval(shown[1]))]
+    for within, differentiate in ways:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            ours = trained(planned(within, differentiate), within)
+        assert all(map(torch.equal, ours, trained(seeded(Segmenting(within)).train(), within)))
 
 
 def test_expanded_gradients_and_others_are_taken_without_a_warning() -> None:
@@ -57,3 +71,72 @@ def test_expanded_gradients_and_others_are_taken_without_a_warning() -> None:
         warnings.simplefilter("error")
         model(data(4, 3, 11, 11)).sum().backward()
         model(data(4, 3, 11, 11)).square().mean().backward()
+
+
+LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cross entropy": lambda y: nn.functional.cross_entropy(y, torch.arange(4 * 11 * 11).view(4, 11, 11) % 5),
+    "mean square": lambda y: nn.functional.mse_loss(y, torch.ones(4, 5, 11, 11)),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_channels_last_outputs_have_contiguous_gradients(name: str) -> None:
+    """As in eager: both losses give a contiguous gradient, whatever the layout of the output is."""
+    model = seeded(Segmenting(False)).train().to(memory_format=torch.channels_last)
+    x = data(4, 3, 11, 11).to(memory_format=torch.channels_last)
+    schedule = remate.plan(model, (x,), budget="100%", cost="cpu", progress=None)
+    assert schedule.model.outputs["gradient_axes"] == [0, 1, 2, 3]
+    gradients = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for way in (remate_runtime.apply(model, schedule), model):
+            model.zero_grad()
+            LOSSES[name](way(x)).backward()
+            gradients.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
+def test_auto_learns_the_layout_from_the_first_backward() -> None:
+    lines: list[str] = []
+    model = remate.auto(seeded(Segmenting(False)).train(), "100%", cost="cpu", progress=lines.append)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            model.zero_grad()
+            ours = trained(model, False)
+    assert all(map(torch.equal, ours, trained(seeded(Segmenting(False)).train(), False)))
+    assert sum("planned again" in line for line in lines) == 1
+
+
+def test_sizes_keep_the_layout() -> None:
+    model = seeded(Segmenting(False)).train().to(memory_format=torch.channels_last)
+    x, dims = data(4, 3, 11, 11).to(memory_format=torch.channels_last), {"x": {0: "b=2..6"}}
+    schedule = remate.plan(model, (x,), budget="1MiB", cost="cpu", dims=dims, progress=None)
+    applied = remate_runtime.apply(model, schedule)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for size in (2, 6):
+            gradients = []
+            for way in (applied, model):
+                model.zero_grad()
+                way(data(size, 3, 11, 11).to(memory_format=torch.channels_last)).pow(2).mean().backward()
+                gradients.append([p.grad for p in model.parameters()])
+            assert all(map(torch.equal, *gradients))
+
+
+@pytest.mark.parametrize("layout", ["0,1,2", "0,0,1,2", "channels_last", "9,1,2,3"])
+def test_a_layout_that_does_not_fit_is_refused(layout: str) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)), data(4, 3)
+    with pytest.raises(CaptureError, match="of 2 axes cannot have the memory layout"):
+        remate.plan(model, (x,), cost="cpu", differentiate=[f"output:{layout}"], progress=None)
+
+
+@pytest.mark.parametrize("axes", ["no", [0, 1], [0, 1, 2, 2], [0, 1, 2, 3, 4], [0, 1, 2, True], None])
+def test_axes_of_a_file_are_checked(axes: object) -> None:
+    model = seeded(Segmenting(False)).train()
+    schedule = remate.plan(model, (data(4, 3, 11, 11),), budget="100%", cost="cpu", progress=None)
+    outputs = {**schedule.model.outputs, "gradient_axes": axes}
+    broken = replace(schedule, model=replace(schedule.model, outputs=outputs))
+    with pytest.raises(ScheduleError, match="R016") as refused:
+        remate_runtime.apply(model, broken)
+    assert "gradient_axes" in str(refused.value)

@@ -107,6 +107,16 @@ class Dispatch:
                     return ""
         return reason
 
+    def gradient_layouts(self, warns: bool) -> list[str]:
+        """Return the `differentiate=` for gradients that arrived in another memory layout than planned; [] for none.
+
+        Args:
+            warns: Whether backward warns of the next ones.
+        """
+        for step in self.steps:
+            step.layouts.warns = warns
+        return next((step.layouts.differentiate for step in self.steps if step.layouts.arrived), [])
+
     def refused_form(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Return why the form of a call is refused; "" if it is not."""
         form = form_of(args, kwargs) if self._refused_forms else None

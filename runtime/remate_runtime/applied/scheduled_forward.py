@@ -18,6 +18,7 @@ from ..bind.written import Given, WrittenBuffers
 from ..engine.compiled_step import Engine, MeasuredLane
 from ..engine.step_function import run_step
 from ..engine.steps import Steps
+from ..engine.tangents import GradientLayouts
 from ..errors import BindError, ScheduleError
 from ..format.schedule import Schedule
 from ..format.signature import output_leaves
@@ -89,6 +90,7 @@ class ScheduledForward:
         self._live = LiveNumbers(model, schedule.model.live)
         planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
+        self.layouts = GradientLayouts(output_leaves(schedule.model.outputs))
         self._sizes = CallSizes(schedule.model, model.forward) if schedule.model.dims else None
         self.padding = Padding(model, schedule)
         planned.steps.planned(self.device)
@@ -243,7 +245,8 @@ class ScheduledForward:
         sources = [*tensors, *call.numbers]
         contents = Checksums().content if checked and sharded is None else None
         wanted = step.steps.wanted(device, sources, sharded)
-        return step.build(run_step(wanted, sources, self._detached, contents, self._distributed(len(call.inputs))))
+        distributed = self._distributed(len(call.inputs))
+        return step.build(run_step(wanted, sources, self._detached, contents, distributed, self.layouts))
 
     def _distributed(self, inputs: int) -> dict[int, tuple[Any, ...]]:
         """Return the placements of gradients by the index of a source, for sources that are DTensors.

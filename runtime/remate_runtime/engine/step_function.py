@@ -27,7 +27,7 @@ from .inner_outputs import InnerOutput, inner_outputs, refuse_watched, separate
 from .partial_backward import Undelivered, leaves_gradients, requested_for
 from .saved_hooks import warn_of_saved_hooks
 from .sums import watch_sums
-from .tangents import tangent_as_recorded
+from .tangents import GradientLayouts, tangent_as_recorded
 
 _TWICE = (
     "backward ran a second time through the same forward; its values are gone"
@@ -59,6 +59,7 @@ class _Frame:
         "given",
         "hook",
         "inner",
+        "layouts",
         "modes",
         "next",
         "residue",
@@ -71,9 +72,15 @@ class _Frame:
     )
 
     def __init__(
-        self, step: StepFunction, sources: Sequence[object], contents: Contents | None, distributed: Gradients
+        self,
+        step: StepFunction,
+        sources: Sequence[object],
+        contents: Contents | None,
+        distributed: Gradients,
+        layouts: GradientLayouts,
     ) -> None:
         self.step = step
+        self.layouts = layouts
         self.contents = contents
         self.sources: Sequence[Any] = _local(sources, distributed)  # until forward has run
         self.specs = {at: GradientSpec(sources[at], placements) for at, placements in distributed.items()}
@@ -106,6 +113,7 @@ def run_step(
     detached: Detached | None = None,
     contents: Contents | None = None,
     distributed: Gradients = NONE,
+    layouts: GradientLayouts | None = None,
 ) -> Sequence[torch.Tensor]:
     """Run the step's forward and return the contract's outputs.
 
@@ -117,13 +125,14 @@ def run_step(
         detached: Refuses gradients that the step was planned without.
         contents: Returns the content of a tensor, to detect writes that do not increase the version.
         distributed: Sources that are DTensors, of which the step has the local tensors: placements of their gradients.
+        layouts: Receives memory layouts of gradients that were not planned.
     """
     contract = step.contract
     if torch.is_grad_enabled():
         arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
         if any(argument.requires_grad for group in arguments for argument in group):
             warn_of_saved_hooks()
-            frame = _Frame(step, sources, contents, distributed)
+            frame = _Frame(step, sources, contents, distributed, layouts or GradientLayouts())
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd first runs what was created last
                 token = _Segment.apply(frame, at, token, *arguments[at])
@@ -282,14 +291,14 @@ def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
     """Return the values of the received tangents, and the tangents in the order in which backward reads them."""
     arrived, frame.tangents = frame.tangents, []
     contract, device = frame.step.contract, frame.step.device
+    layouts = frame.layouts if contract.layout_matters else None
     given: set[int] = set()
     tangents: list[torch.Tensor] = []
     for tangent in contract.tangents:
         if arrived[tangent.output] is not None:
             given.add(tangent.value)
-        what = f"output {contract.outputs[tangent.output].name!r}"
-        gradient = arrived[tangent.output]
-        tangents.append(tangent_as_recorded(gradient, tangent.type, device, what, contract.layout_matters))
+        gradient, name = arrived[tangent.output], contract.outputs[tangent.output].name
+        tangents.append(tangent_as_recorded(gradient, tangent.type, device, name, layouts))
         del gradient
         arrived[tangent.output] = None
     return given, tangents

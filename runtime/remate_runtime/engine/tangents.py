@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 
 import torch
 
+from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
 from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
 
+_CHANNELS_LAST = ([0, 2, 3, 1], [0, 2, 3, 4, 1])
+
+
+class GradientLayouts:
+    """The memory layouts in which gradients of outputs arrive, if they are not the planned ones.
+
+    Attributes:
+        warns: Whether backward warns of them.
+        arrived: The layouts by name of the output, as `remate.plan(differentiate=)` takes them.
+    """
+
+    def __init__(self, outputs: Iterable[Leaf] = ()) -> None:
+        self._planned = {
+            leaf.name: ",".join(map(str, leaf.gradient_axes)) or "preserve" for leaf in outputs if leaf.grad
+        }
+        self.arrived: dict[str, str] = {}
+        self.warns = True
+
+    @property
+    def differentiate(self) -> list[str]:
+        """The argument of `remate.plan` for the layouts that arrived."""
+        return [f"{name}:{layout}" for name, layout in {**self._planned, **self.arrived}.items()]
+
+    def note(self, output: str, gradient: torch.Tensor) -> None:
+        """Remember the layout of a gradient, and warn of it.
+
+        Args:
+            output: Name of the output.
+            gradient: Its gradient.
+        """
+        if not all(stride for size, stride in zip(gradient.shape, gradient.stride(), strict=True) if size > 1):
+            return  # kernels copy an expanded gradient themselves
+        self.arrived[output] = layout = _layout(gradient)
+        if self.warns:
+            warnings.warn(
+                f"the gradient of output {output!r} has another memory layout than planned ({layout}), and the "
+                "schedule copies it: convolutions choose other kernels for it, so gradients differ by rounding from "
+                "those of eager PyTorch\n  for bitwise results, remate.plan(..., "
+                f"differentiate={self.differentiate!r})",
+                UserWarning,
+                stacklevel=2,
+            )
+
 
 def tangent_as_recorded(
-    gradient: torch.Tensor | None, type_: TensorType, device: torch.device, what: str, layout_matters: bool
+    gradient: torch.Tensor | None, type_: TensorType, device: torch.device, output: str, layouts: GradientLayouts | None
 ) -> torch.Tensor:
     """Return the gradient of an output in the layout that backward was recorded with; zeros for None.
 
@@ -19,8 +64,8 @@ def tangent_as_recorded(
         gradient: The gradient.
         type_: The recorded type.
         device: Device of the step.
-        what: The output, for a warning.
-        layout_matters: Whether kernels of backward choose their order of sums by the layout.
+        output: Name of the output.
+        layouts: Receives another layout; None if no kernel of backward chooses its order of sums by it.
     """
     if gradient is None:
         return empty(type_, device).zero_()
@@ -31,17 +76,18 @@ def tangent_as_recorded(
         and not gradient.is_neg()
     ):
         return gradient.detach()
-    if layout_matters and _is_permuted(gradient):
-        warnings.warn(
-            f"the gradient of {what} arrives in another memory layout than the output has (permuted), and the schedule "
-            "copies it: convolutions choose other kernels for it, so gradients differ by rounding from those of eager "
-            "PyTorch\n  for bitwise results, permute or reshape the output within forward, or return the loss",
-            UserWarning,
-            stacklevel=2,
-        )
+    if layouts is not None:
+        layouts.note(output, gradient)
     return empty(type_, device).copy_(gradient)
 
 
-def _is_permuted(gradient: torch.Tensor) -> bool:
-    """Whether it has elements of its own, in another order. Kernels copy an expanded one themselves."""
-    return all(stride for size, stride in zip(gradient.shape, gradient.stride(), strict=True) if size > 1)
+def _layout(gradient: torch.Tensor) -> str:
+    """Return the name of a memory layout, or its axes by descending stride."""
+    if gradient.is_contiguous():
+        return "contiguous"
+    shape, strides = gradient.shape, gradient.stride()
+    order = sorted(range(gradient.dim()), key=lambda axis: (-strides[axis], shape[axis]))
+    for axes in _CHANNELS_LAST:
+        if len(axes) == gradient.dim() and gradient.permute(axes).is_contiguous():
+            return "channels_last"
+    return ",".join(map(str, order))

@@ -172,7 +172,10 @@ class _Expansion:
         for leaf in output_leaves(self.schedule.model.outputs):
             if leaf.grad and leaf.text[1:] in self.names:
                 of = self.values[self.names[leaf.text[1:]]]
-                self._add(f"grad.{leaf.name}", str(of.type.dense), "tangent", leaf.where)
+                if leaf.gradient_axes and len(leaf.gradient_axes) != len(of.type.shape):
+                    message = f"{len(leaf.gradient_axes)} axes for the gradient of {of.type}"
+                    raise ScheduleError("R016", message, f"{leaf.where}/gradient_axes", "delete it")
+                self._add(f"grad.{leaf.name}", str(leaf.tangent(of.type)), "tangent", leaf.where)
 
     # Scopes: local names of every leaf block
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ..errors import ScheduleError
 from ..format.distributed_check import gradient_shapes
 from ..format.schedule import Block, Operation, Schedule
-from ..format.signature import input_leaves, output_leaves
+from ..format.signature import Leaf, input_leaves, output_leaves
 from ..format.tensor_type import TensorType, parse_type
 from .arguments import to_graph
 from .expansion import Expanded
@@ -89,8 +89,8 @@ class Resizing:
         for difference in differences:
             for value, type_ in difference.types:
                 types[self.types[value]] = type_
-        for tangent, output in self._tangents.items():
-            types[self.types[tangent]] = parse_type(str(types[self.types[output]].dense))
+        for tangent, (output, leaf) in self._tangents.items():
+            types[self.types[tangent]] = parse_type(str(leaf.tangent(types[self.types[output]])))
         typed = map(types.__getitem__, self.types)
         return tuple(map(Value, self._names, typed, self._kinds, self._producers, self._data))
 
@@ -185,12 +185,12 @@ def _lines(first: Expanded) -> list[_Line]:
     return lines
 
 
-def _tangents(schedule: Schedule, graph: Graph) -> dict[int, int]:
-    """Return by tangent the output that it belongs to."""
+def _tangents(schedule: Schedule, graph: Graph) -> dict[int, tuple[int, Leaf]]:
+    """Return by tangent the output that it belongs to, and its leaf."""
     returned = {graph.values[at].name: at for at in graph.outputs}
-    outputs = {f"grad.{leaf.name}": returned.get(leaf.text[1:]) for leaf in output_leaves(schedule.model.outputs)}
-    tangents = [(at, outputs[value.name]) for at, value in enumerate(graph.values) if value.kind == "tangent"]
-    return {at: output for at, output in tangents if output is not None}
+    leaves = {f"grad.{leaf.name}": leaf for leaf in output_leaves(schedule.model.outputs)}
+    tangents = {at: leaves[value.name] for at, value in enumerate(graph.values) if value.kind == "tangent"}
+    return {at: (returned[leaf.text[1:]], leaf) for at, leaf in tangents.items() if leaf.text[1:] in returned}
 
 
 def _type_numbers(graph: Graph, lines: Iterable[_Line], tangents: Iterable[int]) -> tuple[int, ...]:

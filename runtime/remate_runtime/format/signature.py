@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from .json_values import is_object
-from .tensor_type import DTYPES
+from .tensor_type import DTYPES, TensorType
 
 if TYPE_CHECKING:
     from .schedule import Model
@@ -28,6 +28,7 @@ class Leaf(msgspec.Struct, frozen=True):
         grad: A gradient passes through it.
         detached: Outputs: eager has a gradient for it, the step was planned without.
         same: Inputs: the input that is the same tensor.
+        gradient_axes: Outputs: the axes of the gradient by descending stride; () for those of the output.
     """
 
     name: str
@@ -36,6 +37,16 @@ class Leaf(msgspec.Struct, frozen=True):
     where: str  # JSON pointer
     detached: bool = False
     same: str = ""
+    gradient_axes: tuple[int, ...] = ()
+
+    def tangent(self, output: TensorType) -> TensorType:
+        """Return the type of the gradient of an output.
+
+        Args:
+            output: Type of the output.
+        """
+        fits = len(self.gradient_axes) == len(output.shape)
+        return output.ordered(self.gradient_axes) if self.gradient_axes and fits else output.dense
 
 
 def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
@@ -61,6 +72,14 @@ def is_attribute(path: str) -> bool:
     """Return whether a file may name this attribute of a module for forward to set: `moe.aux`, no name of Python's
     own."""
     return _ATTRIBUTE.fullmatch(path) is not None
+
+
+def is_permutation(axes: object) -> bool:
+    """Return whether these are axes, each of them once."""
+    if not isinstance(axes, list | tuple):
+        return False
+    numbers: list[Any] = [*axes]
+    return all(type(axis) is int for axis in numbers) and sorted(numbers) == [*range(len(numbers))]
 
 
 _LARGEST = {"f16": 65504.0, "bf16": 3.38e38, "f32": 3.4028234663852886e38, "f64": sys.float_info.max}
@@ -109,7 +128,10 @@ def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
         same = tree.get("same", "")
         if not isinstance(same, str):
             raise ScheduleError("R016", "expected text", f"{where}/same")
-        yield Leaf(name, text, tree.get("grad", False), where, tree.get("detached") is True, same)
+        axes = tree.get("gradient_axes", ())
+        if not is_permutation(axes):
+            raise ScheduleError("R016", "expected each axis once", f"{where}/gradient_axes")
+        yield Leaf(name, text, tree.get("grad", False), where, tree.get("detached") is True, same, tuple(axes))
     elif isinstance(tree, dict) and "literal" in tree:
         return
     elif isinstance(tree, dict) and ("tuple" in tree or "list" in tree):

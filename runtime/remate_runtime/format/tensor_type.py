@@ -75,6 +75,14 @@ class TensorType(msgspec.Struct, frozen=True, gc=False):
             return self
         return replace(self, strides=None if order == [*range(len(order))][::-1] else tuple(strides))
 
+    def ordered(self, axes: tuple[int, ...]) -> TensorType:
+        """Return the type without gaps or overlaps whose strides descend in this order of the axes."""
+        strides, size = [0] * len(axes), 1
+        for axis in reversed(axes):
+            strides[axis] = size
+            size *= max(1, self.shape[axis])
+        return replace(self, strides=None if contiguous(self.shape, tuple(strides)) else tuple(strides))
+
     def __str__(self) -> str:
         strides = "" if self.strides is None else "{" + ",".join(map(str, self.strides)) + "}"
         return f"{self.dtype}[{','.join(map(str, self.shape))}]{strides}{'@cpu' if self.cpu else ''}"

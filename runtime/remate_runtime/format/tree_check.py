@@ -12,12 +12,12 @@ from typing import Any
 from .json_values import is_array, is_object
 from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
 from .literals import Faults, check_number, check_object
-from .signature import escape, is_attribute
+from .signature import escape, is_attribute, is_permutation
 from .vocabulary import CONTAINERS
 
 _FIELDS = {
     "tensor": {"tensor", "name", "grad", "same"},
-    "value": {"value", "name", "grad", "detached"},
+    "value": {"value", "name", "grad", "detached", "gradient_axes"},
     "record": {"record", "fields"},
 }
 
@@ -123,6 +123,10 @@ class TreeCheck:
         if node.get("detached", True) is not True or {"grad", "detached"} <= node.keys():
             message = "`detached` is true or left out, and an output has `grad` or `detached`, not both"
             self._faults.add("R016", message, f"{where}/detached")
+
+        if "gradient_axes" in node and not (node.get("grad") is True and is_permutation(node["gradient_axes"])):
+            message = "`gradient_axes` has each axis of an output with `grad` once"
+            self._faults.add("R016", message, f"{where}/gradient_axes", "delete it")
 
     def _literal(self, value: Any, where: str) -> None:
         if is_object(value) and "number" in value:

@@ -143,7 +143,7 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     read, resident = _reads_of_backward(linked)
     last = _last_segments(linked)
     tangents = tuple(
-        Tangent(value, at, graph.values[output.value].type.dense)
+        Tangent(value, at, graph.values[value].type)
         for at, output in enumerate(returned)
         if output.grad and (value := numbers[f"grad.{output.name}"]) in read
     )
@@ -176,10 +176,7 @@ def contract_at_another_size(contract: StepContract, graph: Graph) -> StepContra
     """Return the contract of a step with the same events at another size: only the types of tangents differ."""
     return replace(
         contract,
-        tangents=tuple(
-            replace(tangent, type=graph.values[contract.outputs[tangent.output].value].type.dense)
-            for tangent in contract.tangents
-        ),
+        tangents=tuple(replace(tangent, type=graph.values[tangent.value].type) for tangent in contract.tangents),
     )
 
 
