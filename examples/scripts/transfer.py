@@ -12,7 +12,7 @@ class Classifier(nn.Module):
     def __init__(self, classes):
         super().__init__()
         self.backbone = nn.Sequential(
-            nn.Conv2d(3, 8, 3, stride=2, padding=1),
+            nn.Conv2d(3, 8, 3, padding=1),
             nn.BatchNorm2d(8),
             nn.ReLU(),
             nn.Conv2d(8, 8, 3, stride=2, padding=1),

@@ -40,10 +40,12 @@ class _Kind(msgspec.Struct, frozen=True):
         accumulates: Whether parameters hold gradients when backward begins, to which it adds its own: the second
             backward of a GAN's discriminator, say.
         inputs: Shapes of the input tensors, and whether each requires a gradient.
+        trained: Number of elements of the parameters that require a gradient.
     """
 
     accumulates: bool
     inputs: Any
+    trained: int
 
 
 class _Taken:
@@ -70,6 +72,7 @@ class StepsTaken:
         self.accumulates = False  # of the current step
         self._found = 0  # bytes of gradients when the current step began
         self._inputs: Any = ()
+        self._trained = 0
         self._eager: dict[_Kind, _Taken] = {}
         self._by_schedule: dict[_Kind, _Taken] = {}
         self._measured = 0  # scheduled steps with a peak
@@ -82,14 +85,16 @@ class StepsTaken:
     def measures_memory(self) -> bool:
         return self._meter is not None and self._memory
 
-    def begin(self, device: torch.device, memory: bool, gradients: int) -> None:
+    def begin(self, device: torch.device, memory: bool, gradients: int, trained: int) -> None:
         """Begin a step.
 
         Args:
             device: The module's device.
             memory: Whether to measure the peak; on the CPU, instead of the time.
             gradients: Bytes of gradients that the module's parameters hold.
+            trained: Number of elements of the module's parameters that require a gradient.
         """
+        self._trained = trained
         self._on_cpu, self.accumulates = device.type == "cpu", False
         self._meter, self._memory = StepMeter(device, memory, gradients), memory
         self._thread, self._found = threading.get_ident(), gradients
@@ -139,7 +144,7 @@ class StepsTaken:
     def _keep(self, peak: int | None, took: int | None) -> None:
         self._measured += self._scheduled and peak is not None
         kinds = self._by_schedule if self._scheduled else self._eager
-        taken = kinds.setdefault(_Kind(self.accumulates, self._inputs), _Taken())
+        taken = kinds.setdefault(_Kind(self.accumulates, self._inputs, self._trained), _Taken())
         if peak is not None:
             taken.peak, taken.lasting = peak, 0 if self.accumulates else self._found
         if took is not None and not self._scheduled:
@@ -177,7 +182,8 @@ class StepsTaken:
         If no eager and scheduled steps are of one kind, it does not count whether they accumulate gradients.
         """
         exact = _pairs(self._eager, self._by_schedule)
-        pairs = exact or _pairs(_by_inputs(self._eager), _by_inputs(self._by_schedule))
+        pairs = exact or _pairs(_in_either_case(self._eager), _in_either_case(self._by_schedule))
+        pairs += [Beside(peak=step.peak, time=step.time, lasting=step.lasting) for step in self._by_schedule.values()]
         pairs += [Beside(eager_peak=step.peak, eager_time=step.time) for step in self._eager.values()]
         return max([*pairs, Beside()], key=_completeness)
 
@@ -196,5 +202,6 @@ def _pairs(eager: Mapping[Any, _Taken], scheduled: Mapping[Any, _Taken]) -> list
     ]
 
 
-def _by_inputs(kinds: Mapping[_Kind, _Taken]) -> dict[Any, _Taken]:
-    return {kind.inputs: taken for kind, taken in kinds.items()}
+def _in_either_case(kinds: Mapping[_Kind, _Taken]) -> dict[Any, _Taken]:
+    """Return the measurements by what else steps have in common."""
+    return {(kind.inputs, kind.trained): taken for kind, taken in kinds.items()}

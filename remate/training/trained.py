@@ -94,9 +94,12 @@ class Trained(Listener):
         if seen is None:
             seen = self._alive[id(module)] = self._new(module)
             self._all.append(seen)
-        if seen.refused or seen.steps.under_way or seen.outcome.refused or seen.outcome.needless:
+        if seen.refused or seen.steps.under_way or seen.outcome.refused:
             return
         state = seen.state
+        if state is not None and seen.outcome.needless and state.outcome.needless:
+            seen.began = state.outcome  # the call may plan again
+            return
         busy = bool(self._open) or any(other.steps.measures_memory for other in self._all)
         memory = seen.steps.wants_memory(state is not None) and not busy
         seen.began = None if state is None else state.outcome
@@ -104,7 +107,8 @@ class Trained(Listener):
         # The profiler is stopped by the thread that started it, and only the main thread is sure to come back.
         memory = memory and threading.current_thread() is threading.main_thread()
         gradients = sum(_nbytes(p.grad) for p in module.parameters() if p.grad is not None)
-        seen.steps.begin(seen.device, memory, gradients)
+        trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        seen.steps.begin(seen.device, memory, gradients, trained)
 
     def returned(self, module: nn.Module, inputs: tuple[object, ...]) -> None:
         if (seen := self._of(module)) is not None:
@@ -120,9 +124,11 @@ class Trained(Listener):
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         seen = self._of(module)
-        if seen is None or seen.refused or (seen.outcome.needless and not seen.steps.under_way):
+        state = None if seen is None else seen.state
+        if seen is None or seen.refused:
             return
-        state = seen.state
+        if state is not None and seen.outcome.needless and state.outcome.needless and not seen.steps.under_way:
+            return
         if state is not None:
             seen.outcome = state.outcome
             aside = seen.calls_aside if state.outcome is seen.began else 0  # a new schedule counts from 0

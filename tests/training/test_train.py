@@ -105,6 +105,20 @@ for step in range(4):
 end(net)
 """
 )
+UNFROZEN = (
+    NET
+    + """
+net = Net()
+net.body.requires_grad_(False)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(10):
+    net.body.requires_grad_(step >= 5)
+    optimizer.zero_grad()
+    net(torch.randn(64, 16)).square().mean().backward()
+    optimizer.step()
+end(net)
+"""
+)
 QUICK = ("--cost", "cpu", "--effort", "quick", "--budget", "95%")
 
 
@@ -213,6 +227,17 @@ def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: 
     assert (status, out) == (0, wanted)
     assert err.count("remate: Net: peak") == 3
     assert re.search(r"remate: Net, \d+ steps with a schedule that was read", err), err
+
+
+def test_steps_count_after_more_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No schedule helps while the body is frozen. Later steps have one, and are not compared with the frozen ones."""
+    script = written(tmp_path, UNFROZEN)
+    wanted = plainly(script)
+    status, out, err = train(capsys, "--dims", "none", script)
+    assert (status, out) == (0, wanted)
+    assert "trains with its own forward: no schedule needs less memory" in err
+    assert "remate: Net, 5 steps with a schedule" in err
+    assert re.search(r"peak of a step +not measured +\d", err), err
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,11 @@
 
 Each script runs unchanged, as by `remate train --budget 60%`, which plans and measures the peaks of an eager and of a
 scheduled step. Then it runs again with the planned file, and iterations alternate between the schedule and the model's
-own forward: gradients are the same, so the training is too. An iteration ends with the step of the last optimizer.
-Times are of all iterations but the first two of each kind: the ratio of the medians, and the quartiles of the ratios of
-neighbours. lines: those to add for `remate.auto`; `remate train` needs none. as it is: no schedule needs less memory.
-–: not measured, because the script has no optimizer, or no eager and scheduled steps of one size.
+own forward: gradients are the same, so the training is too. An iteration ends with the step of the last optimizer, or
+with the next call if there is none. Times are of all iterations but the first two of each kind: the ratio of the
+medians, and the quartiles of the ratios of neighbours. Peaks are the largest of any step, in a run without schedules and
+in a run with them. lines: those to add for `remate.auto`; `remate train` needs none. as it is: no schedule needs less
+memory.
 """
 
 from __future__ import annotations
@@ -65,24 +66,29 @@ class Iterations:
         self._last: list[int] = []  # optimizers in the order of their first steps
         self._began: float | None = None
 
-    def ended(self, optimizer: Optimizer, *_: object) -> None:
+    def stepped(self, optimizer: Optimizer, *_: object) -> None:
+        """End an iteration after the step of the last optimizer."""
         if id(optimizer) not in self._last:
             self._last.append(id(optimizer))
         if id(optimizer) == self._last[-1]:
-            now = time.thread_time()
-            if self._began is not None:
-                self.times[self.scheduled].append(now - self._began)
-            self._began, self.scheduled = now, not self.scheduled
+            self.ended()
+
+    def ended(self) -> None:
+        """End an iteration, and begin the next one."""
+        now = time.thread_time()
+        if self._began is not None:
+            self.times[self.scheduled].append(now - self._began)
+        self._began, self.scheduled = now, not self.scheduled
 
 
-def run(script: Path, file: Path, arguments: Sequence[str] = ()) -> list[TrainingReport]:
-    """Run a script as `remate train --file` does, and return the result for each of its modules."""
+def run(script: Path, file: Path, arguments: Sequence[str] = ()) -> Trained:
+    """Run a script as `remate train --file` does, and return the results of its modules."""
     trained = Trained(OPTIONS, file)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), Watch(trained):
         warnings.simplefilter("ignore")
         status = run_script(str(script), list(arguments))
     assert status == 0, f"{script.name}: exit status {status}"
-    return trained.reports
+    return trained
 
 
 def planned(script: Path, file: Path) -> tuple[list[TrainingReport], list[float]]:
@@ -97,20 +103,44 @@ def planned(script: Path, file: Path) -> tuple[list[TrainingReport], list[float]
             seconds.append(time.process_time() - began)
 
     with mock.patch.object(Auto, "_decide", timed):
-        return run(script, file, LONGER[script.stem]), seconds
+        return run(script, file, LONGER[script.stem]).reports, seconds
+
+
+def largest_peaks(script: Path, file: Path, scheduled: bool) -> dict[str, int]:
+    """Return the largest peak of a step in bytes, by module.
+
+    Args:
+        script: The script.
+        file: The planned file.
+        scheduled: Whether schedules run the steps.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch.object(StepsTaken, "wants_memory", return_value=True))
+        if not scheduled:
+            stack.enter_context(mock.patch.object(Trained, "_take"))
+        modules = run(script, file)._all
+    peaks: dict[str, int] = {}
+    for module in modules:
+        kinds = module.steps._by_schedule if scheduled else module.steps._eager
+        if measured := [taken.peak for taken in kinds.values() if taken.peak is not None]:
+            peaks[module.name] = max(measured)
+    return peaks
 
 
 def alternated(script: Path, file: Path) -> Iterations:
     """Train with the planned file and measure iterations."""
     iterations = Iterations()
     scheduled = Auto.__call__
+    has_optimizer = "optim" in script.read_text(encoding="utf-8")
 
     def call(auto: Auto, args: tuple[object, ...], kwargs: dict[str, Any]) -> object:
+        if auto.plain.training and not has_optimizer:
+            iterations.ended()
         if iterations.scheduled or auto._scheduled is None:
             return scheduled(auto, args, kwargs)
         return auto.plain.forward(*args, **kwargs)
 
-    handle = register_optimizer_step_post_hook(iterations.ended)
+    handle = register_optimizer_step_post_hook(iterations.stepped)
     try:
         with (
             mock.patch.object(Auto, "__call__", call),
@@ -127,8 +157,6 @@ def time_ratio(script: Path, file: Path) -> str:
     times = alternated(script, file).times
     ours, eager = times[True][2:], times[False][2:]
     pairs = [a / b for a, b in zip(ours, eager, strict=False)]
-    if len(pairs) < 4:  # the script has no optimizer
-        return "–"
     low, _, high = statistics.quantiles(pairs, n=4)
     return f"{statistics.median(ours) / statistics.median(eager):.2f} ({low:.2f}–{high:.2f})"
 
@@ -144,22 +172,19 @@ def rows() -> Iterator[tuple[str, ...]]:
             reports, seconds = planned(script, file)
             lines = len(LINE.findall(script.read_text(encoding="utf-8")))
             ratio = time_ratio(script, file)
+            eager, ours = (largest_peaks(script, file, scheduled) for scheduled in (False, True))
         for n, each in enumerate(reports):
             once = (str(lines), f"{sum(seconds):.1f}", ratio) if n == 0 else ("–", "–", "–")
-            row = (script.stem, each.name, *once[:2], *_peaks(each), once[2])
+            row = (script.stem, each.name, *once[:2], *_peaks(each, eager[each.name], ours.get(each.name)), once[2])
             print("  ".join(row), file=sys.stderr, flush=True)
             yield row
 
 
-def _peaks(module: TrainingReport) -> tuple[str, str, str]:
-    """Return the peak of an eager step, that of a scheduled one, and their ratio."""
-    eager, ours = module.beside.eager_peak, module.beside.peak
-    before = "–" if eager is None else size(eager)
-    if module.outcome.needless:
-        return before, "as it is", "–"
-    if eager is None or ours is None:  # no eager and scheduled steps of one size
-        return before, "–" if ours is None else size(ours), "–"
-    return before, size(ours), f"{ours / eager:.2f}"
+def _peaks(module: TrainingReport, eager: int, ours: int | None) -> tuple[str, str, str]:
+    """Return the peak of an eager step, that of a scheduled one, and their ratio, as text."""
+    if module.outcome.needless or ours is None:
+        return size(eager), "as it is", "–"
+    return size(eager), size(ours), f"{ours / eager:.2f}"
 
 
 if __name__ == "__main__":
