@@ -173,8 +173,8 @@ def _without_refused(parts: Sequence[str], error: CaptureError) -> list[str]:
 def _returns_usual_layouts(schedule: Schedule) -> bool:
     """Return whether all outputs are contiguous or channels-last.
 
-    For another layout, the gradient that arrives usually has another layout than the planned step assumes. Kernels of
-    backward would round differently than those of the original model.
+    For other layouts, the gradient that arrives usually has a different layout than the planned step assumes. Kernels
+    of backward would round differently than those of the original model.
     """
     graph = expand(schedule).graph
     return all(_usual_layout(graph.values[value].type) for value in graph.outputs)

@@ -204,7 +204,7 @@ class Auto:
             self._decide_for_sizes(args, kwargs)
 
     def _decide_for_gradients(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
-        """Plan again if gradients of outputs arrived in another memory layout, for which kernels round differently."""
+        """Plan again if gradients of outputs arrived in a layout that was not planned: kernels round differently."""
         step = getattr(self._scheduled, "_remate_step", None)
         if step is None:
             return
@@ -212,7 +212,7 @@ class Auto:
         if (wanted := step.gradient_layouts(warns=not again)) and again:
             with self._lock:
                 self.settings = replace(self.settings, plan={**self.settings.plan, "differentiate": wanted})
-                why = f"gradients of its outputs have another memory layout ({', '.join(wanted)})"
+                why = f"gradients of its outputs have a different memory layout ({', '.join(wanted)})"
                 self._decide_again(StaleModelError(why), args, kwargs)
 
     def _decide_for_sizes(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ def planned(within: bool, differentiate: list[str] | None = None) -> Any:
 
 
 def test_a_permuted_gradient_warns_and_the_way_out_is_bitwise() -> None:
-    with pytest.warns(UserWarning, match="'output' has another memory layout than planned") as caught:
+    with pytest.warns(UserWarning, match="'output' has a different memory layout than planned") as caught:
         trained(planned(False), False)
     shown = re.search(r"differentiate=(\[.*\])", str(caught[0].message))
     assert shown is not None

@@ -215,7 +215,9 @@ def test_another_layout_of_an_input_is_named() -> None:
     strided = x.to(memory_format=torch.channels_last)
     if torch.equal(model(x), model(strided)):
         pytest.skip("kernels of this machine sum in the same order")
-    with pytest.warns(StaleModelWarning, match=r"differ by rounding\n(.|\n)*'input' has another memory layout than"):
+    with pytest.warns(
+        StaleModelWarning, match=r"differ by rounding\n(.|\n)*'input' has a different memory layout than"
+    ):
         planned(strided)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -274,8 +276,10 @@ def test_calls_of_another_layout_run_as_the_model_would() -> None:
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always", SteppedAsideWarning)
             assert_same(step(planned, (call,)), step(model, (call,)))
-        assert ["'input' has another memory layout than planned" in str(w.message) for w in seen] == [True] * (at == 1)
-    with pytest.raises(BindError, match="'input' has another memory layout than planned"):
+        assert ["'input' has a different memory layout than planned" in str(w.message) for w in seen] == [True] * (
+            at == 1
+        )
+    with pytest.raises(BindError, match="'input' has a different memory layout than planned"):
         apply(model, schedule)(calls[1])
 
 

@@ -180,7 +180,7 @@ def test_a_teacher_that_the_model_does_not_register_follows_and_the_student_is_p
 
 
 class Pictures(nn.Sequential):
-    """Its dropout draws other numbers for images in another memory layout."""
+    """Its dropout draws other numbers for images in a different memory layout."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -203,7 +203,7 @@ def test_inputs_in_another_memory_layout_are_planned_at_their_second_call_in_a_r
     usual, last = torch.contiguous_format, torch.channels_last
     for layouts, aside in (([usual, last, usual, last, usual], 2), ([usual, last, last, last], 1)):
         model = remate.auto(seeded(Pictures()), **ANY, dims=None)
-        with pytest.warns(SteppedAsideWarning, match="another memory layout than planned"):
+        with pytest.warns(SteppedAsideWarning, match="a different memory layout than planned"):
             losses = trained(model, layouts)
         assert losses == trained(seeded(Pictures()), layouts)
         state = state_of(model)

@@ -48,7 +48,7 @@ class Reading(nn.Module):
 
 
 class Transposing(nn.Module):
-    """Returns a result whose gradient has another memory layout than the result."""
+    """Returns a result whose gradient has a different memory layout than the result."""
 
     def __init__(self) -> None:
         super().__init__()

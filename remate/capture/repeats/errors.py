@@ -10,8 +10,12 @@ class UnlikeError(Exception):
 
 
 class OtherLayoutError(UnlikeError):
-    """Raised if gradients of a block's outputs have another memory layout than in its template. number: of the block.
-    layouts: of the gradients."""
+    """Raised if gradients of a block's outputs have a different memory layout than in its template.
+
+    Attributes:
+        number: Of the block.
+        layouts: Of the gradients.
+    """
 
     def __init__(self, number: int, layouts: tuple[Any, ...]) -> None:
         super().__init__("a gradient has a different memory layout")

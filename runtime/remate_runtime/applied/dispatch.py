@@ -108,7 +108,7 @@ class Dispatch:
         return reason
 
     def gradient_layouts(self, warns: bool) -> list[str]:
-        """Return the `differentiate=` for gradients that arrived in another memory layout than planned; [] for none.
+        """Return the `differentiate=` for the layouts in which gradients arrived; [] if all were planned.
 
         Args:
             warns: Whether backward warns of the next ones.

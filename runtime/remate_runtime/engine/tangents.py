@@ -46,7 +46,7 @@ class GradientLayouts:
         self.arrived[output] = layout = _layout(gradient)
         if self.warns:
             warnings.warn(
-                f"the gradient of output {output!r} has another memory layout than planned ({layout}), and the "
+                f"the gradient of output {output!r} has a different memory layout than planned ({layout}), and the "
                 "schedule copies it: convolutions choose other kernels for it, so gradients differ by rounding from "
                 "those of eager PyTorch\n  for bitwise results, remate.plan(..., "
                 f"differentiate={self.differentiate!r})",
@@ -65,7 +65,7 @@ def tangent_as_recorded(
         type_: The recorded type.
         device: Device of the step.
         output: Name of the output.
-        layouts: Receives another layout; None if no kernel of backward chooses its order of sums by it.
+        layouts: Receives a different layout; None if no kernel of backward chooses its order of sums by it.
     """
     if gradient is None:
         return empty(type_, device).zero_()

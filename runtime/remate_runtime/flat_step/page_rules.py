@@ -40,7 +40,7 @@ def _gradient_stays(graph: Graph, source: int, gradient: int) -> str:
     if not graph.nbytes(gradient):
         return "it is empty"
     if graph.values[gradient].type != about.type or about.type.dense != about.type:
-        return f"it has another memory layout than {about.name}, and autograd would copy it"
+        return f"it has a different memory layout than {about.name}, and autograd would copy it"
     return ""
 
 

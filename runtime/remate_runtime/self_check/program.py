@@ -66,4 +66,4 @@ class Program(NamedTuple):
             return ""
         names = ", ".join(map(repr, self.copied_inputs))
         has = "input {} has" if len(self.copied_inputs) == 1 else "inputs {} have"
-        return f"the {has.format(names)} another memory layout than planned"
+        return f"the {has.format(names)} a different memory layout than planned"
