@@ -13,12 +13,13 @@ from remate_runtime.errors import RemateError
 from remate_runtime.format import Schedule
 
 from ..capture.recorded import RecordedCall
-from ..errors import DimsError
+from ..errors import CaptureError, DimsError
 from .plan_file import applied
 from .planning import planned_again
 from .settings import AutoSettings
 
 _RANGE = re.compile(r"(\w+)=(\d+)\.\.(\d+)(/\d+)?")
+SIZES_DIFFER = ("inputs differ from call to call in ways that no schedule covers", "pad them to equal shapes")
 _BEYOND = 2  # a longer sequence than any so far is likely
 
 
@@ -50,20 +51,25 @@ def planned_for_sizes(
     live: Sequence[str],
     warned: set[str],
 ) -> tuple[list[Schedule], Any]:
-    """Plan with the first `dims` that can be planned and applied. Return the schedules, and the model with them.
+    """Plan with the first `dims` that can be planned and applied, otherwise the parts of the model.
+
+    Parts whose inputs have the same sizes in all calls have a schedule then, such as the backbone of a detector.
 
     Args:
         call: The call.
-        attempts: `dims` for `remate.plan`, at least one.
+        attempts: `dims` for `remate.plan`.
         settings: Arguments of `auto`.
         known: The schedules so far.
         live: As for `planned_again`.
         warned: As for `planned_again`.
 
+    Returns:
+        The schedules, and the model with them.
+
     Raises:
-        RemateError: None can be planned; the error of the last.
+        RemateError: Nothing can be planned; the error of the last `dims`.
     """
-    refused = RemateError("there are no sizes to leave open")
+    refused = RemateError(SIZES_DIFFER[0])
     waiting = list(attempts)
     while waiting:
         dims = waiting.pop(0)
@@ -78,7 +84,11 @@ def planned_for_sizes(
                 waiting.insert(0, narrower)
             else:
                 settings.say(f"other sizes cannot be planned with {dims}: {first_line(error)}")
-    raise refused
+    try:
+        planned = planned_again(call, settings, known, live, warned, SIZES_DIFFER)
+        return planned, applied(call.model, planned, settings)
+    except CaptureError:
+        raise refused from None
 
 
 def _narrowed(dims: dict[str, Any], works: str, needed: dict[str, Any]) -> dict[str, Any] | None:

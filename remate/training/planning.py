@@ -31,10 +31,8 @@ _WHOLE_MODEL = (
     "split",
     "slowdown",
 )  # options that exclude parts
-_CONSTANTS = (
+CONSTANTS_CHANGE = (
     "forward uses tensors that the model does not register, and that change",
-    "",
-    "",
     "register the module that has them (self.teacher = teacher)",
 )
 _SHOWN = 4  # most paths in a message
@@ -47,7 +45,7 @@ def planned_again(
     known: Sequence[Schedule],
     live: Sequence[str],
     warned: set[str],
-    constants: bool = False,
+    instead: tuple[str, str] | None = None,
 ) -> list[Schedule]:
     """Plan a call, and carry over the notes of the replaced schedules.
 
@@ -59,7 +57,7 @@ def planned_again(
         known: The replaced schedules.
         live: Attributes whose numbers have changed. They are read at every call if that can be planned.
         warned: Warnings about the model so far, which are not repeated; extended.
-        constants: Whether tensors change that a step of the whole model has as constants. The parts are planned then.
+        instead: Why the parts are planned and not the whole model, and what to do about it.
 
     Raises:
         RemateError: The errors of `remate.plan`.
@@ -71,8 +69,9 @@ def planned_again(
         warnings.simplefilter("always")
         warnings.simplefilter("error", LostOutputWarning)  # the script may use what the schedule would lose
         try:
-            if constants:
-                raise CaptureError(*_CONSTANTS, static_parts(call.model, ""))
+            if instead is not None:
+                reason, hint = instead
+                raise CaptureError(reason, hint=hint, parts=static_parts(call.model, ""))
             planned = _planned_with(call, settings, live)
         except CaptureError as error:
             if not error.parts or not _may_be_parts(settings):
@@ -140,7 +139,7 @@ def _may_be_parts(settings: AutoSettings) -> bool:
 
 def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureError) -> Any:
     """Plan the parts that a refusal names, without those that are refused in turn. Raises `refused` if none is left."""
-    options = {name: value for name, value in settings.plan.items() if name != "dims"}
+    options = {name: value for name, value in settings.plan.items() if name not in ("dims", "differentiate")}
     parts = list(refused.parts)
     for _ in range(_ATTEMPTS):
         try:

@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
+from operator import gt
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from ..errors import CaptureError
 from .distributed_model import for_this_rank, is_distributed_model, refuse_sharded_parts
 from .other_sizes import first_line, planned_for_sizes, wider_dims
 from .plan_file import applied, other_budget, refused_call, save, saves_nothing, schedules_at, summary
-from .planning import planned_again
+from .planning import CONSTANTS_CHANGE, planned_again
 from .ranks import PlannedElsewhere, is_distributed, is_first_rank, kind_of, on_one_rank, on_the_first_rank
 from .settings import AutoSettings
 from .taken_over import calls_of, plain_view, take_over
@@ -74,7 +75,7 @@ class Auto:
         self._stale = ""  # why the schedules of the file do not fit any more, while others are planned
         self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
         self._was_aside = False  # the last training call fitted no schedule
-        self._constants = False  # whether constants of the whole step have changed
+        self._instead: tuple[str, str] | None = None  # why parts are planned, as in `planned_again`
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients
         self._needless_up_to = (0, 0)  # `_extent` for which no schedule needs less memory
         self._warned: set[str] = set()  # warnings of planning
@@ -87,7 +88,7 @@ class Auto:
         trains = self.plain.training and torch.is_grad_enabled()
         if trains:
             wanted = tuple(tensor.requires_grad for tensor in given)
-            grown = self.outcome.needless and _exceeds(self._extent(given), self._needless_up_to)
+            grown = self.outcome.needless and any(map(gt, self._extent(given), self._needless_up_to))
             if grown and self._plans < _PLANS:
                 self._decided, self.outcome = False, Outcome()
             if not self._decided or (any(wanted) and wanted not in self._served):
@@ -216,11 +217,14 @@ class Auto:
                 self._decide_again(StaleModelError(why), args, kwargs)
 
     def _decide_for_sizes(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
-        """Plan again with sizes left open that differ at a second call in a row. If that fails, the schedule stays."""
+        """Plan again for sizes that differ at a second call in a row: leave them open, or plan the parts of the model.
+
+        If that fails, the schedule stays.
+        """
         call, began, known = RecordedCall(self.plain), time.monotonic(), self.outcome.schedules
-        attempts = [] if not refused_call(self._scheduled, args, kwargs) else list(wider_dims(known, args, kwargs))
-        if not attempts or not call.take(args, kwargs):
+        if not refused_call(self._scheduled, args, kwargs) or not call.take(args, kwargs):
             return
+        attempts = list(wider_dims(known, args, kwargs))
         applied_models: list[Any] = []
 
         def make() -> PlannedElsewhere:
@@ -262,7 +266,7 @@ class Auto:
         self.settings.say(f"the {type(self.plain).__name__} is planned again: {first_line(error)}")
         self._scheduled, self._decided = None, False
         self._live = tuple(dict.fromkeys([*self._live, *error.numbers]))
-        self._constants |= error.constants
+        self._instead = CONSTANTS_CHANGE if error.constants else self._instead
         self._stale = first_line(error)
         self._decide(args, kwargs)
         self._stale = ""
@@ -291,7 +295,7 @@ class Auto:
             if not self._stale:
                 settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known, self._live, self._warned, self._constants)
+        planned = planned_again(call, settings, known, self._live, self._warned, self._instead)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 
@@ -383,10 +387,6 @@ def state_of(model: object) -> Auto | None:
     """Return the state that `remate.auto` attached to a model; None without one."""
     calls = calls_of(model)
     return calls if isinstance(calls, Auto) else None
-
-
-def _exceeds(extent: tuple[int, int], other: tuple[int, int]) -> bool:
-    return any(a > b for a, b in zip(extent, other, strict=True))
 
 
 def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:

@@ -136,3 +136,41 @@ def test_a_defect_of_planning_other_sizes_does_not_stop_training(monkeypatch: py
         results = trained(model, lengths)
     assert all(map(torch.equal, results, trained(seeded(Words()).train(), lengths)))
     assert any("failed, which is a defect of remate: IndexError: out of range" in text for text in said)
+
+
+class Detector(nn.Module):
+    """The number of boxes differs from image to image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [layer for _ in range(3) for layer in (nn.Linear(16, 16), nn.GELU(), nn.Dropout(0.1))]
+        self.backbone, self.head = nn.Sequential(*layers), nn.Linear(16, 4)
+
+    def forward(self, images: torch.Tensor, boxes: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        points = self.head(self.backbone(images))
+        losses = [nn.functional.smooth_l1_loss(y[: len(b)], b) for y, b in zip(points, boxes, strict=True)]
+        return {"loss": torch.stack(losses).mean()}
+
+
+def test_parts_are_planned_where_no_schedule_covers_all_calls() -> None:
+    def loop(model: Any) -> list[torch.Tensor]:
+        generator, results = torch.Generator().manual_seed(0), []
+        torch.manual_seed(0)
+        for _ in range(6):
+            counts = torch.randint(1, 9, (4,), generator=generator).tolist()
+            loss = model(torch.randn(4, 64, 16), [torch.randn(n, 4) for n in counts])["loss"]
+            model.zero_grad()
+            loss.backward()
+            results.append(loss.detach())
+        return [*results, *(p.grad for p in model.parameters())]
+
+    said: list[str] = []
+    model = remate.auto(seeded(Detector()).train(), **{**QUICK, "progress": said.append})
+    with pytest.warns(SteppedAsideWarning, match="boxes"):
+        results = loop(model)
+    assert all(map(torch.equal, results, loop(seeded(Detector()).train())))
+    state = state_of(model)
+    assert state is not None
+    assert [schedule.model.at for schedule in state.outcome.schedules] == [("backbone",)]
+    assert any("inputs differ from call to call" in text and "planned: backbone" in text for text in said)
+    assert state.calls_aside == 0
