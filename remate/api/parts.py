@@ -249,14 +249,16 @@ def plan_parts(
     """
     options: dict[str, Any] = {"name": name, "note": note, "progress": progress}
     try:
-        return _planned(parts, settings, cost, **options)
+        return _planned(parts, settings, cost, settings.budget, **options)
     except InfeasibleError as error:
         if not or_smallest:
             raise
         if warn:
             warn_of_smallest(error)
         keeps = not warn and error.smallest > (1 - _WORTHWHILE) * _baseline_peak(parts)
-        return _planned(parts, replace(settings, budget="100%" if keeps else f"{error.smallest}B"), cost, **options)
+        if keeps:
+            return _planned(parts, replace(settings, budget="100%"), cost, "100%", **options)
+        return _planned(parts, replace(settings, budget=f"{error.smallest}B"), cost, settings.budget, **options)
 
 
 def _baseline_peak(parts: Sequence[PartKind]) -> int:
@@ -267,11 +269,13 @@ def _planned(
     parts: Sequence[PartKind],
     settings: Settings,
     cost: str,
+    requested_budget: str,
     *,
     name: str,
     note: str,
     progress: Progress | None,
 ) -> PartSchedules:
+    """Plan the parts. The schedule of a single part records the requested budget."""
     if settings.split:
         return _split(parts, settings, cost, name=name, note=note, progress=progress)
     requested = parse_budget(settings.budget)
@@ -289,7 +293,7 @@ def _planned(
         limits = [solution.peak for solution in solutions]
     schedules = []
     for at, (part, limit, part_name) in enumerate(zip(parts, limits, names_of(parts, name), strict=True)):
-        text = settings.budget if len(parts) == 1 else str(limit)
+        text = requested_budget if len(parts) == 1 else str(limit)
         part_settings = replace(settings, budget=text)
         schedules.append(
             schedule_of(part.step, solutions[at], limit, cost, settings=part_settings, name=part_name, note=note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,7 +153,7 @@ class Detector(nn.Module):
         return {"loss": torch.stack(losses).mean()}
 
 
-def test_parts_are_planned_where_no_schedule_covers_all_calls() -> None:
+def test_parts_are_planned_where_no_schedule_covers_all_calls(tmp_path: Path) -> None:
     def loop(model: Any) -> list[torch.Tensor]:
         generator, results = torch.Generator().manual_seed(0), []
         torch.manual_seed(0)
@@ -165,7 +166,8 @@ def test_parts_are_planned_where_no_schedule_covers_all_calls() -> None:
         return [*results, *(p.grad for p in model.parameters())]
 
     said: list[str] = []
-    model = remate.auto(seeded(Detector()).train(), **{**QUICK, "progress": said.append})
+    options = {**QUICK, "progress": said.append, "file": tmp_path / "plan.json", "budget": "50%"}  # none is so small
+    model = remate.auto(seeded(Detector()).train(), **options)
     with pytest.warns(SteppedAsideWarning, match="boxes"):
         results = loop(model)
     assert all(map(torch.equal, results, loop(seeded(Detector()).train())))
@@ -174,3 +176,10 @@ def test_parts_are_planned_where_no_schedule_covers_all_calls() -> None:
     assert [schedule.model.at for schedule in state.outcome.schedules] == [("backbone",)]
     assert any("inputs differ from call to call" in text and "planned: backbone" in text for text in said)
     assert state.calls_aside == 0
+
+    second = remate.auto(seeded(Detector()).train(), **options)
+    assert all(map(torch.equal, results, loop(second)))
+    read = state_of(second)
+    assert read is not None
+    assert read.runs_schedules
+    assert not read.outcome.planned
