@@ -261,7 +261,7 @@ class _Model:
         from ..schedule_tools.staleness import StalenessCause, differences, digest_differences
 
         recorded = opened.schedule.model
-        used = tuple(leaf.name for leaf in output_leaves(recorded.outputs) if leaf.grad)
+        used = tuple(leaf.differentiate for leaf in output_leaves(recorded.outputs) if leaf.grad)
         if recorded.at:
             from ..api.elsewhere import on_device
             from ..schedule_tools.part_staleness import part_differences

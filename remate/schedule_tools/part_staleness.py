@@ -20,7 +20,7 @@ def part_differences(opened: Analysis, call: RecordedCall, used: Sequence[str]) 
 
     Args:
         call: Arguments of the whole model.
-        used: Outputs that receive a gradient.
+        used: Outputs that receive a gradient, as for `remate.plan(differentiate=)`.
 
     Raises:
         CaptureError: A part cannot be traced any more.

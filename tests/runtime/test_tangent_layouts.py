@@ -6,6 +6,7 @@ import ast
 import re
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 import remate
 import remate_runtime
+from remate.cli import main
 from remate.errors import CaptureError
 from remate_runtime.errors import ScheduleError
 
@@ -140,3 +142,32 @@ def test_axes_of_a_file_are_checked(axes: object) -> None:
     with pytest.raises(ScheduleError, match="R016") as refused:
         remate_runtime.apply(model, broken)
     assert "gradient_axes" in str(refused.value)
+
+
+BUILD = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3))
+        self.head = nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+def build():
+    x = torch.ones(2, 3, 9, 9).to(memory_format=torch.channels_last)
+    return Net().train().to(memory_format=torch.channels_last), (x,)
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--at", "body"), ("--differentiate", "output:channels_last")])
+def test_a_file_still_fits_its_model(more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script, file = tmp_path / "net.py", tmp_path / "plan.json"
+    script.write_text(BUILD, encoding="utf-8")
+    plan = ["plan", f"{script}:build", "--budget", "100%", "--cost", "cpu", *more, "--output", str(file)]
+    assert main(plan) == 0
+    assert ("gradient_axes" in file.read_text(encoding="utf-8")) == (not more)  # a part's gradient is that of a layer
+    assert main(["check", str(file), "--model", f"{script}:build"]) == 0, capsys.readouterr().err

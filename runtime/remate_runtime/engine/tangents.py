@@ -23,16 +23,14 @@ class GradientLayouts:
     """
 
     def __init__(self, outputs: Iterable[Leaf] = ()) -> None:
-        self._planned = {
-            leaf.name: ",".join(map(str, leaf.gradient_axes)) or "preserve" for leaf in outputs if leaf.grad
-        }
+        self._planned = {leaf.name: leaf.differentiate for leaf in outputs if leaf.grad}
         self.arrived: dict[str, str] = {}
         self.warns = True
 
     @property
     def differentiate(self) -> list[str]:
         """The argument of `remate.plan` for the layouts that arrived."""
-        return [f"{name}:{layout}" for name, layout in {**self._planned, **self.arrived}.items()]
+        return [*{**self._planned, **{name: f"{name}:{layout}" for name, layout in self.arrived.items()}}.values()]
 
     def note(self, output: str, gradient: torch.Tensor) -> None:
         """Remember the layout of a gradient, and warn of it.

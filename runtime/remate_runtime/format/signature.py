@@ -39,6 +39,11 @@ class Leaf(msgspec.Struct, frozen=True):
     same: str = ""
     gradient_axes: tuple[int, ...] = ()
 
+    @property
+    def differentiate(self) -> str:
+        """The entry of `remate.plan(differentiate=)` that plans the gradient of this output in this memory layout."""
+        return f"{self.name}:{','.join(map(str, self.gradient_axes)) or 'preserve'}"
+
     def tangent(self, output: TensorType) -> TensorType:
         """Return the type of the gradient of an output.
 
