@@ -11,6 +11,7 @@ runs. Each row is stored after its measurement.
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ STORE, NOTES = RESULTS / "low_budgets.jsonl", RESULTS / "low_budgets_notes.txt"
 FLOOR = "floor"
 BUDGETS = ("80%", "60%", "40%", "20%", FLOOR)
 ABOVE = 1.02  # times the floor
+NEAR = 1.01  # times the time of the final schedule
+_FOUND = re.compile(r"found: ([\d.]+)% more time")
 TARGETS = {"80%": 0.5, "60%": 0.5, "40%": 0.5, "20%": 3.0, FLOOR: 5.0}  # gap between plan and proof, %
 HEAD = f"""Budget: a share of the peak without recomputation, or {ABOVE} times the least that is proven to be needed (floor); in brackets what it
 is of the peak. Plan, bound: time over that without recomputation, in %, of the step that CUDA runs on an H200, captured without
@@ -42,7 +45,7 @@ work. Rows that are not there were not run."""
 class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     """One solve. operations: of the step. share: of the peak without recomputation. plan, bound: % of the time without
     recomputation; plan is None where nothing was found; least: then, the smallest peak that was, as a share. below: the
-    budget is below the floor. cpu: seconds."""
+    budget is below the floor. cpu: seconds; near: those until a schedule took at most 1% more time than `plan`."""
 
     model: str
     budget: str
@@ -56,6 +59,7 @@ class Row(msgspec.Struct, frozen=True, omit_defaults=True):
     found_by: str = ""
     least: float = 0.0
     below: bool = False
+    near: float = 0.0
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -74,10 +78,16 @@ def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
     base, before = about.baseline.peak, time.process_time()
     most = int(ABOVE * about.floor) if budget == FLOOR else parse_budget(budget).resolve(base)
     row = Row(name, budget, strategy, len(about.graph.operations), most / base)
+    found: list[tuple[float, float]] = []  # CPU seconds, % more time
+
+    def note(text: str) -> None:
+        if match := _FOUND.match(text):
+            found.append((time.process_time() - before, float(match[1])))
+
     if most < about.floor:
         return msgspec.structs.replace(row, below=True)
     try:
-        solution = solve(about, Request(most), policy(strategy))
+        solution = solve(about, Request(most), policy(strategy), progress=note)
     except (InfeasibleError, NotApplicableError) as error:
         least = error.smallest / base if isinstance(error, InfeasibleError) else 0.0
         return msgspec.structs.replace(row, least=least, cpu=time.process_time() - before)
@@ -89,6 +99,7 @@ def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
         again=len(solution.recomputes),
         cpu=time.process_time() - before,
         found_by=solution.strategy,
+        near=next((cpu for cpu, percent in found if 100 + percent <= NEAR * (100 + plan)), 0.0),
     )
 
 
