@@ -95,7 +95,7 @@ def test_a_sample_where_gradients_are_gone_when_delivered(monkeypatch: pytest.Mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("delivered", ["retained", "accumulated"])
-@pytest.mark.parametrize("first", range(3, 19, 8))
+@pytest.mark.parametrize("first", [3])
 def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
     count, optimal = compare(range(first, first + 8), delivered)

@@ -63,7 +63,7 @@ def test_a_sample_of_tiny_steps() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("delivered", ["retained", "accumulated", "consumed"])
-@pytest.mark.parametrize("first", range(202, 212, STEPS))
+@pytest.mark.parametrize("first", [202])
 def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)  # as the truth takes gradients: one by one
     steps, _ = compare(range(first, first + STEPS), delivered)

@@ -16,7 +16,7 @@ from remate_runtime.flat_step import Graph
 from remate_runtime.link import link, simulate
 
 from .exact_optimum import ExactOptimum
-from .strategy_graphs import frozen_base, random_graph, transformer
+from .strategy_graphs import random_graph, transformer
 from .test_strategy_contract import blocks
 from .tiny_steps import KINDS, tiny_step
 
@@ -60,7 +60,7 @@ def outcome(name: str, graph: Graph, budget: int) -> Solution | InfeasibleError 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_keeps_its_promises_on_many_steps(name: str) -> None:
     """All 200 steps between them: 25 each; of those that take long, 5."""
-    every = 100 if name == "moccasin" else 40 if name in HEAVY else 8
+    every = 200 if name == "moccasin" else 40 if name in HEAVY else 8
     for number, seed in enumerate(range(NAMES.index(name) % every, SEEDS, every)):
         graph, budget, best = step(seed)
         result = outcome(name, graph, budget)
@@ -100,11 +100,10 @@ def test_auto_finds_every_optimum(searched: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("graph", "share"), [("random", 0.85), ("random", 0.7), ("frozen", 0.7), ("layers", 0.85)])
+@pytest.mark.parametrize(("graph", "share"), [("random", 0.7), ("layers", 0.85)])
 def test_auto_is_worse_than_none(graph: str, share: float) -> None:
     by_name = {
         "random": lambda: random_graph(7, 20),
-        "frozen": lambda: frozen_base(4),
         "layers": lambda: transformer(2),
     }
     step = by_name[graph]()

@@ -62,10 +62,10 @@ def test_a_strategy_keeps_its_promises(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_a_strategy_keeps_its_promises_on_all(name: str) -> None:
+def test_a_strategy_keeps_its_promises_on_many(name: str) -> None:
     """Those that take long get fewer instances, still of all six kinds."""
-    every = 31 if name == "moccasin" else 11 if name in HEAVY else 1
-    keeps(name, list(range(0, SEEDS, every)), again=2 if name in HEAVY else 10)
+    every = 67 if name == "moccasin" else 23 if name in HEAVY else 3
+    keeps(name, list(range(0, SEEDS, every)), again=1 if name == "moccasin" else 2 if name in HEAVY else 4)
 
 
 def keeps(name: str, seeds: list[int], again: int) -> None:
@@ -79,7 +79,7 @@ def keeps(name: str, seeds: list[int], again: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2, 3, 4, 5))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4))])
 def test_nothing_beats_the_optimum_and_the_portfolio_beats_all(seed: int) -> None:
     bare = random_dag(seed, 8)
     budget = int(0.8 * check_sequence(bare, bare.order).peak)
