@@ -110,6 +110,36 @@ def test_auto_learns_the_layout_from_the_first_backward() -> None:
     assert sum("planned again" in line for line in lines) == 1
 
 
+class Two(nn.Module):
+    """Two outputs, for a loss that concatenates them: their gradients have gaps."""
+
+    def __init__(self, norm: bool) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 5, 3)
+        self.norm = nn.BatchNorm2d(4) if norm else nn.Identity()
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.norm(self.first(x)), self.second(x)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_a_gradient_with_gaps_warns_where_kernels_add_it_up(norm: bool) -> None:
+    def gradients(model: Any) -> list[torch.Tensor]:
+        model.zero_grad()
+        torch.cat(model(data(4, 3, 11, 11)), 1).square().mean().backward()
+        return [p.grad for p in model.parameters()]
+
+    lines: list[str] = []
+    model = remate.auto(seeded(Two(norm)).train(), "100%", cost="cpu", progress=lines.append)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours, _ = gradients(model), gradients(model)
+    assert [str(w.message).startswith("the gradient of output '0' has gaps") for w in caught] == [True] * 2 * norm
+    assert not any("planned again" in line for line in lines)
+    equal = all(map(torch.equal, ours, gradients(seeded(Two(norm)).train())))
+    assert equal or norm
+
+
 def test_sizes_keep_the_layout() -> None:
     model = seeded(Segmenting(False)).train().to(memory_format=torch.channels_last)
     x, dims = data(4, 3, 11, 11).to(memory_format=torch.channels_last), {"x": {0: "b=2..6"}}

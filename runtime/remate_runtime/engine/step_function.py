@@ -291,14 +291,14 @@ def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
     """Return the values of the received tangents, and the tangents in the order in which backward reads them."""
     arrived, frame.tangents = frame.tangents, []
     contract, device = frame.step.contract, frame.step.device
-    layouts = frame.layouts if contract.layout_matters else None
     given: set[int] = set()
     tangents: list[torch.Tensor] = []
     for tangent in contract.tangents:
         if arrived[tangent.output] is not None:
             given.add(tangent.value)
         gradient, name = arrived[tangent.output], contract.outputs[tangent.output].name
-        tangents.append(tangent_as_recorded(gradient, tangent.type, device, name, layouts))
+        matters = contract.layout_matters, tangent.summed
+        tangents.append(tangent_as_recorded(gradient, tangent.type, device, name, frame.layouts, *matters))
         del gradient
         arrived[tangent.output] = None
     return given, tangents

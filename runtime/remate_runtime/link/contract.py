@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec.structs import replace
 
-from ..flat_step.graph import LIVE, Graph
+from ..flat_step.graph import LIVE, Graph, Op
 from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
 from .deliveries import copied
@@ -29,6 +29,10 @@ class Output(msgspec.Struct, frozen=True):
     constant: bool
 
 
+_BATCH_NORM = "aten.native_batch_norm_backward"
+_LAYOUTS = ("aten.convolution_backward", _BATCH_NORM)  # round differently in a different memory layout
+
+
 class Tangent(msgspec.Struct, frozen=True):
     """A gradient that backward starts from.
 
@@ -36,11 +40,13 @@ class Tangent(msgspec.Struct, frozen=True):
         value: Value of the graph.
         output: Number of its output.
         type: The type that the backward operations were recorded with.
+        summed: Whether an operation that reads it chooses its order of sums by strides.
     """
 
     value: int
     output: int
     type: TensorType
+    summed: bool = False
 
 
 class Gradient(msgspec.Struct, frozen=True):
@@ -142,8 +148,10 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     preserved = tuple(e.buffer for e in linked.forward if isinstance(e, Update) and e.preserves)
     read, resident = _reads_of_backward(linked)
     last = _last_segments(linked)
+    backward = graph.operations[graph.backward_start :]
+    summed = {graph.root[value] for op in backward if _sums_by_strides(op) for value in op.reads}
     tangents = tuple(
-        Tangent(value, at, graph.values[value].type)
+        Tangent(value, at, graph.values[value].type, value in summed)
         for at, output in enumerate(returned)
         if output.grad and (value := numbers[f"grad.{output.name}"]) in read
     )
@@ -168,8 +176,16 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
         _undelivered(graph, given),
         _passed(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], position),
         _inner(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], tangents),
-        any(op.op == "aten.convolution_backward" for op in graph.operations[graph.backward_start :]),
+        any(op.op in _LAYOUTS for op in backward),
     )
+
+
+def _sums_by_strides(op: Op) -> bool:
+    """Return whether an operation rounds differently if what it reads has gaps. A sum over the first axis does not."""
+    if op.op == "aten.sum.dim_IntList":
+        axes = op.args[1] if len(op.args) > 1 else ()
+        return axes != (0,)
+    return op.op == _BATCH_NORM
 
 
 def contract_at_another_size(contract: StepContract, graph: Graph) -> StepContract:
