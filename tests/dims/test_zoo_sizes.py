@@ -1,4 +1,4 @@
-"""One file for each of the usual architectures: at many sizes loss, gradients and buffers are eager's to the last bit;
+"""One file for each of several architectures: at many sizes loss, gradients and buffers are eager's to the last bit;
 the peak is what is predicted with workspaces measured at that size, and the file's, whose workspaces are estimated
 upwards, is no less; where `check` says that the budget holds, it does; and the file is hardly longer than one for a
 single size."""
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph
 from remate_runtime.operator_calls import live
@@ -17,6 +18,8 @@ from tools.bench.sizes import outcome
 
 pytest.importorskip("transformers")
 SIZES = 8
+# Attention with a mask and rotary positions; two lengths and dropout; multiples; odd sizes of images and statistics.
+NAMES = ("llama", "t5", "unet", "resnet")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("short_searches")]
 
 
@@ -35,9 +38,9 @@ def every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "check_types", check_types)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", NAMES)
 def test_one_file_for_all_sizes(name: str) -> None:
-    case = CASES[name]
+    case = replace(CASES[name], at=CASES[name].at[:4])
     result = outcome(case, case.estimated, count=SIZES, cost="cpu", effort="quick", gap=0.05)
     solve, dims = result.schedule.solve, result.schedule.model.dims
     assert len(result.sizes) >= SIZES

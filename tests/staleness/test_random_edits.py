@@ -93,4 +93,4 @@ def test_random_edits(sources: Sources, planned: dict[str, tuple[Schedule, dict[
 
 @pytest.mark.slow
 def test_many_random_edits(sources: Sources, planned: dict[str, tuple[Schedule, dict[str, Any]]]) -> None:
-    run(500, 2, sources, planned)
+    run(150, 2, sources, planned)
