@@ -304,16 +304,11 @@ class CompiledLives(Lives):
     engine, dtype, near = "compiled", torch.float64, 1e-9
 
 
-@pytest.mark.slow("ArenaLives-8")
 @pytest.mark.eager
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("lives", "count"),
-    [
-        (Lives, 8),
-        (ArenaLives, 8),
-        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 16), (ArenaLives, 12), (CompiledLives, 3))),
-    ],
+    [(Lives, 10), *(pytest.param(*item, marks=pytest.mark.slow) for item in ((ArenaLives, 10), (CompiledLives, 2)))],
 )
 def test_lives(lives: type[Lives], count: int) -> None:
     kept = settings(
