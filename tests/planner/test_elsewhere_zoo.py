@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 )
 DEFAULT = ("tiny_gpt", "depthwise")
 RECURRENT = ("lstm", "gru")
-# The operations of other models are among those of these.
+# Other models repeat most of their operations.
 OTHER = ("moe", "t5", "unet", "fourier", "two_tower")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in OTHER]
 COMPILED = ("tiny_gpt", "moe", "unet", "fourier")

@@ -202,7 +202,7 @@ def test_low_precision_is_as_near_to_float64_as_eager() -> None:
     x, model = data(32, 16), seeded(Small())
     exact = copy.deepcopy(model).double()
     exact(x.double()).backward()
-    model, x = model.to(torch.bfloat16), x.to(torch.bfloat16)
+    model, x = model.to(torch.float16), x.to(torch.float16)
     compiled, eager = pair(model, (x,), everything)
     for loss in (compiled(x), eager(x)):
         loss.backward()
