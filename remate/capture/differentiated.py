@@ -17,6 +17,7 @@ EVERY = ("*",)
 """As `differentiate=`: every output that has a gradient in eager."""
 OF_A_STAGE = ("*:preserve",)
 """As `differentiate=`: every output, with gradients in the memory layouts of the outputs."""
+_NAMES_OF_A_PART = ("loss", "*")
 OF_A_PART = ("loss", "*:preserve")
 """As `differentiate=`: the field `loss`, else every output. The model uses all outputs of its parts, so a single scalar
 output of a part (a penalty) is not the loss."""
@@ -44,20 +45,26 @@ def differentiated(outputs: Outputs, returned: int, result: object, requested: S
     Raises:
         CaptureError: A requested output has no gradient, or a layout does not fit it.
     """
-    able = {name for name, tensor in outputs if tensor.requires_grad}
+    able = {name: tensor for name, tensor in outputs if tensor.requires_grad}
     names, layouts = requested_layouts(requested, able)
-    chosen = _chosen(outputs, returned, result, names)
+    every = {n for at, (n, t) in enumerate(outputs) if n in able and (at < returned or t.numel() == 1)}
+    chosen = _chosen(able, every, result, names)
     usual = layouts.get("*", "")
     return {name: layouts.get(name, usual) for name, _ in outputs if name in chosen}
 
 
-def _chosen(outputs: Outputs, returned: int, result: object, chosen: Sequence[str] | None) -> set[str]:
-    """The names of the outputs that get a gradient. chosen: without layouts."""
-    able = {name: tensor for name, tensor in outputs if tensor.requires_grad}
-    every = {n for at, (n, t) in enumerate(outputs) if n in able and (at < returned or t.numel() == 1)}
+def _chosen(able: dict[str, torch.Tensor], every: set[str], result: object, chosen: Sequence[str] | None) -> set[str]:
+    """The names of the outputs that get a gradient.
+
+    Args:
+        able: The differentiable outputs.
+        every: Those of them that get a gradient if all do.
+        result: As for `differentiated`.
+        chosen: What the user chose, without layouts.
+    """
     if chosen == EVERY:
         return every
-    if chosen is not None and chosen != ("loss", "*"):
+    if chosen is not None and chosen != _NAMES_OF_A_PART:
         return _checked(chosen, able)
     if loss := _loss_field(result, able):
         return loss

@@ -12,11 +12,19 @@ from collections.abc import Collection, Sequence
 import torch
 from torch.fx import Node
 
+from remate_runtime.format import (
+    CHANNELS_LAST,
+    CONTIGUOUS,
+    LAYOUT,
+    PRESERVE,
+    axes_of,
+    has_layout,
+    packed_strides,
+)
+
 from ..errors import CaptureError
 
-PRESERVE = "preserve"
-_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
-_ENTRY = re.compile(r"(.+):(contiguous|channels_last|preserve|[0-9]+(?:,[0-9]+)*)", re.DOTALL)
+_ENTRY = re.compile(rf"(.+):({LAYOUT})", re.DOTALL)
 _COPY, _CLONE = torch.ops.aten.copy.default, torch.ops.aten.clone.default
 
 
@@ -51,18 +59,15 @@ def gradient_axes(output: torch.Tensor, layout: str) -> tuple[int, ...]:
     Raises:
         CaptureError: The output has other axes.
     """
-    dim, own = output.dim(), _own_axes(output)
-    if layout == PRESERVE or (not layout and own != _CHANNELS_LAST.get(dim)):
+    shape, strides = output.shape, output.stride()
+    if not layout and has_layout(shape, strides, CHANNELS_LAST):
+        layout = CONTIGUOUS
+    if layout in ("", PRESERVE):
         return ()
-    if layout in ("", "contiguous"):
-        axes = tuple(range(dim))
-    elif layout == "channels_last":
-        axes = _CHANNELS_LAST.get(dim, ())
-    else:
-        axes = tuple(map(int, layout.split(",")))
-    if sorted(axes) != [*range(dim)]:
-        raise CaptureError(f"the gradient of an output of {dim} axes cannot have the memory layout {layout!r}")
-    return () if axes == own else axes
+    axes = axes_of(layout, output.dim())
+    if len(axes) != output.dim():
+        raise CaptureError(f"the gradient of an output of {output.dim()} axes cannot have the memory layout {layout!r}")
+    return () if has_layout(shape, strides, layout) else axes
 
 
 def copied(output: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
@@ -74,9 +79,7 @@ def copied(output: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
     """
     if not axes:
         return output.clone()
-    strides, stride = [0] * len(axes), 1
-    for axis in reversed(axes):
-        strides[axis], stride = stride, stride * max(1, output.shape[axis])
+    strides = packed_strides(output.shape, axes)
     return torch.empty_strided(output.shape, strides, dtype=output.dtype, device=output.device).copy_(output)
 
 
@@ -85,13 +88,3 @@ def without_copy(node: Node) -> Node:
     below = {_CLONE: 0, _COPY: 1}.get(node.target)  # type: ignore[call-overload]
     source = None if below is None else node.args[below]
     return source if isinstance(source, Node) else node
-
-
-def _own_axes(output: torch.Tensor) -> tuple[int, ...]:
-    """Return the axes of a tensor by descending stride."""
-    if output.is_contiguous():
-        return tuple(range(output.dim()))
-    for axes in _CHANNELS_LAST.values():
-        if len(axes) == output.dim() and output.permute(axes).is_contiguous():
-            return axes
-    return tuple(sorted(range(output.dim()), key=lambda axis: -output.stride(axis)))

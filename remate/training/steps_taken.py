@@ -182,7 +182,7 @@ class StepsTaken:
         If no eager and scheduled steps are of one kind, it does not count whether they accumulate gradients.
         """
         exact = _pairs(self._eager, self._by_schedule)
-        pairs = exact or _pairs(_in_either_case(self._eager), _in_either_case(self._by_schedule))
+        pairs = exact or _pairs(_ignoring_accumulation(self._eager), _ignoring_accumulation(self._by_schedule))
         pairs += [Beside(peak=step.peak, time=step.time, lasting=step.lasting) for step in self._by_schedule.values()]
         pairs += [Beside(eager_peak=step.peak, eager_time=step.time) for step in self._eager.values()]
         return max([*pairs, Beside()], key=_completeness)
@@ -202,6 +202,6 @@ def _pairs(eager: Mapping[Any, _Taken], scheduled: Mapping[Any, _Taken]) -> list
     ]
 
 
-def _in_either_case(kinds: Mapping[_Kind, _Taken]) -> dict[Any, _Taken]:
+def _ignoring_accumulation(kinds: Mapping[_Kind, _Taken]) -> dict[Any, _Taken]:
     """Return the measurements by what else steps have in common."""
     return {(kind.inputs, kind.trained): taken for kind, taken in kinds.items()}

@@ -97,7 +97,7 @@ class Trained(Listener):
         if seen.refused or seen.steps.under_way or seen.outcome.refused:
             return
         state = seen.state
-        if state is not None and seen.outcome.needless and state.outcome.needless:
+        if state is not None and state.outcome.needless:
             seen.began = state.outcome  # the call may plan again
             return
         busy = bool(self._open) or any(other.steps.measures_memory for other in self._all)
@@ -124,10 +124,10 @@ class Trained(Listener):
 
     def gradient(self, module: nn.Module, backward: Backward) -> None:
         seen = self._of(module)
-        state = None if seen is None else seen.state
         if seen is None or seen.refused:
             return
-        if state is not None and seen.outcome.needless and state.outcome.needless and not seen.steps.under_way:
+        state = seen.state
+        if state is not None and state.outcome.needless and not seen.steps.under_way:
             return
         if state is not None:
             seen.outcome = state.outcome

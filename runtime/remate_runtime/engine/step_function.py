@@ -297,8 +297,7 @@ def _take_tangents(frame: _Frame) -> tuple[set[int], list[torch.Tensor]]:
         if arrived[tangent.output] is not None:
             given.add(tangent.value)
         gradient, name = arrived[tangent.output], contract.outputs[tangent.output].name
-        matters = contract.layout_matters, tangent.summed
-        tangents.append(tangent_as_recorded(gradient, tangent.type, device, name, frame.layouts, *matters))
+        tangents.append(tangent_as_recorded(gradient, tangent, device, name, frame.layouts))
         del gradient
         arrived[tangent.output] = None
     return given, tangents

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import torch
 
+from ..format.memory_layouts import axes_by_stride, layout_text
 from ..format.signature import Leaf
-from ..format.tensor_type import TensorType
+from ..link.contract import Tangent
 from ..operator_calls.overloads import TORCH_DTYPES, empty, laid_out
-
-_CHANNELS_LAST = ([0, 2, 3, 1], [0, 2, 3, 4, 1])
 
 
 class GradientLayouts:
@@ -32,27 +31,22 @@ class GradientLayouts:
         """The argument of `remate.plan` for the layouts that arrived."""
         return [*{**self._planned, **{name: f"{name}:{layout}" for name, layout in self.arrived.items()}}.values()]
 
-    def note(
-        self, output: str, gradient: torch.Tensor, planned: TensorType, layout_matters: bool, summed: bool
-    ) -> None:
+    def note(self, output: str, gradient: torch.Tensor, tangent: Tangent) -> None:
         """Remember the layout of a gradient, and warn if kernels round differently.
 
         Args:
             output: Name of the output.
             gradient: Its gradient.
-            planned: The type that was planned.
-            layout_matters: As in `StepContract`.
-            summed: As in `Tangent`.
+            tangent: What was planned.
         """
         shape, strides = tuple(gradient.shape), gradient.stride()
         if not all(stride for size, stride in zip(shape, strides, strict=True) if size > 1):
             return  # kernels copy an expanded gradient themselves
-        layout = _layout(gradient)
-        if _order(shape, strides) == _order(shape, planned.strides):
-            if summed:
+        if axes_by_stride(shape, strides) == axes_by_stride(shape, tangent.type.strides):
+            if tangent.gaps_matter:
                 self._warn(output, "gaps", "combine the output with other tensors within forward, or return the loss")
-        elif layout_matters:
-            self.arrived[output] = layout
+        elif tangent.layout_matters:
+            self.arrived[output] = layout = layout_text(shape, strides)
             if self.warns:
                 advice = f"remate.plan(..., differentiate={self.differentiate!r})"
                 self._warn(output, f"a different memory layout than planned ({layout})", advice)
@@ -68,25 +62,18 @@ class GradientLayouts:
 
 
 def tangent_as_recorded(
-    gradient: torch.Tensor | None,
-    type_: TensorType,
-    device: torch.device,
-    output: str,
-    layouts: GradientLayouts,
-    layout_matters: bool,
-    summed: bool,
+    gradient: torch.Tensor | None, tangent: Tangent, device: torch.device, output: str, layouts: GradientLayouts
 ) -> torch.Tensor:
     """Return the gradient of an output in the layout that backward was recorded with; zeros for None.
 
     Args:
         gradient: The gradient.
-        type_: The recorded type.
+        tangent: What was recorded.
         device: Device of the step.
         output: Name of the output.
         layouts: Receives a layout that was not planned.
-        layout_matters: As in `StepContract`.
-        summed: As in `Tangent`.
     """
+    type_ = tangent.type
     if gradient is None:
         return empty(type_, device).zero_()
     if (
@@ -96,22 +83,5 @@ def tangent_as_recorded(
         and not gradient.is_neg()
     ):
         return gradient.detach()
-    layouts.note(output, gradient, type_, layout_matters, summed)
+    layouts.note(output, gradient, tangent)
     return empty(type_, device).copy_(gradient)
-
-
-def _layout(gradient: torch.Tensor) -> str:
-    """Return the name of a memory layout, or its axes by descending stride."""
-    if gradient.is_contiguous():
-        return "contiguous"
-    for axes in _CHANNELS_LAST:
-        if len(axes) == gradient.dim() and gradient.permute(axes).is_contiguous():
-            return "channels_last"
-    shape, strides = gradient.shape, gradient.stride()
-    return ",".join(map(str, sorted(range(gradient.dim()), key=lambda axis: (-strides[axis], shape[axis]))))
-
-
-def _order(shape: Sequence[int], strides: Sequence[int] | None) -> list[int]:
-    """Return the axes of more than one element by descending stride."""
-    axes = [axis for axis, size in enumerate(shape) if size > 1]
-    return axes if strides is None else sorted(axes, key=lambda axis: -strides[axis])

@@ -9,6 +9,7 @@ from .expressions import Factor, Real, Side, Size, Term, constant, dimension, di
 from .fingerprints import check_fingerprint, fingerprint
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .live_range import range_text
+from .memory_layouts import CHANNELS_LAST, CONTIGUOUS, LAYOUT, PRESERVE, axes_of, has_layout, packed_strides
 from .module_paths import fold_paths, unfold_paths
 from .number_text import Tree, computed, names_of, parse_number, renamed, written_number
 from .positions import locate, places, scan, text_at
@@ -66,12 +67,15 @@ from .writer import checked_text, encode, save
 
 __all__ = [
     "BASELINE",
+    "CHANNELS_LAST",
     "CODES",
+    "CONTIGUOUS",
     "DEVICES",
     "DTYPES",
     "FORMAT",
     "GRADIENTS",
     "LANES",
+    "LAYOUT",
     "MAX_FAULTS",
     "MAX_FILE_BYTES",
     "MEMORY_FORMATS",
@@ -79,6 +83,7 @@ __all__ = [
     "PAGE_FEATURE",
     "PAGE_MEMORIES",
     "PLANNED",
+    "PRESERVE",
     "RANKS_FEATURE",
     "REVISION",
     "SPLIT_FEATURE",
@@ -119,6 +124,7 @@ __all__ = [
     "Term",
     "Tree",
     "at_size",
+    "axes_of",
     "check_fingerprint",
     "checked_size",
     "checked_text",
@@ -134,6 +140,7 @@ __all__ = [
     "fill_fault",
     "fingerprint",
     "fold_paths",
+    "has_layout",
     "input_leaves",
     "is_attribute",
     "largest_of",
@@ -147,6 +154,7 @@ __all__ = [
     "out_of_range",
     "output_leaves",
     "over_limit",
+    "packed_strides",
     "parse_number",
     "parse_real",
     "parse_size",

@@ -11,6 +11,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from .json_values import is_object
+from .memory_layouts import PRESERVE
 from .tensor_type import DTYPES, TensorType
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Leaf(msgspec.Struct, frozen=True):
     @property
     def differentiate(self) -> str:
         """The entry of `remate.plan(differentiate=)` that plans the gradient of this output in this memory layout."""
-        return f"{self.name}:{','.join(map(str, self.gradient_axes)) or 'preserve'}"
+        return f"{self.name}:{','.join(map(str, self.gradient_axes)) or PRESERVE}"
 
     def tangent(self, output: TensorType) -> TensorType:
         """Return the type of the gradient of an output.
@@ -50,8 +51,7 @@ class Leaf(msgspec.Struct, frozen=True):
         Args:
             output: Type of the output.
         """
-        fits = len(self.gradient_axes) == len(output.shape)
-        return output.ordered(self.gradient_axes) if self.gradient_axes and fits else output.dense
+        return output.ordered(self.gradient_axes) if self.gradient_axes else output.dense
 
 
 def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..errors import ScheduleError
+from .memory_layouts import packed_strides
 
 # name in the file (`vocabulary.Dtype`) -> (name of the torch dtype, bytes per element)
 DTYPES: dict[str, tuple[str, int]] = {
@@ -67,21 +68,15 @@ class TensorType(msgspec.Struct, frozen=True, gc=False):
         if self.strides is None or len(self.shape) < 2:
             return self if self.nbytes == self.numel * DTYPES[self.dtype][1] else replace(self, strides=None)
         order = _stride_order(self.shape, self.strides)
-        strides, size = [0] * len(order), 1
-        for at in order:
-            strides[at] = size
-            size *= max(1, self.shape[at])
+        strides = packed_strides(self.shape, order[::-1])
         if all(n < 2 or have == packed for n, have, packed in zip(self.shape, self.strides, strides, strict=True)):
             return self
-        return replace(self, strides=None if order == [*range(len(order))][::-1] else tuple(strides))
+        return replace(self, strides=None if order == [*range(len(order))][::-1] else strides)
 
     def ordered(self, axes: tuple[int, ...]) -> TensorType:
         """Return the type without gaps or overlaps whose strides descend in this order of the axes."""
-        strides, size = [0] * len(axes), 1
-        for axis in reversed(axes):
-            strides[axis] = size
-            size *= max(1, self.shape[axis])
-        return replace(self, strides=None if contiguous(self.shape, tuple(strides)) else tuple(strides))
+        strides = packed_strides(self.shape, axes)
+        return replace(self, strides=None if contiguous(self.shape, strides) else strides)
 
     def __str__(self) -> str:
         strides = "" if self.strides is None else "{" + ",".join(map(str, self.strides)) + "}"

@@ -123,7 +123,6 @@ class TreeCheck:
         if node.get("detached", True) is not True or {"grad", "detached"} <= node.keys():
             message = "`detached` is true or left out, and an output has `grad` or `detached`, not both"
             self._faults.add("R016", message, f"{where}/detached")
-
         if "gradient_axes" in node and not (node.get("grad") is True and is_permutation(node["gradient_axes"])):
             message = "`gradient_axes` has each axis of an output with `grad` once"
             self._faults.add("R016", message, f"{where}/gradient_axes", "delete it")

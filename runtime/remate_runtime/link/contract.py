@@ -13,6 +13,9 @@ from ..format.tensor_type import TensorType
 from .deliveries import copied
 from .events import Deliver, Execution, Linked, Update
 
+_BATCH_NORM = "aten.native_batch_norm_backward"
+_LAYOUTS = ("aten.convolution_backward", _BATCH_NORM)  # round differently in a different memory layout
+
 
 class Output(msgspec.Struct, frozen=True):
     """A tensor that the module returns.
@@ -29,10 +32,6 @@ class Output(msgspec.Struct, frozen=True):
     constant: bool
 
 
-_BATCH_NORM = "aten.native_batch_norm_backward"
-_LAYOUTS = ("aten.convolution_backward", _BATCH_NORM)  # round differently in a different memory layout
-
-
 class Tangent(msgspec.Struct, frozen=True):
     """A gradient that backward starts from.
 
@@ -40,13 +39,15 @@ class Tangent(msgspec.Struct, frozen=True):
         value: Value of the graph.
         output: Number of its output.
         type: The type that the backward operations were recorded with.
-        summed: Whether an operation that reads it chooses its order of sums by strides.
+        layout_matters: Whether kernels of backward choose their order of sums by its memory layout.
+        gaps_matter: Whether an operation that reads it rounds differently if it has gaps.
     """
 
     value: int
     output: int
     type: TensorType
-    summed: bool = False
+    layout_matters: bool
+    gaps_matter: bool
 
 
 class Gradient(msgspec.Struct, frozen=True):
@@ -113,7 +114,6 @@ class StepContract(msgspec.Struct, frozen=True):
         undelivered: Numbers of the sources without gradient, except live attributes.
         passed: Outputs that are a parameter or buffer itself.
         inner: Numbers of outputs with a gradient that other such outputs depend on, and the tangents of those.
-        layout_matters: Whether kernels of backward choose their order of sums by the layout of a tangent.
     """
 
     sources: tuple[int, ...]
@@ -128,7 +128,6 @@ class StepContract(msgspec.Struct, frozen=True):
     undelivered: tuple[int, ...] = ()
     passed: tuple[Passed, ...] = ()
     inner: tuple[tuple[int, frozenset[int]], ...] = ()
-    layout_matters: bool = False
 
 
 def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str]) -> StepContract:
@@ -149,9 +148,10 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     read, resident = _reads_of_backward(linked)
     last = _last_segments(linked)
     backward = graph.operations[graph.backward_start :]
+    layout_matters = any(op.op in _LAYOUTS for op in backward)
     summed = {graph.root[value] for op in backward if _sums_by_strides(op) for value in op.reads}
     tangents = tuple(
-        Tangent(value, at, graph.values[value].type, value in summed)
+        Tangent(value, at, graph.values[value].type, layout_matters, value in summed)
         for at, output in enumerate(returned)
         if output.grad and (value := numbers[f"grad.{output.name}"]) in read
     )
@@ -176,7 +176,6 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
         _undelivered(graph, given),
         _passed(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], position),
         _inner(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], tangents),
-        any(op.op in _LAYOUTS for op in backward),
     )
 
 
