@@ -46,8 +46,8 @@ class Tangent(msgspec.Struct, frozen=True):
     value: int
     output: int
     type: TensorType
-    layout_matters: bool
-    gaps_matter: bool
+    layout_matters: bool = False
+    gaps_matter: bool = False
 
 
 class Gradient(msgspec.Struct, frozen=True):
