@@ -76,15 +76,22 @@ def imports(name: str, path: Path, *, lazy: bool = True) -> tuple[str, ...]:
     return tuple(_imports(name, path, lazy))
 
 
+def statements(node: ast.AST, lazy: bool) -> Iterator[ast.AST]:
+    """Statements inside a module or a statement, at any depth; without those of functions if not `lazy`."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, field, ()):
+            yield inner
+            if lazy or not (isinstance(inner, ast.FunctionDef) or _for_types(inner)):
+                yield from statements(inner, lazy)
+
+
+def _for_types(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
 def _imports(name: str, path: Path, lazy: bool) -> Iterator[str]:
-    tree = parsed(path)
-    inside = {id(node) for outer in ast.walk(tree) if isinstance(outer, ast.FunctionDef) for node in ast.walk(outer)}
-    typing = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
-    inside |= {id(node) for outer in typing for node in ast.walk(outer)}
     package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
-    for node in ast.walk(tree):
-        if not lazy and id(node) in inside:
-            continue
+    for node in statements(parsed(path), lazy):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -111,6 +112,11 @@ class Headed(nn.Module):
         return {"loss": hidden.square().mean(), "scores": self.head(hidden)}
 
 
+@functools.cache
+def of_headed():
+    return schedule_of(seeded(Headed()), (data(3, 4).requires_grad_(),))
+
+
 REQUESTED = {
     "all": lambda model, x: list(model.parameters()),
     "one": lambda model, x: [model.body.bias],
@@ -125,8 +131,8 @@ REQUESTED = {
 @pytest.mark.parametrize("frozen", [False, True])
 def test_it_refuses_whatever_is_requested_for(requested, options, frozen):
     model = seeded(Headed())
+    planned = apply(model, of_headed())
     leaf = data(3, 4).requires_grad_()
-    planned = apply(model, schedule_of(model, (leaf,)))
     if frozen:
         model.body.requires_grad_(False)
     before = leaf * 2

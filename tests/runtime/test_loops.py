@@ -4,6 +4,7 @@ works."""
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.optim.swa_utils import AveragedModel
 
-from remate_runtime import BindError, ExecutionError, StaleModelError, apply
+from remate_runtime import BindError, ExecutionError, Schedule, StaleModelError, apply
 
 from .small import data, seeded
 from .stepping import just_in_time, schedule_of
@@ -44,6 +45,11 @@ class Net(nn.Module):
 
 def net() -> Any:
     return seeded(Net()).train()
+
+
+@functools.cache
+def schedule() -> Schedule:
+    return schedule_of(net(), (X.clone().requires_grad_(),), recomputes=just_in_time)
 
 
 def train(model: Any, optimizer: torch.optim.Optimizer | None = None) -> None:
@@ -227,9 +233,8 @@ EQUAL = (
 @pytest.mark.compiled
 @pytest.mark.parametrize("loop", EQUAL, ids=lambda loop: loop.__name__)
 def test_a_loop_ends_as_in_eager(loop: Callable[[Make], Any]) -> None:
-    schedule = schedule_of(net(), (X.clone().requires_grad_(),), recomputes=just_in_time)
-    ends = []
-    for make in (net, lambda: apply(net(), schedule)):
+    file, ends = schedule(), []
+    for make in (net, lambda: apply(net(), file)):
         torch.manual_seed(7)
         model = loop(make)
         ends.append([*model.state_dict().values(), *[p.grad for p in model.parameters()], torch.get_rng_state()])
@@ -276,10 +281,9 @@ REFUSED: dict[Callable[[Any], None], tuple[type[Exception], str]] = {
 
 @pytest.mark.parametrize("act", REFUSED, ids=lambda act: act.__name__)
 def test_a_loop_that_cannot_run_is_told_what_can(act: Callable[[Any], None]) -> None:
-    schedule = schedule_of(net(), (X.clone().requires_grad_(),), recomputes=just_in_time)
     kind, told = REFUSED[act]
     with pytest.raises(kind, match=told):
-        act(apply(net(), schedule))
+        act(apply(net(), schedule()))
 
 
 def test_checkpointing_that_a_library_switches_on_is_switched_off_again() -> None:
