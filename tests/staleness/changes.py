@@ -4,6 +4,7 @@ file, and a monkeypatch that undoes what is done to libraries."""
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import sys
 import types
@@ -34,6 +35,16 @@ def plain(x: Any, *rest: Any, **more: Any) -> Any:
 
 def quarter(module: Any, args: Any, output: Any) -> Any:
     return output * 0.25
+
+
+def _halved(layer: nn.Module) -> Any:
+    forward = layer.forward
+
+    @functools.wraps(forward)
+    def run(x: Any) -> Any:
+        return forward(x) * 0.5
+
+    return run
 
 
 def in_place(module: Any, args: Any, output: Any) -> None:
@@ -70,6 +81,9 @@ CODE: dict[str, Change] = {
     "global of a function imported by forward": lambda n, m, p: set_attribute(
         sys.modules["cfg_of_tests"], "FACTOR", 2.5
     ),
+    "method in torch.no_grad": lambda n, m, p: set_attribute(m.Block, "mix", torch.no_grad()(m.Block.mix)),
+    "function in torch.no_grad": lambda n, m, p: set_attribute(m, "helper", torch.no_grad()(m.helper)),
+    "layer's forward in a wrapper": lambda n, m, p: set_attribute(n.blocks[0].lin, "forward", _halved(n.blocks[0].lin)),
     "__code__ of a function": lambda n, m, p: _swap(m.helper, plain),
     "__code__ of a method": lambda n, m, p: set_attribute(m.Block.mix, "__code__", half.__code__),
     "__code__ of a forward": lambda n, m, p: set_attribute(
@@ -171,6 +185,10 @@ LIBRARY: dict[str, Change] = {
     "F.conv1d": lambda n, m, p: p.setattr(F, "conv1d", plain),
     "torch.tanh": lambda n, m, p: p.setattr(torch, "tanh", torch.sin),
     "math.sqrt": lambda n, m, p: p.setattr(math, "sqrt", lambda x: 2.5),
+    "F.layer_norm in torch.no_grad": lambda n, m, p: p.setattr(F, "layer_norm", torch.no_grad()(F.layer_norm)),
+    "forward of nn.GroupNorm in torch.no_grad": lambda n, m, p: p.setattr(
+        nn.GroupNorm, "forward", torch.no_grad()(nn.GroupNorm.forward)
+    ),
     "forward of nn.GroupNorm": lambda n, m, p: p.setattr(nn.GroupNorm, "forward", half),
     "_conv_forward of nn.Conv1d": lambda n, m, p: p.setattr(nn.Conv1d, "_conv_forward", half),
     "_sa_block of nn.TransformerEncoderLayer": lambda n, m, p: p.setattr(nn.TransformerEncoderLayer, "_sa_block", half),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
+from .contexts import contexts, wrapped_by
 from .library import Library
 from .names import BUILTINS, NOTHING, Names, Place, cell_contents, is_code
 from .ownership import has_own_file, is_own, is_own_function, name_in_value, qualified
@@ -212,10 +213,13 @@ class Code:
                 self._hash_of[function, depth] = self._class_hash(function, depth)
             return self._hash_of[function, depth]
         function = getattr(function, "__func__", function)
-        if not is_own_function(function):
-            return None
-        self.follow(function)
-        return self._hash(function, depth)
+        if is_own_function(function):
+            self.follow(function)
+            return self._hash(function, depth)
+        inner = wrapped_by(function)
+        source = None if inner is None else self.source_within(inner, depth)
+        around = contexts(function)
+        return short_hash("\n".join([*around, source or ""])) if around else source
 
     def _hash(self, function: object, depth: int) -> str | None:
         """Hash a function's source, what its external names mean, its closure, its defaults and its attributes.
@@ -301,7 +305,7 @@ class Code:
             self._hold(place)
             if place is not None and getattr(underlying(target), "__name__", "") != place[2]:
                 self._value(place, underlying(target))
-        elif inspect.getattr_static(target, "__wrapped__", None) is not None and not has_fields(target):
+        elif wrapped_by(target) is not None and not has_fields(target):
             self._static(target, resolved.kind)
             self._hold(place)
         elif place is not None:
@@ -332,10 +336,10 @@ class Code:
             function = function.__func__
         if isinstance(function, types.FunctionType) and is_own_function(function):
             self.follow(function, kind)
-        elif (
-            inspect.getattr_static(function, "__wrapped__", None) is not None
-        ):  # functools.lru_cache, a decorator written as a class
-            self._static(function.__wrapped__, kind)
+        elif (inner := wrapped_by(function)) is not None:  # functools.lru_cache, torch.no_grad, a decorating class
+            if (around := contexts(function)) and is_own_function(inspect.unwrap(function)):
+                self._hashes.setdefault(qualified(function), set()).add(short_hash("\n".join(around)))
+            self._static(inner, kind)
             self._registry(function)
 
     def _registry(self, function: Any) -> None:

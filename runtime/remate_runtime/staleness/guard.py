@@ -146,7 +146,9 @@ class Guard:
         for name, (holder, key, was) in self._bound.items():
             now = underlying(_held(holder).get(key, MISSING))
             if now is not was:
-                yield f"function {name!r} was {qualified(was)}, is {'gone' if now is MISSING else qualified(now)}"
+                before, after = qualified(was), "gone" if now is MISSING else qualified(now)
+                after = "a wrapper, or a new function" if after == before else after
+                yield f"function {name!r} was {before}, is {after}"
 
     def _compared(self, code: Code) -> Differences:
         with warnings.catch_warnings():

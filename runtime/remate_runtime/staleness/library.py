@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .contexts import wrapped_by
 from .ownership import has_own_file, is_own, qualified
+from .syntax import function_tree
 from .values import MISSING, underlying, unwrapped
 
 _FOLLOWED = 3000  # upper limit of functions to check
@@ -161,9 +163,20 @@ def _is_function(value: object) -> bool:
 def _is_where_it_belongs(function: object, module: str, key: str) -> bool:
     if isinstance(function, types.BuiltinFunctionType):
         return function.__name__ == key or key in function.__name__
-    if not isinstance(function, types.FunctionType) or has_own_file(function):
+    if not isinstance(function, types.FunctionType) or has_own_file(function) or _is_wrapped_again(function):
         return False
     return function.__name__ == key and _top(function.__module__ or "") == _top(module)
+
+
+def _is_wrapped_again(function: types.FunctionType) -> bool:
+    """Return whether a function has more wrappers than its source has decorators."""
+    wrappers, inner = 0, wrapped_by(function)
+    while inner is not None:
+        wrappers, function, inner = wrappers + 1, inner, wrapped_by(inner)
+    if not wrappers:
+        return False
+    tree = function_tree(function) if isinstance(function, types.FunctionType) else None
+    return wrappers > len(getattr(tree, "decorator_list", ()))
 
 
 @functools.lru_cache(maxsize=8192)

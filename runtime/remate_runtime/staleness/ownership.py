@@ -78,8 +78,9 @@ def is_own_function(function: object) -> bool:
         return False
     if code.co_filename.startswith("<"):
         return is_own(function.__module__ or "")
-    top = (function.__module__ or "").partition(".")[0]
-    return top not in _NEVER_OWN and _is_own_file(code.co_filename)
+    # A wrapper has the `__module__` of what it wraps, and the globals of its own module.
+    module = getattr(function, "__globals__", {}).get("__name__") or function.__module__ or ""
+    return module.partition(".")[0] not in _NEVER_OWN and _is_own_file(code.co_filename)
 
 
 def is_own_path(file: str) -> bool:
