@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from remate_runtime import Schedule, StaleModelError, SteppedAsideWarning, apply
+from remate_runtime import BindError, Schedule, StaleModelError, SteppedAsideWarning, apply
 from remate_runtime.format import decode, encode
 from tests.runtime.stepping import assert_same, schedule_of, step
 
@@ -76,6 +76,14 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         "function 'train.Block.forward' was train.Block.forward, is",
     ),
     "forward of the model": (_set("", "forward", torch.sum), r"the model \(Net\): its forward was replaced by"),
+    "attributes of a config": (
+        lambda m: setattr(m.blocks[1].config, "__dict__", {**vars(m.blocks[1].config), "gain": 2.0}),
+        r"'blocks.1.config' \(Config\): attribute gain",
+    ),
+    "hooks in a new dict": (
+        lambda m: setattr(m.blocks[0], "_forward_hooks", {0: _seen}),
+        "the hook 'forward: test_guard._seen' was not there",
+    ),
     "forward hook": (
         lambda m: m.blocks[0].register_forward_hook(_seen),
         "the hook 'forward: test_guard._seen' was not there",
@@ -103,6 +111,31 @@ def test_changes_after_apply_are_refused(
         planned(X)
     with pytest.raises(StaleModelError, match="plan the model again"):
         planned(X)  # not once only
+
+
+DICTS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "parameters": (lambda m, new: setattr(m.blocks[0].a, "_parameters", new.a._parameters), "another _parameters"),
+    "modules": (
+        lambda m, new: setattr(m.blocks, "_modules", dict(m.blocks._modules)),
+        "'blocks': has another _modules",
+    ),
+    "all attributes": (lambda m, new: setattr(m.blocks[0], "__dict__", vars(new)), "another __dict__"),
+    "all, in the same dict": (lambda m, new: vars(m.blocks[0]).update(vars(new)), "another _parameters"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), DICTS.values(), ids=DICTS)
+def test_a_module_with_other_dicts_is_refused_until_applied_again(
+    sources: Sources, schedule: Schedule, change: Callable[[Any, Any], Any], message: str
+) -> None:
+    model = sources.build()
+    planned = apply(model, schedule)
+    planned(X).backward()
+    change(model, sources.build().blocks[0])
+    with pytest.raises(BindError, match=f"{message}.*; apply it again"):
+        planned(X)
+    again = apply(model, schedule)
+    assert_same(step(again, (X,)), step(model, (X,)))
 
 
 def test_a_class_that_gets_a_forward_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ are still the compared ones, and compares the new ones.
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Collection
 from typing import Any
 
@@ -35,6 +37,8 @@ _SHOWN = 20  # mismatches in a message
 
 
 _NEVER = object()  # no tensor has been compared yet
+_DICTS = ("__dict__", "_parameters", "_buffers", "_modules")
+_dicts = operator.attrgetter(*_DICTS)
 
 
 class TensorBinding:
@@ -106,6 +110,8 @@ class ModelBinding:
         faults += [f"module {name!r}: not in the model" for name in sorted(mode_overrides - modules.keys())]
         self._children = _children(modules, planned.training, mode_overrides)
         self._counts = [(module._modules, len(module._modules), name) for name, module in modules.items()]
+        self._modules = modules
+        self._dicts = list(map(_dicts, modules.values()))  # slots and `_children` refer to them
         check_device(planned, self.device())
         faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
@@ -173,7 +179,13 @@ class ModelBinding:
         return tensors, faults
 
     def check_modules(self) -> None:
-        """Raise BindError if a submodule was replaced or added, or its training flag is not the recorded one."""
+        """Raise BindError if a submodule was replaced or added, or its training flag is not the recorded one.
+
+        Also if a module has another dict of attributes, parameters, buffers or submodules than at `apply`.
+        """
+        flat = itertools.chain.from_iterable
+        if not all(map(operator.is_, flat(map(_dicts, self._modules.values())), flat(self._dicts))):
+            self._report_dicts()
         for siblings, key, module, flag, _ in self._children:
             if siblings.get(key) is not module or module.training is not flag:
                 self._report_modules()
@@ -198,6 +210,15 @@ class ModelBinding:
                 )
         _raise(faults, self.model, self.planned)
         self._counts = [(siblings, len(siblings), name) for siblings, _, name in self._counts]
+
+    def _report_dicts(self) -> None:
+        faults: list[str] = []
+        for (name, module), before in zip(self._modules.items(), self._dicts, strict=True):
+            other = [key for key, now, was in zip(_DICTS, _dicts(module), before, strict=True) if now is not was]
+            if other:
+                what = f"module {name!r}" if name else "the model"
+                faults.append(f"{what}: has another {other[0]} than when the schedule was applied; apply it again")
+        _raise(faults, self.model, self.planned)
 
     def _others(self, faults: list[str]) -> None:
         """Report parameters that the schedule does not contain, because they would get no gradient."""

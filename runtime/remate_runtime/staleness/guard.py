@@ -208,6 +208,7 @@ class Guard:
             watched.hooks(module)
             watched.order(held["_modules"])
             for registry in REGISTERED:
+                watched.entry(held, registry)
                 for name in held[registry]:
                     watched.entry(held[registry], name)
         for tensor in self._unregistered.tensors():

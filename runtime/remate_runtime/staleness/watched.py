@@ -31,6 +31,7 @@ from .values import (
 _FUNCTION = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _CODE = operator.attrgetter("__code__")
 _PLAIN = frozenset({bool, int, float, str, type(None)})
+_HOOKS = operator.itemgetter(*HOOKS.values())
 _PROXY_GET: Any = types.MappingProxyType.get
 
 
@@ -51,7 +52,8 @@ class ModelSnapshot:
         self._sets: list[tuple[Any, Any]] = []
         self._arrays: list[tuple[Any, bytes]] = []
         self._kinds: dict[int, tuple[Any, type]] = {}
-        self._hooks: list[Mapping[Any, Any]] = []
+        self._hookless: list[dict[str, Any]] = []  # attributes of modules without hooks
+        self._attributes: list[tuple[Any, dict[str, Any]]] = []  # objects and theirs
         self._hooked: list[tuple[nn.Module, tuple[Any, ...]]] = []
 
     def entry(self, holder: Mapping[str, object] | type, key: str) -> None:
@@ -76,6 +78,10 @@ class ModelSnapshot:
             elif not self._of_class(type(obj), name) and not isinstance(obj, nn.Module):
                 self._answer(obj, attributes, name)
         self._kinds[id(obj)] = (obj, type(obj))
+        if attributes is not NO_ATTRIBUTES and not isinstance(
+            obj, nn.Module
+        ):  # `ModelBinding` looks at those of modules
+            self._attributes.append((obj, attributes))
 
     def _answer(self, obj: object, held: Mapping[str, object], name: str) -> None:
         """Watch what an object returns for a name that neither it nor its class holds."""
@@ -179,7 +185,7 @@ class ModelSnapshot:
             for _, hook in hooks:
                 self.content(hook)
         else:
-            self._hooks += [attributes[key] for key in HOOKS.values()]
+            self._hookless.append(attributes)
 
     def settle(self) -> None:
         """Prepare what `same` compares. Nothing may be added afterwards."""
@@ -207,9 +213,13 @@ class ModelSnapshot:
             return False
         if not all(map(operator.is_, map(_CODE, self._of_packages), self._package_codes)):
             return False
-        if any(self._hooks) or not all(map(operator.is_, map(type, self._objs), self._types)):
+        if any(itertools.chain.from_iterable(map(_HOOKS, self._hookless))) or not all(
+            map(operator.is_, map(type, self._objs), self._types)
+        ):
             return False
         if list(map(bytes_of, self._tensors)) != self._contents or global_hooks():
+            return False
+        if any(held_by(obj) is not was for obj, was in self._attributes):
             return False
         return self._same_contents()
 
