@@ -144,10 +144,14 @@ def functional(mode: FakeTensorMode) -> Iterator[Callable[[torch.Tensor], torch.
 def joint(step: torch.nn.Module, leaves: list[torch.Tensor]) -> Traced:
     """Trace the joint forward and backward graph of `step(*leaves)`. Call it within `tracing`, with fake leaves. It may
     raise any exception of torch."""
+    from torch._decomp.decompositions_for_rng import PhiloxStateTracker
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 
-    with contextlib.ExitStack() as stack:
-        exported = aot_export_joint_with_descriptors(stack, step, tuple(leaves))
+    try:
+        with contextlib.ExitStack() as stack:
+            exported = aot_export_joint_with_descriptors(stack, step, tuple(leaves))
+    finally:
+        PhiloxStateTracker.reset()  # it keeps fake tensors, their mode, and weak references to the model's tensors
     return read(exported.graph_module)
 
 

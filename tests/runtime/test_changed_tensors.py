@@ -203,3 +203,16 @@ def test_an_optimizer_in_backward_may_replace_data():
     before = model[0].weight.detach().clone()
     planned(x).square().mean().backward()
     assert not torch.equal(before, model[0].weight)
+
+
+def test_parameters_may_be_swapped_after_planning():
+    model, twin, x = seeded(Scaled()), seeded(Scaled()), torch.randn(4, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+    planned(x).backward()
+    for each in (model, twin):
+        each.zero_grad()
+        # torch refuses a tensor with weak references, which a trace must not leave behind
+        torch.utils.swap_tensors(each.layer.weight, nn.Parameter(torch.eye(8)))
+    planned(x).backward()
+    twin(x).backward()
+    assert torch.equal(model.layer.weight.grad, twin.layer.weight.grad)
