@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from remate.strategy import Context, Deadline, Request, StepInstance
 from remate.strategy.bound import cuts
 from remate.strategy.bound.cut_model import CutModel, stretches
+from remate.strategy.bound.floor import forced_bytes
 from remate.strategy.registry import bound
 from remate_runtime.format import Gradients
 
@@ -38,6 +39,17 @@ def compare(seeds: range, delivered: Gradients = "retained") -> tuple[int, int]:
             assert item <= optimum, f"{name} at {budget}: bound {item} above the optimum {optimum}"
             more += several > item
     return steps, more
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_at_most_the_requested_cuts_and_the_fullest_of_them(count: int) -> None:
+    problem = StepInstance(transformer(4)).problem
+    forced = forced_bytes(problem)
+    every = cuts.records(problem, forced, 1000)
+    assert len(every) > 3
+    chosen = cuts.records(problem, forced, count)
+    assert len(chosen) == count
+    assert chosen[-1] == every[-1]
 
 
 @pytest.mark.slow

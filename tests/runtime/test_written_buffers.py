@@ -170,3 +170,17 @@ def _view(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
 def test_such_a_model_is_not_planned(other: Any, told: str) -> None:
     with pytest.raises(CaptureError, match=rf"forward writes into {told}(.|\n)*derive the other in forward"):
         plan(Sharing(other), (X,), budget="100%", cost="cpu", dims="none")
+
+
+def test_the_own_forward_and_a_schedule_of_a_batch_norm_before_one_backward(schedule: Schedule) -> None:
+    torch.manual_seed(0)
+    model, twin = Averages(), Averages()
+    twin.load_state_dict(model.state_dict())
+    planned = apply(model, schedule)
+    (model(X, SCALE) + planned(X, SCALE) + model(X, SCALE)).sum().backward()
+    (twin(X, SCALE) + twin(X, SCALE) + twin(X, SCALE)).sum().backward()
+    for (name, mine), eager in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert mine.grad is not None
+        assert eager.grad is not None
+        assert torch.allclose(mine.grad, eager.grad), name  # a step adds its sums first
+    assert all(map(torch.equal, model.buffers(), twin.buffers()))

@@ -198,6 +198,8 @@ def records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
             highest = level
     if len(rising) <= most:
         return rising
+    if most == 1:
+        return rising[-1:]
     return [rising[round(n * (len(rising) - 1) / (most - 1))] for n in range(most)]
 
 

@@ -19,7 +19,7 @@ from ..bind.distributed import NONE, Gradients, GradientSpec, local_tensor
 from ..bind.outputs import Detached
 from ..errors import ExecutionError
 from ..link.contract import Gradient, Output, StepContract
-from ..torch_private.execution import is_batched
+from ..torch_private.execution import is_batched, uncounted_write
 from .callers_modes import callers_modes, warn_of_left_modes
 from .compiled_step import CompiledStep
 from .held_tensors import Contents, Held, check_contents, check_unchanged, held
@@ -193,8 +193,10 @@ def _own(output: Output, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _update(contract: StepContract, sources: Sequence[Any], updates: list[torch.Tensor]) -> None:
-    for (buffer, _), new in zip(contract.updates, updates, strict=True):
-        sources[buffer].copy_(new)
+    uncounted = tuple(sources[at] for at in contract.uncounted if not sources[at].is_inference())
+    with uncounted_write(uncounted):  # the model's own forward may hold them for a backward of its own
+        for (buffer, _), new in zip(contract.updates, updates, strict=True):
+            sources[buffer].copy_(new)
 
 
 def _begin(frame: _Frame) -> None:

@@ -114,6 +114,7 @@ class StepContract(msgspec.Struct, frozen=True):
         undelivered: Numbers of the sources without gradient, except live attributes.
         passed: Outputs that are a parameter or buffer itself.
         inner: Numbers of outputs with a gradient that other such outputs depend on, and the tangents of those.
+        uncounted: Sources that are updated like a batch norm's statistics: eager PyTorch counts no version for it.
     """
 
     sources: tuple[int, ...]
@@ -128,6 +129,7 @@ class StepContract(msgspec.Struct, frozen=True):
     undelivered: tuple[int, ...] = ()
     passed: tuple[Passed, ...] = ()
     inner: tuple[tuple[int, frozenset[int]], ...] = ()
+    uncounted: tuple[int, ...] = ()
 
 
 def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str]) -> StepContract:
@@ -176,7 +178,14 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
         _undelivered(graph, given),
         _passed(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], position),
         _inner(graph, [(numbers[leaf.text[1:]], leaf.grad or leaf.detached) for leaf in leaves], tangents),
+        tuple(position[buffer] for buffer, value in graph.updates if _is_statistic(graph, value)),
     )
+
+
+def _is_statistic(graph: Graph, value: int) -> bool:
+    """Return whether a batch norm made a new value of a buffer."""
+    producer = graph.values[value].producer
+    return producer >= 0 and "batch_norm" in graph.operations[producer].op
 
 
 def _sums_by_strides(op: Op) -> bool:
