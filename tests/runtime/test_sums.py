@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from typing import Any
 
@@ -55,3 +56,55 @@ def test_no_warning_where_nothing_is_added() -> None:
         model.last.weight.square().sum().backward()
         torch.autograd.grad(model(data(4, 8)), model.inner.weight)
         model(data(4, 8)).backward()
+
+
+CASTS = "two calls of a scheduled model are within one torch.autocast block"
+
+
+def gradients(model: nn.Module, twice: Any) -> list[torch.Tensor]:
+    model.zero_grad()
+    twice(model, data(4, 8), data(4, 8) * 0.7).backward()
+    return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def one_block(model: nn.Module, first: torch.Tensor, second: torch.Tensor, cache: bool = True) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=cache):
+        return model(first).float().square() + model(second).float().square()
+
+
+def one_block_without_cache(model: nn.Module, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    return one_block(model, first, second, cache=False)
+
+
+def two_blocks(model: nn.Module, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        one = model(first).float().square()
+    with torch.autocast("cpu", torch.bfloat16):
+        return one + model(second).float().square()
+
+
+def cast() -> tuple[nn.Module, Any]:
+    model = seeded(nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1), nn.Flatten(0))).train()
+    with torch.autocast("cpu", torch.bfloat16):
+        schedule = remate.plan(model, (data(4, 8),), budget="100%", cost="cpu", progress=None)
+    return seeded(copy.deepcopy(model)), remate_runtime.apply(model, schedule)
+
+
+def test_two_calls_in_one_autocast_block_warn() -> None:
+    _, planned = cast()
+    with pytest.warns(UserWarning, match=CASTS):
+        gradients(planned, lambda *given: one_block(*given).sum())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # not again
+        gradients(copy.deepcopy(planned), lambda *given: two_blocks(*given).sum())
+        gradients(planned, lambda *given: one_block(*given).sum())
+
+
+@pytest.mark.parametrize("twice", [two_blocks, one_block_without_cache])
+def test_other_calls_under_autocast_are_bitwise_equal(twice: Any) -> None:
+    model, planned = cast()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            mine, eager = (gradients(each, lambda *given: twice(*given).sum()) for each in (planned, model))
+            assert all(map(torch.equal, mine, eager))
