@@ -43,9 +43,9 @@ class AutocastRegion:
             dtype = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
             warnings.warn(
                 "two calls of a scheduled model are within one torch.autocast block: eager PyTorch casts parameters "
-                f"once per block (after an optimizer step, too) and adds the gradients of such calls in {dtype}, a schedule "
-                "adds them in the precision of the parameters, so results differ by rounding\n  for bitwise results, "
-                "give each call a block of its own, or set cache_enabled=False in eager PyTorch and here",
+                "once per block (after an optimizer step, too) and adds the gradients of such calls in "
+                f"{dtype}, a schedule adds them in the precision of the parameters, so results differ by rounding"
+                "\n  for bitwise results, give each call a block of its own, or set cache_enabled=False",
                 UserWarning,
                 stacklevel=frames_to_caller(),
             )
