@@ -110,6 +110,40 @@ def test_auto_learns_the_layout_from_the_first_backward() -> None:
     assert sum("planned again" in line for line in lines) == 1
 
 
+@pytest.mark.parametrize("differentiate", [None, ["output:1,0"]])
+def test_a_bias_adds_up_a_transposed_gradient_in_another_order(differentiate: list[str] | None) -> None:
+    def gradients(model: Any) -> list[torch.Tensor]:
+        nn.functional.mse_loss(model(data(32, 16)).t(), data(24, 32)).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    def build() -> nn.Module:
+        return seeded(nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 24))).train()
+
+    schedule = remate.plan(
+        build(), (data(32, 16),), budget="100%", cost="cpu", differentiate=differentiate, dims="none", progress=None
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ours = gradients(remate_runtime.apply(build(), schedule))
+    assert ["differentiate=['output:1,0']" in str(w.message) for w in caught] == [True] * (differentiate is None)
+    assert all(map(torch.equal, ours, gradients(build()))) or differentiate is None
+
+
+def test_a_linear_layer_flattens_gradients_of_tokens_itself() -> None:
+    def gradients(model: Any) -> list[torch.Tensor]:
+        nn.functional.cross_entropy(
+            model(data(4, 12, 16)).transpose(1, 2), torch.arange(48).view(4, 12) % 24
+        ).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    model, twin = (seeded(nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 24))).train() for _ in range(2))
+    schedule = remate.plan(model, (data(4, 12, 16),), budget="100%", cost="cpu", dims="none", progress=None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = gradients(remate_runtime.apply(model, schedule))
+    assert all(map(torch.equal, ours, gradients(twin)))
+
+
 class Two(nn.Module):
     """Two outputs, for a loss that concatenates them: their gradients have gaps."""
 

@@ -15,6 +15,8 @@ from .events import Deliver, Execution, Linked, Update
 
 _BATCH_NORM = "aten.native_batch_norm_backward"
 _LAYOUTS = ("aten.convolution_backward", _BATCH_NORM)  # round differently in a different memory layout
+_SUM = "aten.sum.dim_IntList"
+_PERMUTED = ("aten.t", "aten.permute", "aten.transpose.int")
 
 
 class Output(msgspec.Struct, frozen=True):
@@ -152,8 +154,9 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     backward = graph.operations[graph.backward_start :]
     layout_matters = any(op.op in _LAYOUTS for op in backward)
     summed = {graph.root[value] for op in backward if _sums_by_strides(op) for value in op.reads}
+    ordered = {_unpermuted(graph, value) for op in backward if op.op == _SUM for value in op.reads}
     tangents = tuple(
-        Tangent(value, at, graph.values[value].type, layout_matters, value in summed)
+        Tangent(value, at, graph.values[value].type, layout_matters or value in ordered, value in summed)
         for at, output in enumerate(returned)
         if output.grad and (value := numbers[f"grad.{output.name}"]) in read
     )
@@ -190,10 +193,17 @@ def _is_statistic(graph: Graph, value: int) -> bool:
 
 def _sums_by_strides(op: Op) -> bool:
     """Return whether an operation rounds differently if what it reads has gaps. A sum over the first axis does not."""
-    if op.op == "aten.sum.dim_IntList":
+    if op.op == _SUM:
         axes = op.args[1] if len(op.args) > 1 else ()
         return axes != (0,)
     return op.op == _BATCH_NORM
+
+
+def _unpermuted(graph: Graph, value: int) -> int:
+    """Return the value whose axes a view exchanges. For views of other shapes eager PyTorch copies a gradient, too."""
+    while (producer := graph.values[value].producer) >= 0 and graph.operations[producer].op in _PERMUTED:
+        value = graph.operations[producer].reads[0]
+    return value
 
 
 def contract_at_another_size(contract: StepContract, graph: Graph) -> StepContract:
