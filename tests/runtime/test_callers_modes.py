@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from remate_runtime import apply
+from remate_runtime import BindError, apply
 
 from .small import Mlp, data, seeded
 from .stepping import schedule_of
@@ -51,3 +53,22 @@ def test_modes_of_torch_are_not_named() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loss.backward()
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+def test_other_kernels_of_attention_are_refused_after_the_first_call() -> None:
+    model, x = Attention(), torch.randn(2, 3, 6, 8)
+    planned = apply(model, schedule_of(model, (x,)))
+    planned(x).sum().backward()
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(BindError, match=r"first call: .*flash.*; now: math"):
+        planned(x)
+    planned(x).sum().backward()

@@ -14,7 +14,7 @@ from ..bind.fsdp2 import Fsdp2
 from ..bind.model_binding import ModelBinding
 from ..bind.outputs import Detached
 from ..bind.sizes import CallSizes
-from ..bind.surroundings import check_autocast, check_default_dtype, chosen_for
+from ..bind.surroundings import AttentionKernels, check_autocast, check_default_dtype, chosen_for
 from ..bind.written import Given, WrittenBuffers
 from ..engine.compiled_step import Engine, MeasuredLane
 from ..engine.step_function import run_step
@@ -99,6 +99,7 @@ class ScheduledForward:
         self._written.refuse(())
         in_region = schedule.model.autocast is not None and casts_parameters(planned.steps.graph)
         self._region = AutocastRegion() if in_region else None
+        self._attention = AttentionKernels(planned.steps.graph)
 
     def _planned_size(self) -> dict[str, int]:
         return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
@@ -168,6 +169,7 @@ class ScheduledForward:
         device = self.device
         check_autocast(self.schedule.model.autocast, device)
         check_default_dtype(self._dtype)
+        self._attention.check()
         if self.schedule.model.caches and not self._bound.has(self.schedule.model.caches):
             make_caches(self._model, args, kwargs, self.schedule.model.caches)
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))

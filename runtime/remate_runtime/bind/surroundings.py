@@ -1,4 +1,5 @@
-"""Checks what surrounds a model: the device that a step was captured for, autocast, and the default dtype."""
+"""Checks what surrounds a model: the device that a step was captured for, autocast, the default dtype, and the kernels
+that attention may use."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import warnings
 import torch
 
 from ..errors import REPLAN, BindError
+from ..flat_step.graph import Graph
 from ..format.schedule import Model
 from ..format.vocabulary import WITHOUT_DEVICE
 from ..operator_calls.overloads import SHORT_DTYPES
@@ -70,3 +72,28 @@ def check_default_dtype(applied: torch.dtype) -> None:
             f"forward creates have it\n  torch.set_default_dtype({applied}) before the call, or plan again and apply "
             "under the new one"
         )
+
+
+class AttentionKernels:
+    """The kernels that attention may use (`torch.nn.attention.sdpa_kernel`), at the first call."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._chosen = any("attention" in op.op or op.op == "aten._safe_softmax" for op in graph.operations)
+        self._first: list[bool] | None = None
+
+    def check(self) -> None:
+        """Raise BindError if other kernels are enabled than at the first call, which is compared with the model."""
+        if not self._chosen:
+            return
+        cuda = torch.backends.cuda
+        now = [cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()]
+        self._first = self._first or now
+        if now != self._first:
+            names = ("flash", "memory-efficient", "math")
+            was, is_ = (
+                ", ".join(n for n, on in zip(names, kernels, strict=True) if on) for kernels in (self._first, now)
+            )
+            raise BindError(
+                f"attention could use these kernels at the first call: {was or 'none'}; now: {is_ or 'none'}; the "
+                "schedule has the planned ones\n  call it in the same sdpa_kernel(...), or plan again in this one"
+            )
