@@ -78,11 +78,11 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _with_fewer_examples(item: pytest.Item) -> None:
-    """Let Hypothesis try a quarter of the examples, and at least 8."""
+    """Let Hypothesis try an eighth of the examples, and at least 5."""
     test: Any = getattr(item, "obj", None)
     own = getattr(test, "_hypothesis_internal_use_settings", None)
-    if own is not None and own.max_examples > 8:
-        fewer = hypothesis.settings(own, max_examples=max(8, own.max_examples // 4))
+    if own is not None and own.max_examples > 5:
+        fewer = hypothesis.settings(own, max_examples=max(5, own.max_examples // 8))
         test._hypothesis_internal_use_settings = fewer
 
 

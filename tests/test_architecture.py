@@ -105,6 +105,7 @@ def room(house: str, name: str) -> str:
     return [*name.split("."), "__init__"][1]
 
 
+@pytest.mark.quick("remate_runtime")
 @pytest.mark.parametrize("house", HOUSES)
 def test_imports_go_down(house: str) -> None:
     known, order = modules(house), HOUSES[house][1]

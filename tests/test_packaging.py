@@ -67,6 +67,7 @@ def tracked(*folders: str) -> set[str]:
     return {path.relative_to(ROOT).as_posix() for path in found if "__pycache__" not in path.parts}
 
 
+@pytest.mark.slow
 def test_wheel_holds_the_two_packages_and_their_data(wheel: Path) -> None:
     info = f"remate-{__version__}.dist-info/"
     packages = {name.removeprefix("runtime/") for name in tracked("remate", "runtime/remate_runtime")}

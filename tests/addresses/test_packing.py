@@ -160,6 +160,7 @@ def test_deeper_than_pythons_stack() -> None:
     assert max(a + b.nbytes for a, b in zip(addresses, given, strict=True)) == load(given)
 
 
+@pytest.mark.quick("Identity-just_in_time")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout])
 def test_load_of_a_step_is_its_peak(recomputes, between) -> None:

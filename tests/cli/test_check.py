@@ -38,6 +38,7 @@ CASES: dict[str, list[tuple[str, str]]] = {
 }
 
 
+@pytest.mark.slow("syntax")
 @pytest.mark.parametrize("case", CASES)
 def test_faults(remate: Remate, golden: Golden, case: str) -> None:
     edit("mlp.json", *CASES[case])

@@ -84,6 +84,7 @@ def test_workflow(remate: Remate) -> None:
     assert "title=R082" in remate(*by_name["check"]).out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("remate")
 def test_the_comment(tmp_path: Path) -> None:
     """The step runs in a real repository, at the merge of a pull request as GitHub checks it out."""

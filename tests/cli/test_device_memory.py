@@ -81,6 +81,7 @@ def test_what_a_device_holds_may_be_nothing(remate: Remate) -> None:
     assert remate("show", "mlp.json", "--device-memory", "0", "--optimizer", "sgd").status == 2
 
 
+@pytest.mark.slow("bytes", "argv8")
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

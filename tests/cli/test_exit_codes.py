@@ -52,6 +52,7 @@ def test_help_says_what_each_means(remate: Remate) -> None:
     assert all(f"\n  {value}  " in shown for value in named.values())
 
 
+@pytest.mark.slow("replan")
 @pytest.mark.parametrize("command", [c for c in ON_FILE if c not in ("run", "rebind")])
 def test_fine(remate: Remate, command: str) -> None:
     assert remate(*on("mlp.json", command)).status == exit_codes.FINE
@@ -88,6 +89,7 @@ def test_a_newer_file_is_unsupported(remate: Remate, command: str, new: str) -> 
     assert remate(*on("newer.json", command)).status == exit_codes.UNSUPPORTED
 
 
+@pytest.mark.slow("abacus-plan")
 @pytest.mark.parametrize("command", ["plan", "frontier"])
 @pytest.mark.parametrize("option", [("--strategy", "magic"), ("--cost", "abacus")], ids=lambda option: option[1])
 def test_an_unknown_choice_is_usage(remate: Remate, command: str, option: tuple[str, str]) -> None:
@@ -132,6 +134,7 @@ def test_of_several_files_the_worst_counts_and_none_is_passed_over(remate: Remat
     assert remate(command, "mlp.json", "mlp.json", *check).status == exit_codes.FINE
 
 
+@pytest.mark.quick("lint")
 @pytest.mark.parametrize(("command", "listed"), [("check", "faults"), ("lint", "warnings")])
 def test_several_files_in_formats_for_programs(remate: Remate, command: str, listed: str) -> None:
     change("mlp.json", ('"peak": 4718600', '"peak": 4718599'), to="stale.json")

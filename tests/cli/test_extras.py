@@ -61,6 +61,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return hide
 
 
+@pytest.mark.slow
 def test_every_command_without_torch_and_solvers(tmp_path: Path) -> None:
     """All commands run in one process in which no heavy module can be imported."""
     assert set(ARGUMENTS) == set(COMMANDS)

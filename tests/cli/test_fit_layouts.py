@@ -40,6 +40,7 @@ def test_no_layout_fits(remate: Remate) -> None:
     assert "no layout fits 100 KiB" in found.out
 
 
+@pytest.mark.slow("mesh dp=2 ")
 @pytest.mark.parametrize(
     ("given", "status", "said"),
     [

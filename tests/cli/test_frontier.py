@@ -31,6 +31,7 @@ def without_numbers(text: str) -> str:
     return re.sub(r" {2,}", "  ", text)
 
 
+@pytest.mark.slow
 def test_schedules_table_and_plot(remate: Remate, golden: Golden) -> None:
     outcome = remate("frontier", "models.py:build", "--budgets", "25%..100%", "--steps", "4", "-o", "out", *OPTIONS)
     golden("frontier.txt", without_numbers(str(outcome)))
@@ -52,6 +53,7 @@ def test_schedules_table_and_plot(remate: Remate, golden: Golden) -> None:
     assert [point["lower_bound"] for point in solved] == sorted((p["lower_bound"] for p in solved), reverse=True)
 
 
+@pytest.mark.slow
 def test_twice_gives_the_same_bytes(remate: Remate) -> None:
     for folder in ("one", "two"):
         command = ("frontier", "models.py:build", "--budgets", "60%,80%", "-o", folder, *OPTIONS, "--name", "same")

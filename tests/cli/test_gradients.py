@@ -14,6 +14,7 @@ Remate = Callable[..., Any]
 PLAN = ("plan", "models.py:build", "-o", "s.json", "--cost", "cpu", "--quiet")
 
 
+@pytest.mark.quick("consumed")
 @pytest.mark.parametrize("kind", ["accumulated", "consumed"])
 def test_planned_checked_run_and_planned_again(remate: Remate, kind: str) -> None:
     assert remate(*PLAN, "--budget", "80%", "--gradients", kind).status == 0
@@ -29,6 +30,7 @@ def test_planned_checked_run_and_planned_again(remate: Remate, kind: str) -> Non
     assert remate_runtime.load("s.json").solve == solve
 
 
+@pytest.mark.slow
 def test_accumulated_gradients_are_taken_off_the_device(remate: Remate) -> None:
     memory = ("--device-memory", "8MiB", "--optimizer", "sgd", "--force")
     budgets = {}

@@ -112,7 +112,7 @@ def hostile() -> bytes:
     return accepted()
 
 
-@pytest.mark.quick("github")
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMATS)
 def test_faults(form: str) -> None:
     seen = 0
@@ -170,6 +170,9 @@ def test_every_command(remate: Remate, hostile: bytes, command: str) -> None:
             written(path)
 
 
+@pytest.mark.quick(
+    "budget 75% -o out.json ", "fmt ", "steps 1 ", "merge S.json T.json s.json", "merge S.json S.json T.json"
+)
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize(
     "command",
@@ -210,6 +213,7 @@ def test_commands_that_bring_a_model_or_two_files_together(remate: Remate, hosti
         written(path)
 
 
+@pytest.mark.slow
 def test_bare_instances(remate: Remate) -> None:
     """Names with such characters are refused, with a readable message."""
     tree = json.loads(Path("graph.json").read_text())

@@ -19,7 +19,7 @@ LINES = [
 ]
 
 
-@pytest.mark.slow("remate lint -", "remate explain -", "remate report - -o page.html", "remate trace - -o t.json")
+@pytest.mark.quick("remate diff mlp.json ")
 @pytest.mark.parametrize("line", LINES)
 def test_a_schedule_from_a_pipe(tmp_path: Path, line: str) -> None:
     piped = in_shell(f"cat mlp.json | {line}", tmp_path)

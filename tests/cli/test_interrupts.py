@@ -143,6 +143,7 @@ def test_while_capturing(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not Path("s.json").exists()
 
 
+@pytest.mark.quick("plan")
 @pytest.mark.parametrize(("module", "name"), [("plan", "schedule_of"), ("writing", "simulate")])
 def test_a_solution_is_saved(remate: Remate, monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
     """A solution is not lost if Ctrl-C arrives while it is written."""

@@ -63,6 +63,7 @@ def test_full_disk(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_reader_that_goes_away() -> None:
     """`remate show S.json | head -1` prints no traceback."""
     schedule = Path(__file__).parent / "data" / "mlp.json"

@@ -233,6 +233,7 @@ def test_edited_on_two_branches_merged_rebound_and_replanned(remate: Remate) -> 
     repository.commit("planned again")
 
 
+@pytest.mark.slow
 def test_a_conflict_in_a_repository(remate: Remate) -> None:
     repository, path = Repository(Path.cwd()), "mlp.schedule.json"
     base = remate_runtime.load("mlp.json")

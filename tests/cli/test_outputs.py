@@ -35,6 +35,7 @@ WRITERS = {
 NAMES = {"plot": "out.svg"}
 
 
+@pytest.mark.quick("report")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_another_kind_of_file_is_left_as_it_is(remate: Remate, writer: str) -> None:
     """Files of the same kind are overwritten, others only with --force."""
@@ -109,7 +110,7 @@ def test_frontier_looks_at_every_file(remate: Remate) -> None:
     assert remate(*command, "-").status == 2
 
 
-@pytest.mark.slow("plan", "instance", "solve")
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 def test_standard_output(remate: Remate, writer: str, tmp_path: Path) -> None:
     """`-` writes only the bytes of the file. Messages go to standard error."""
@@ -143,7 +144,7 @@ def test_told_before_the_work(remate: Remate, writer: str, why: str, monkeypatch
     assert "hint: " in outcome.err
 
 
-@pytest.mark.quick("report", "edit")
+@pytest.mark.slow
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_file_size_limit(tmp_path: Path, writer: str) -> None:
     path = NAMES.get(writer, "out")
@@ -154,6 +155,7 @@ def test_a_file_size_limit(tmp_path: Path, writer: str) -> None:
     assert not [name for name in os.listdir(tmp_path) if name.endswith(".tmp") or name == path]
 
 
+@pytest.mark.slow("plan", "solve", "instance")
 @pytest.mark.parametrize("writer", WRITERS)
 def test_a_disk_that_is_full_at_the_end(remate: Remate, monkeypatch: pytest.MonkeyPatch, writer: str) -> None:
     """A command that took minutes saves its result elsewhere."""

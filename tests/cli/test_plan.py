@@ -32,6 +32,7 @@ def test_writes_a_schedule_that_checks(remate: Remate, golden: Golden) -> None:
     assert schedule.peak_bytes <= schedule.budget_bytes < schedule.baseline_peak_bytes
 
 
+@pytest.mark.slow
 def test_twice_gives_the_same_bytes(remate: Remate) -> None:
     for folder in ("one", "two"):
         Path(folder).mkdir()
@@ -65,6 +66,7 @@ def test_open_sizes(remate: Remate) -> None:
     assert "no argument 'inputs'" in str(outcome)
 
 
+@pytest.mark.slow
 def test_profile_is_made_and_reused(remate: Remate) -> None:
     for name in ("one.json", "two.json"):
         options = ("--budget", "80%", "-o", name, "--profile", "costs.json", "--name", "same")
@@ -72,6 +74,7 @@ def test_profile_is_made_and_reused(remate: Remate) -> None:
     assert Path("one.json").read_bytes() == Path("two.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_infeasible_budget_names_the_floor(remate: Remate, golden: Golden) -> None:
     outcome = remate("plan", "models.py:build", "--budget", "1KiB", "-o", "s.json", *ROOFLINE)
     golden("plan-infeasible.txt", without_numbers(str(outcome)))
@@ -83,6 +86,7 @@ def test_model_that_cannot_be_captured(remate: Remate, golden: Golden) -> None:
     golden("plan-capture.txt", str(remate("plan", "models.py:data_dependent", "--budget", "60%", "-o", "s.json")))
 
 
+@pytest.mark.slow("cost")
 @pytest.mark.parametrize(
     ("name", "option"),
     [
@@ -126,6 +130,7 @@ def test_what_inputs_are_padded_with(remate: Remate) -> None:
     assert "may be padded: input with -1.5\n" in str(remate("show", "s.json"))
 
 
+@pytest.mark.quick("2", "words7")
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [

@@ -96,6 +96,7 @@ def test_check_tells_what_of_the_parts_changed(folder: Path, tmp_path: Path, cap
     assert main(["replan", str(folder / "block.json"), "--model", f"{folder / 'net.py'}:two", "-o", str(path)]) != 0
 
 
+@pytest.mark.slow
 def test_several_kinds_go_into_a_folder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ["plan", f"{folder / 'net.py'}:two", "--at", "blocks.*", "--budget", "100%", "--cost", "cpu", "-o"]
     assert main([*ask, str(tmp_path / "one.json")]) == 2

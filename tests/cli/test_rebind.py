@@ -109,6 +109,7 @@ def test_renamed_modules(rebind: Callable[..., Any], remate: Remate) -> None:
     assert remate("check", "new.json", "--model", "net.py:build").status == 0
 
 
+@pytest.mark.slow
 def test_another_batch(rebind: Callable[..., Any], remate: Remate) -> None:
     assert rebind(("torch.randn(32, 16)", "torch.randn(48, 16)")).status == 0
     assert remate_runtime.load("new.json").solve.lower_bound is None
@@ -217,6 +218,7 @@ def test_another_model_altogether(remate: Remate, rebind: Callable[..., Any]) ->
     assert not Path("new.json").exists()
 
 
+@pytest.mark.slow
 def test_statements_of_the_whole(rebind: Callable[..., Any]) -> None:
     schedule = remate_runtime.load("s.json")
     opened = analyse(schedule)

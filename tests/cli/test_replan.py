@@ -25,6 +25,7 @@ def test_the_same_model_gives_the_same_bytes(remate: Remate) -> None:
     assert Path("s.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_settings_are_requested_again(remate: Remate) -> None:
     options = ("--budget", "80%", "--cost", "cpu", "--strategy", "greedy", "--effort", "quick", "--gap", "0.05")
     more = ("--time-limit", "50", "--name", "mine", "--note", "why")
@@ -56,6 +57,7 @@ def test_the_hint_of_a_stale_schedule_works_as_it_is_printed(remate: Remate) -> 
     assert "remate replan s.json --model models.py:build" in github
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_notes_are_kept_and_lost_ones_said(remate: Remate) -> None:
     schedule = remate_runtime.load("s.json")

@@ -82,6 +82,7 @@ def test_a_step_that_is_not_the_models_is_stale(remate: Remate, monkeypatch: pyt
     assert "remate replan s.json --model models.py:build" in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("planned")
 def test_check_runs_a_step_if_requested_to(remate: Remate, monkeypatch: pytest.MonkeyPatch) -> None:
     from remate_runtime.applied import scheduled_forward

@@ -91,6 +91,7 @@ def test_pattern_of_a_name() -> None:
     assert pattern("0.conv.1") == "*.conv.*"
 
 
+@pytest.mark.slow
 def test_needs_neither_torch_nor_a_solver() -> None:
     code = (
         "import sys; from remate.cli import main; "

@@ -33,6 +33,7 @@ def rows(text: str) -> dict[str, list[str]]:
     return {cells[1]: [cell.strip() for cell in cells[2:] if cell] for cells in results}
 
 
+@pytest.mark.quick("consumed")
 @pytest.mark.parametrize("assumed", GRADIENTS)
 def test_show_and_check_tell_all_three(assumed: Gradients, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     schedule = schedule_of(seeded(Wide(512)), (data(4, 512),), recomputes=no_recomputes)

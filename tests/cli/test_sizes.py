@@ -108,6 +108,7 @@ def test_show_at_a_size(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "over the budget by 1.20 MiB" in text
 
 
+@pytest.mark.quick("q=3")
 @pytest.mark.parametrize(
     ("at", "told"),
     [("b=25", "b is 25, the schedule is for 2 to 24"), ("b=0", "b is 0, the"), ("q=3", "no size named 'q'")],
@@ -217,6 +218,7 @@ def test_a_size_in_range_is_not_stale(file: Path, capsys: pytest.CaptureFixture[
     assert "attribute p was 0.1" in said(capsys, "check", file, "--model", f"{model}:other", status=3)
 
 
+@pytest.mark.quick("at1")
 @pytest.mark.parametrize("at", [(), ("--at", "b=11,t=12")])
 def test_run_predicts_the_peak_of_the_size_that_runs(
     file: Path, capsys: pytest.CaptureFixture[str], at: tuple[str, ...]

@@ -23,6 +23,7 @@ CHANGED = (
 )
 
 
+@pytest.mark.quick("one_layer_more")
 @pytest.mark.usefixtures("planned")
 @pytest.mark.parametrize("name", CHANGED)
 def test_changed_model(remate: Remate, golden: Golden, name: str) -> None:

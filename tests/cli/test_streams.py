@@ -15,6 +15,7 @@ from .processes import COMMAND, DATA, environment, in_shell
 FAULTY = 'sed \'s/"recompute": \\["addmm"\\]/"recompute": ["addmn"]/\' mlp.json > bad.json; '
 
 
+@pytest.mark.quick("1-0")
 @pytest.mark.parametrize(
     ("line", "status"),
     [

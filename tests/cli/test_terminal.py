@@ -41,6 +41,7 @@ def test_tables_in_a_file_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "…" not in table(ROWS)
 
 
+@pytest.mark.slow
 def test_show_at_a_narrow_terminal(tmp_path: Path) -> None:
     seen = at_terminal(["show", "mlp.json", "--all"], tmp_path, 50)
     tables = [line for line in seen.split("\n") if re.match(r" +\S+ [KM]?i?B +\d+x", line)]
@@ -53,6 +54,7 @@ def test_show_at_a_narrow_terminal(tmp_path: Path) -> None:
 FAULTY = ["check", "nowhere.json"]
 
 
+@pytest.mark.slow
 def test_colours(tmp_path: Path) -> None:
     assert "\x1b[1;31merror\x1b[0m: R000" in at_terminal(FAULTY, tmp_path, 80)
     assert "\x1b[36mhint\x1b[0m: " in at_terminal(FAULTY, tmp_path, 80)

@@ -70,6 +70,7 @@ def test_bash_completes_every_option(command: str) -> None:
     assert completed(command, "-") == flags
 
 
+@pytest.mark.slow("zsh")
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_scripts_have_everything(remate: Remate, shell: str) -> None:
     outcome = remate("completion", shell)

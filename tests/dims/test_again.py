@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -39,6 +40,7 @@ def test_the_same_is_requested_again() -> None:
     assert requested_again(plain, ["batch", "rest"]) is None
 
 
+@pytest.mark.slow
 def test_replan_and_rebind_keep_the_ranges() -> None:
     schedule = remate.plan(Nested(), example(), budget="80%", cost="cpu", dims=DIMS, name="s")
     step = prepare_again(schedule, Nested(), example())

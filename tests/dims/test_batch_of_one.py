@@ -32,7 +32,7 @@ def said_of_one(model: nn.Module, args: Any, dims: Any) -> tuple[remate_runtime.
     return schedule, text
 
 
-@pytest.mark.quick("auto", "dims2")
+@pytest.mark.quick("dims2")
 @pytest.mark.parametrize("dims", ["auto", {"x": {0: "b"}}, {"x": {0: "b", 1: "t=4..16"}}, {"x": {0: "b", 1: "t"}}])
 def test_the_call_that_it_prints_plans_the_other_schedule(dims: Any) -> None:
     model = Layers()
@@ -48,10 +48,12 @@ def test_the_call_that_it_prints_plans_the_other_schedule(dims: Any) -> None:
             assert all(torch.equal(left, right) for left, right in zip(wanted, actual, strict=True)), b
 
 
+@pytest.mark.quick("None")
 @pytest.mark.parametrize("dims", [None, {"x": {0: "b=2..4"}}, {"x": {0: "b=1..4"}}, {"x": {1: "t"}}])
 def test_nothing_is_said_of_a_requested_range_or_without_a_batch(dims: Any) -> None:
     assert said_of_one(Layers(), features(4, 8), dims)[1] == ""
 
 
+@pytest.mark.slow
 def test_a_length_is_no_batch() -> None:
     assert "t=1" not in said_of_one(Attention(), tokens(4, 16), {"tokens": {0: "b", 1: "t"}})[1]

@@ -50,6 +50,7 @@ H4, W4, H8, W8 = (
 )
 
 
+@pytest.mark.slow("8*b*(h//4)^2*(w//4)^2")
 @pytest.mark.parametrize(
     ("text", "number"),
     [

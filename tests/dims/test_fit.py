@@ -60,6 +60,7 @@ def fitted() -> Fit:
     return remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200"))
 
 
+@pytest.mark.slow
 def test_the_largest_fits_beside_what_stays_on_the_device(fitted: Fit) -> None:
     schedule, largest = fitted.schedule, fitted.largest
     dim = schedule.model.dims["b"]
@@ -169,6 +170,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--device-memory needs the optimizer" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while the largest size is searched: the largest one known to fit is planned; in the table: rows so far."""
     torch.manual_seed(0)
@@ -190,6 +192,7 @@ def test_ctrl_c_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "the search ended early" in summary(found)
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_the_search_with_a_schedule() -> None:
     torch.manual_seed(0)
     found = remate.fit(Wide(), (torch.randn(8, 16),), **on(cost="h200", time_limit=1e-6))

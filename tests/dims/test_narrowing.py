@@ -134,6 +134,7 @@ def test_the_range_is_what_the_model_allows(
     )
 
 
+@pytest.mark.quick("multiple")
 @pytest.mark.parametrize(
     ("model", "wanted", "told"),
     [
@@ -147,6 +148,7 @@ def test_what_was_requested_for_is_not_taken_away(model: nn.Module, wanted: str,
         planned(model, (features(3, 24),), {"x": {1: wanted}})
 
 
+@pytest.mark.slow
 def test_several_sizes_in_one_axis() -> None:
     """The number of elements is a sum of three products."""
     model = Joined()
@@ -202,6 +204,7 @@ def test_sizes_that_are_too_small_together() -> None:
     assert_trains(model, schedule, [(image(*sizes),) for sizes in ((2, 8, 4), (4, 24, 16), (3, 9, 7))])
 
 
+@pytest.mark.slow
 def test_sizes_that_are_too_small_together_up_to_what_is_planned() -> None:
     """The planned size is the least; the batch has no part in it and is not named."""
     told = r"is not that at b=4, h=8, w=8: [^!]*\n  hint: write \"h=8\.\.16\", for which the step is the same, or leave h fixed"
@@ -245,6 +248,7 @@ class Summed(nn.Module):
         return self.layers(x).sum()
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("planned", [2, 5])
 def test_a_square_does_not_end_a_range(planned: int) -> None:
     model = Summed()

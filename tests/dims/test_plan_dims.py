@@ -86,6 +86,7 @@ def test_heads_as_many_as_the_batch_and_positions(attention: Schedule) -> None:
         assert_trains(model, schedule, {"b": b, "t": t}, tokens(b, t))
 
 
+@pytest.mark.slow
 def test_images_of_any_size() -> None:
     model = Convolutions()
     image = {"x": {0: "b=2..6", 2: "h=8..24", 3: "w=8..24"}}
@@ -100,6 +101,7 @@ def test_images_of_any_size() -> None:
         assert all(torch.equal(left, right) for left, right in zip(theirs.buffers(), ours.buffers(), strict=True))
 
 
+@pytest.mark.slow
 def test_filled_up_to_a_multiple_at_every_length() -> None:
     """Whatever lengths were captured, no other one may have another rounding."""
     model = Padded()
@@ -118,6 +120,7 @@ def test_numbers_that_stay_open_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         planned(Padded(), features(3, 32), BT)
 
 
+@pytest.mark.slow
 def test_a_branch_becomes_the_range() -> None:
     schedule = planned(Branches(), features(3, 32), BT)
     assert (schedule.model.dims["t"].min, schedule.model.dims["t"].max) == (21, 32)
@@ -130,6 +133,7 @@ def test_a_branch_within_the_range_that_was_requested_for() -> None:
         planned(Branches(), features(3, 32), {"x": {1: "t=8..32"}})
 
 
+@pytest.mark.slow
 def test_a_remainder_becomes_the_multiple() -> None:
     schedule = planned(Every(8), features(3, 64), BT)
     assert (schedule.model.dims["t"].multiple, schedule.model.dims["t"].min) == (8, 8)
@@ -140,6 +144,7 @@ def test_a_remainder_that_must_not_be_zero() -> None:
         planned(Every(3), features(3, 32), BT)
 
 
+@pytest.mark.quick("model1")
 @pytest.mark.parametrize(
     ("model", "told"),
     [
@@ -162,6 +167,7 @@ def test_a_table_that_ends() -> None:
         planned(Attention(64), tokens(3, 16), {"tokens": {1: "t=2..96"}})
 
 
+@pytest.mark.slow
 def test_from_one_on() -> None:
     """Strides of sizes of 1 say nothing; gradients are eager's up to rounding."""
     model = Branches()
@@ -173,6 +179,7 @@ def test_from_one_on() -> None:
         assert all(torch.allclose(left, right) for left, right in zip(wanted, actual, strict=True))
 
 
+@pytest.mark.slow
 def test_the_batch_where_the_model_allows() -> None:
     schedule = planned(Loop(), features(6, 5), "auto")
     assert {name: (dim.min, dim.max) for name, dim in schedule.model.dims.items()} == {"b": (2, 6)}
@@ -217,11 +224,13 @@ def test_a_file_for_a_range_for_each_budget(tmp_path: Path) -> None:
     assert load(str(tmp_path / "out" / "budget-090.json")).model.dims == wanted.model.dims
 
 
+@pytest.mark.slow
 def test_the_same_bytes_again() -> None:
     texts = {checked_text(planned(Padded(), features(3, 32), BT)) for _ in range(2)}
     assert len(texts) == 1
 
 
+@pytest.mark.slow
 def test_measured_workspaces(tmp_path: Path) -> None:
     """Never less than what is measured at a size; at the planned size no more either, for all that is there."""
     args = (torch.randn(6, 3, 24, 24),)
@@ -238,6 +247,7 @@ def test_measured_workspaces(tmp_path: Path) -> None:
             assert exact == predicted == schedule.solve.peak
 
 
+@pytest.mark.slow
 def test_the_first_step_at_a_size_takes_no_more_than_the_next() -> None:
     """Constants are the same tensors at all sizes."""
 
@@ -332,6 +342,7 @@ class Columns(nn.Module):
         return self.head(h)
 
 
+@pytest.mark.slow
 def test_rows_of_a_wider_tensor_keep_their_gap_at_other_sizes() -> None:
     """The input `data[:, :-1]`: 9 numbers from row to row, whatever the batch."""
     model = Columns()

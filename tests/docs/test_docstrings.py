@@ -80,6 +80,9 @@ def test_raised_errors_are_public(name: str) -> None:
         assert hasattr(remate, error) or hasattr(remate_runtime, error) or error in ("OSError", "TypeError"), error
 
 
+@pytest.mark.slow(
+    "remate.plan", "remate.record", "remate_runtime.apply", "remate.plan_pipeline", "remate_runtime.prepare"
+)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.usefixtures("short_searches")
 def test_examples_run(name: str, tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ _PARAMETERS = {  # as published
 }
 
 
+@pytest.mark.slow("70b", "405b")
 @pytest.mark.parametrize("name", _PARAMETERS)
 def test_a_model_has_the_published_number_of_parameters(name: str) -> None:
     model, _, _ = STEPS[name].build()

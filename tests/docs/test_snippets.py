@@ -9,13 +9,7 @@ import pytest
 from .page_blocks import ROOT, blocks, pages, run_page, working_in
 
 
-@pytest.mark.quick(
-    "README.md",
-    "docs/getting-started.md",
-    "docs/guides/splits.md",
-    "docs/guides/several-ranks.md",
-    "docs/guides/engines.md",
-)
+@pytest.mark.quick("README.md")
 @pytest.mark.usefixtures("quick_searches")
 @pytest.mark.parametrize("page", pages())
 def test_snippets_run(page: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -56,6 +56,7 @@ def docstrings(path: Path) -> Iterator[str]:
             yield ast.get_docstring(node, clean=False) or ""
 
 
+@pytest.mark.quick("tools")
 @pytest.mark.parametrize("folder", ["remate", "runtime", "tools"])
 def test_words_of_docstrings(folder: str) -> None:
     other = {

@@ -72,7 +72,7 @@ def recomputed_peak(path: str, capsys: pytest.CaptureFixture[str]) -> int:
     return int(wrong[0].rpartition(" ")[2].replace(",", "")) if wrong else open_schedule(path).schedule.solve.peak
 
 
-@pytest.mark.slow("0-gpt", "2-gpt")
+@pytest.mark.quick("1-layer_norm")
 @pytest.mark.filterwarnings("ignore:schedule .* is over its budget")
 @pytest.mark.parametrize("name", BUILD)
 @pytest.mark.parametrize(
@@ -89,6 +89,7 @@ def test_edits(name: str, seed: int, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert executed <= recomputed_peak(path, capsys) <= executed + PEAK_TOLERANCE
 
 
+@pytest.mark.slow("gpt")
 @pytest.mark.parametrize("name", BUILD)
 def test_the_tolerance_is_small_beside_what_a_plan_changes(name: str) -> None:
     """The planned file itself: it saves much more than the tolerance, so that the test above can tell plans apart."""

@@ -58,7 +58,7 @@ class Trial:
         self.codes[error.code] += 1
 
 
-@pytest.mark.slow("batch_norm", "layer_norm-mutated_plan-some")
+@pytest.mark.quick("layer_norm-mutated_bytes")
 @pytest.mark.parametrize("rounds", [pytest.param(150, id="some"), pytest.param(180, id="more", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mutate", [mutated_bytes, mutated_tree, mutated_plan])
 @pytest.mark.parametrize("name", SUBJECTS)

@@ -56,6 +56,7 @@ def test_noise_that_is_planned_is_eagers() -> None:
         scheduled(**inputs)
 
 
+@pytest.mark.slow
 def test_noise_that_comes_later_is_refused() -> None:
     model, inputs = built()
     scheduled = planned(model, inputs)

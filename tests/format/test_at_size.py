@@ -61,6 +61,7 @@ def test_every_size_is_a_legal_step(sized: Schedule, dims: dict[str, int]) -> No
     assert simulate(link(expanded.graph, expanded.recomputes)).peak == held + 16 * b  # and mm's workspace
 
 
+@pytest.mark.slow
 @given(sized_schedules, st.integers(2, 32), st.integers(1, 16))
 @settings(max_examples=60)
 def test_what_the_reader_accepts_is_a_plain_file_at_every_size(schedule: Schedule, b: int, t: int) -> None:

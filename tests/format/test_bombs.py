@@ -99,7 +99,7 @@ def faults_of(data: bytes) -> tuple[ScheduleError, ...]:
     return ()
 
 
-@pytest.mark.slow("a small file of 32,768 operations", "a small file of very many recomputations")
+@pytest.mark.slow("names of runs", "a small file of 32,768 operations", "a small file of very many recomputations")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_is_accepted_or_refused_with_places(name: str) -> None:
     data = FAMILIES[name](3_000)
@@ -116,7 +116,7 @@ EXPANDING = [name for name in FAMILIES if name.startswith(("a small file", "inst
 GROWING = [name for name in FAMILIES if name not in EXPANDING]
 
 
-@pytest.mark.slow("names of runs", "many names that differ little", "many blocks")
+@pytest.mark.slow("names of runs", "many names that differ little", "many blocks", "expressions that grow")
 @pytest.mark.parametrize("name", GROWING)
 def test_work_grows_with_the_size_and_no_faster(name: str) -> None:
     """Measured in function calls: a file four times as large takes less than seven times the calls (plus a constant)."""
@@ -135,6 +135,7 @@ def smaller_limits(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, getattr(limits, name) // _SCALE)
 
 
+@pytest.mark.slow("views made again and again", "instances of many recomputations of views")
 @pytest.mark.usefixtures("smaller_limits")
 @pytest.mark.parametrize("name", EXPANDING)
 def test_what_a_file_stands_for_is_bounded(name: str) -> None:
@@ -170,7 +171,7 @@ def calls(work: Callable[[], Any]) -> int:
     return count
 
 
-@pytest.mark.quick("many keys", "wide characters", "lines", "texts as argument")
+@pytest.mark.quick("lines")
 @pytest.mark.parametrize(
     "name",
     [
@@ -199,6 +200,7 @@ def test_memory_stays_within_ten_times_the_file(name: str) -> None:
     assert peak < 10 * len(data) + (16 << 20)
 
 
+@pytest.mark.quick("arrays and objects")
 @pytest.mark.parametrize(
     ("name", "what"),
     [("empty objects as argument", "arrays and objects"), ("texts as argument", "texts"), ("many keys", "keys")],
@@ -220,6 +222,7 @@ def test_what_stands_inside_texts_does_not_count() -> None:
     assert density_fault(within_texts) is None
 
 
+@pytest.mark.slow
 def test_a_map_that_no_model_needs() -> None:
     for name in ("many inputs that are not bound", "many parameters", "many plans", "many bindings of nothing"):
         assert [fault.code for fault in faults_of(FAMILIES[name](2_200_000))] == ["R072"]
@@ -237,6 +240,7 @@ def test_the_search_ends_at_the_hundredth_fault(name: str) -> None:
     assert check(200_000) < check(20_000) + 100
 
 
+@pytest.mark.slow("unknown statements")
 @pytest.mark.parametrize("name", ["numbers as program", "many keys", "unknown statements"])
 def test_the_search_for_faults_of_fields_ends_there_too(name: str) -> None:
     def check(size: int) -> int:

@@ -86,11 +86,13 @@ def test_the_page_suffices_for_the_corpus(path: Path) -> None:
     assert independent_simulator.simulate(json.loads(path.read_bytes())) == recorded
 
 
+@pytest.mark.slow("gpt2", "encoder_decoder")
 @pytest.mark.parametrize("path", LARGER, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_page_suffices_for_larger_files(path: Path) -> None:
     agree(path.read_bytes())
 
 
+@pytest.mark.quick("2", "20", "15")
 @pytest.mark.parametrize("seed", range(30))
 def test_the_page_suffices_for_edited_plans(seed: int) -> None:
     draw, schedule = random.Random(seed), scheduled(seed).schedule

@@ -133,6 +133,7 @@ def _or(make: Callable[[], Size], otherwise: Size) -> Size:
         return otherwise
 
 
+@pytest.mark.slow
 @given(sizes)
 @settings(max_examples=400)
 def test_the_text_of_every_expression_is_read_as_it_is_written(size: Size) -> None:

@@ -62,6 +62,7 @@ def test_many_mutations(mutate: Callable[[bytes, random.Random], bytes], seed: i
     run(mutate, 2500, seed)
 
 
+@pytest.mark.slow
 def test_what_the_reader_accepts_of_mutated_files_the_json_schema_accepts() -> None:
     dice = random.Random(3)
     validator = Draft202012Validator(load_schema())

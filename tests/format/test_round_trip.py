@@ -26,6 +26,7 @@ VALID = sorted((ROOT / "schema/corpus/valid").glob("*.json"))
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*.json") if not path.is_symlink())
 
 
+@pytest.mark.slow
 @given(schedules)
 @settings(max_examples=150)
 def test_decode_of_encode_is_the_identity(schedule: Schedule) -> None:
@@ -35,12 +36,14 @@ def test_decode_of_encode_is_the_identity(schedule: Schedule) -> None:
     assert encode(again) == text
 
 
+@pytest.mark.slow
 @given(schedules)
 @settings(max_examples=60)
 def test_what_the_reader_accepts_the_json_schema_accepts(schedule: Schedule) -> None:
     Draft202012Validator(load_schema()).validate(json.loads(encode(schedule)))
 
 
+@pytest.mark.slow
 @given(schedules)
 @settings(max_examples=60)
 def test_canonical_text(schedule: Schedule) -> None:
@@ -61,6 +64,7 @@ arguments = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(arguments, max_size=12))
 @settings(max_examples=200)
 def test_long_entries_are_wrapped(args: list[Any]) -> None:

@@ -61,6 +61,7 @@ def forward(model: nn.Module, seed: int = 0) -> torch.Tensor:
     return model(X, TARGET)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(VALUES, min_size=1, max_size=3))
 def test_gradients_are_eagers_to_the_bit_whatever_the_attributes_are(schedule: Schedule, steps: list[Any]) -> None:
@@ -74,6 +75,7 @@ def test_gradients_are_eagers_to_the_bit_whatever_the_attributes_are(schedule: S
         assert equal(gradients(planned, losses[0]), gradients(eager, losses[1]))
 
 
+@pytest.mark.slow
 def test_training_while_they_change_ends_with_eagers_parameters(schedule: Schedule) -> None:
     planned, eager = pair(schedule)
     for model in (planned, eager):
@@ -85,6 +87,7 @@ def test_training_while_they_change_ends_with_eagers_parameters(schedule: Schedu
     assert equal([*planned.parameters()], [*eager.parameters()])
 
 
+@pytest.mark.slow
 def test_a_step_keeps_what_it_began_with(schedule: Schedule) -> None:
     """Also two forwards that wait for their backward, each with its own."""
     planned, eager = pair(schedule)
@@ -99,6 +102,7 @@ def test_a_step_keeps_what_it_began_with(schedule: Schedule) -> None:
     assert all(map(equal, *results))
 
 
+@pytest.mark.slow
 def test_without_gradients_they_are_read_too(schedule: Schedule) -> None:
     planned, eager = pair(schedule)
     with torch.no_grad():
@@ -108,6 +112,7 @@ def test_without_gradients_they_are_read_too(schedule: Schedule) -> None:
             assert torch.equal(forward(planned), forward(eager))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
 def test_copies_read_their_own(schedule: Schedule, copied: Any) -> None:
     planned, eager = pair(schedule)
@@ -118,12 +123,14 @@ def test_copies_read_their_own(schedule: Schedule, copied: Any) -> None:
     assert equal(gradients(twin, forward(twin)), gradients(eager, forward(eager)))
 
 
+@pytest.mark.slow
 def test_verify_runs_with_what_they_are_now(schedule: Schedule) -> None:
     model = Annealed()
     set_all(model, SOME[1])
     apply(model, schedule, verify=((X, TARGET), {}))
 
 
+@pytest.mark.slow
 def test_blocks_that_read_their_own_are_one_template(schedule: Schedule) -> None:
     inner = [
         instance.block for instance in schedule.program if schedule.blocks[instance.block].live == ("drop.p", "alpha")
@@ -135,6 +142,7 @@ def test_blocks_that_read_their_own_are_one_template(schedule: Schedule) -> None
     assert "1 - %drop.p" in written
 
 
+@pytest.mark.slow
 def test_ranges_are_what_forward_takes_as_the_same_step(schedule: Schedule) -> None:
     live = schedule.model.live
     assert live["blocks.2.drop.p"] == Live(planned=0.1, above=0, below=1)  # operators of their own at both ends
@@ -145,6 +153,7 @@ def test_ranges_are_what_forward_takes_as_the_same_step(schedule: Schedule) -> N
     assert list(schedule.solve.settings.live) == LIVE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -169,6 +178,7 @@ def test_what_the_step_is_not_for_is_refused(schedule: Schedule, change: Any, to
         forward(planned)
 
 
+@pytest.mark.slow
 def test_the_models_own_forward_may_run_there(schedule: Schedule) -> None:
     planned, eager = pair(schedule, otherwise="original")
     for model in (planned, eager):
@@ -178,6 +188,7 @@ def test_the_models_own_forward_may_run_there(schedule: Schedule) -> None:
     assert equal(gradients(planned, loss), gradients(eager, forward(eager)))
 
 
+@pytest.mark.slow
 def test_a_config_that_is_replaced_is_read(schedule: Schedule) -> None:
     planned, eager = pair(schedule)
     for model in (planned, eager):

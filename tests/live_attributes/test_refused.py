@@ -65,6 +65,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
 }
 
 
+@pytest.mark.quick("floor")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_followed_is_refused(name: str) -> None:
     run, told = REFUSED[name]
@@ -86,12 +87,14 @@ BRANCHES: dict[str, tuple[Callable[[Any, torch.Tensor], Any], float, Live]] = {
 }
 
 
+@pytest.mark.quick("not nothing")
 @pytest.mark.parametrize("name", BRANCHES)
 def test_a_branch_becomes_the_range(name: str) -> None:
     run, alpha, live = BRANCHES[name]
     assert captured(Model(run, alpha), (X,), {}, live=["leaf.alpha"]).model.live == {"leaf.alpha": live}
 
 
+@pytest.mark.quick("0.0_1")
 @pytest.mark.parametrize(
     ("run", "alpha"),
     [
@@ -151,6 +154,7 @@ class Powers(Two):
         return (x * item.weight).exp().pow(item.alpha) + (x * other.weight).exp().pow(other.alpha)
 
 
+@pytest.mark.slow
 def test_what_is_special_between_two_is_found() -> None:
     """Planned on both sides of it, though each alone has a range."""
     with pytest.raises(CaptureError, match=r"'leaves.\*.alpha' stands for attributes that have no range in common"):

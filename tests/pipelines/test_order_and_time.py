@@ -89,6 +89,7 @@ def test_zero_bubble_keeps_gradients_that_wait_for_their_turn() -> None:
     assert waiting >= plain + 2000
 
 
+@pytest.mark.quick("1F1B")
 @pytest.mark.parametrize("name", ["1F1B", "Interleaved1F1B"])
 def test_the_choice_is_the_best_of_all(name: str) -> None:
     order, rng = pipeline_order(name, 4, 4), random.Random(1)

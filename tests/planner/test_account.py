@@ -37,6 +37,7 @@ def computations(graph: Graph, recomputes: list[FlatRecompute]) -> list[tuple[in
     return [(e.op, held) for e, held in zip(linked.events, during, strict=True) if isinstance(e, Run | RecomputeRun)]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.integers(3, 9), st.integers(0, 12))
 @settings(max_examples=400)
 def test_the_ledger_counts_as_the_simulator_at_every_step(seed: int, kind: str, forward: int, count: int) -> None:

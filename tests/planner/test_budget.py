@@ -48,6 +48,7 @@ def test_wrong_types(junk: Any) -> None:
         parse_budget(junk)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:

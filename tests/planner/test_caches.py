@@ -65,6 +65,7 @@ def planned(model: nn.Module) -> Any:
     return remate.plan(model, (X,), budget="100%", cost="cpu", cache=False)
 
 
+@pytest.mark.quick("Rotary")
 @pytest.mark.parametrize(
     ("kind", "caches"), [(Masked, {"mask"}), (Positions, {"positions"}), (Rotary, {"cos", "longest"})]
 )
@@ -198,6 +199,7 @@ class Cell(nn.Module):
         return h.square().mean()
 
 
+@pytest.mark.quick("buffers")
 @pytest.mark.parametrize("keep", ["buffers", "attributes"])
 def test_tensors_that_a_call_leaves_are_eagers_where_backward_reads_the_old_ones(keep: str) -> None:
     assert_same_calls(Cell(keep))
@@ -224,6 +226,7 @@ def test_tensors_that_a_call_leaves_in_objects_are_refused() -> None:
         planned(OfObject())
 
 
+@pytest.mark.quick("tuple")
 @pytest.mark.filterwarnings("ignore:forward leaves tensors")
 @pytest.mark.parametrize("keep", ["tuple", "list", "dict", "empty"])
 def test_tensors_that_a_call_leaves_in_containers_are_refused(keep: str) -> None:

@@ -20,7 +20,7 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.mark.quick("unet", "lstm", "moe")
+@pytest.mark.quick("lstm")
 @pytest.mark.parametrize("name", list(ZOO))
 def test_zoo(name: str) -> None:
     case = ZOO[name]

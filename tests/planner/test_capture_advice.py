@@ -212,6 +212,7 @@ CASES: dict[str, tuple[Forward, str, Forward]] = {
 }
 
 
+@pytest.mark.quick("numpy")
 @pytest.mark.parametrize("case", CASES)
 def test_the_advice_names_the_cause_and_works_when_followed(case: str) -> None:
     fails, advice, works = CASES[case]

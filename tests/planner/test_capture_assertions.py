@@ -33,6 +33,7 @@ CHECKS = {
 }
 
 
+@pytest.mark.slow("bare")
 @pytest.mark.parametrize("check", CHECKS)
 def test_an_assertion_on_values_is_refused(check):
     with pytest.raises(CaptureError, match=r"torch\._assert_async") as raised:

@@ -68,6 +68,7 @@ def test_code_is_not_told_that_it_is_compiled():
     assert not torch.compiler.is_compiling()
 
 
+@pytest.mark.quick("of_positions")
 @pytest.mark.parametrize("choose", [of_positions, of_constants])
 def test_values_that_depend_on_shapes_alone_are_known(choose):
     model = seeded(Asking(choose))

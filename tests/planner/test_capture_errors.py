@@ -130,6 +130,7 @@ def _shapeless(self: Any, a: torch.Tensor) -> Any:
     return a * shapeless(a.detach())
 
 
+@pytest.mark.quick("scribble")
 @pytest.mark.parametrize(
     ("function", "text"),
     [
@@ -156,6 +157,7 @@ def test_written_global() -> None:
     assert "register_buffer" in error.hint
 
 
+@pytest.mark.slow
 def test_written_buffer_of_a_module_that_is_not_registered() -> None:
     class Listing(nn.Module):
         def __init__(self) -> None:
@@ -386,6 +388,7 @@ def test_parameters_that_come_with_the_first_call():
     assert "once" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_an_encoder_that_looks_at_its_mask_is_told_the_argument_that_says_it():
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     model = torch.nn.TransformerEncoder(layer, 1)

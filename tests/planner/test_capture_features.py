@@ -236,6 +236,7 @@ def test_eval_mode_and_partly() -> None:
     assert captured.model.mode_overrides == ("1",)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("enabled", [True, False])
 def test_ambient_autocast(enabled: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.Softmax(-1))

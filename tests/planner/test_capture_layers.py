@@ -298,7 +298,7 @@ MODELS: dict[Callable[[], Built], float] = {
 }
 
 
-@pytest.mark.slow("torch_transformer", "rnn_cells", "lstm_with_projection", "conformer", "u_net_with_attention")
+@pytest.mark.quick("spectral")
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_model(make: Callable[[], Built]) -> None:
     torch.manual_seed(0)
@@ -306,7 +306,7 @@ def test_model(make: Callable[[], Built]) -> None:
     compare(model, args, kwargs, MODELS[make])
 
 
-@pytest.mark.quick("True-0.2-True-GRU", "LSTM", "False-0.0-True-RNN")
+@pytest.mark.quick("True-0.2-False-LSTM")
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize(("both", "drop", "first"), list(itertools.product([False, True], [0.0, 0.2], [False, True])))
 def test_recurrent(kind: Any, both: bool, drop: float, first: bool) -> None:

@@ -72,6 +72,7 @@ CASES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 }
 
 
+@pytest.mark.quick("roll", "angle")
 @pytest.mark.parametrize("name", CASES)
 def test_fake_results_are_laid_out_as_real_ones(name: str) -> None:
     run = CASES[name]
@@ -98,6 +99,7 @@ class Transposed(nn.Module):
         return nn.functional.mse_loss(self.linear(y).transpose(1, 2), x.transpose(1, 2))
 
 
+@pytest.mark.quick("norm4", "norm3")
 @pytest.mark.parametrize("norm", [nn.BatchNorm1d(8), nn.LayerNorm(6), nn.Softmax(1), nn.ELU(), nn.Dropout(0.5)])
 def test_norm_of_a_transposed_view(norm: nn.Module) -> None:
     compare(Transposed(norm), (torch.randn(4, 6, 8),))
@@ -128,6 +130,7 @@ ODD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.quick("div")
 @pytest.mark.parametrize("name", ODD)
 def test_axes_of_one_element_are_laid_out_as_by_real_kernels(name: str) -> None:
     for source in odd_axes():
@@ -151,6 +154,7 @@ class Attention(nn.Module):
         return self.conv(nn.functional.silu(self.norm(y)))
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("batch", [1, 2])
 def test_pixels_as_a_sequence(batch: int) -> None:
     compare(Attention(), (torch.randn(batch, 8, 4, 4, requires_grad=True),))
@@ -192,6 +196,7 @@ class Normed(nn.Module):
         return torch.relu(self.norm(self.first(x))).float().square().mean()
 
 
+@pytest.mark.quick("{'track_running_stats': False}-False-autocast")
 @pytest.mark.parametrize("way", ["autocast", "bf16"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("options", [{}, {"track_running_stats": False}, {"affine": False}], ids=str)

@@ -197,7 +197,7 @@ MODELS: tuple[Callable[[], Built], ...] = (
 )
 
 
-@pytest.mark.quick("llama", "clip")
+@pytest.mark.quick("clip")
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
 def test_model(make: Callable[[], Built]) -> None:
     torch.manual_seed(0)

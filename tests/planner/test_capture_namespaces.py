@@ -91,7 +91,7 @@ def test_a_file_cannot_hide_what_it_needs(planned):
         apply(model, folder / "hidden.json", namespaces=("users",))
 
 
-@pytest.mark.slow("check S --model M", "run S --model M --steps 2 --allow users")
+@pytest.mark.quick("show S")
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_takes_the_file(planned, command: list[str]):
     folder, *_ = planned

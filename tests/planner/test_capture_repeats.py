@@ -54,7 +54,7 @@ def differs(left: Captured, right: Captured) -> str:
     return "" if repr(left) == repr(right) else "elsewhere"
 
 
-@pytest.mark.quick("left", "tied", "shared once")
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", KINDS)
 def test_the_step_is_that_of_tracing_everything(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,6 +100,7 @@ def traces(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> int:
     return count
 
 
+@pytest.mark.quick("rates")
 @pytest.mark.parametrize("name", ["shared", "shared once", "rates", "batch norm", "written"])
 def test_what_cannot_be_put_together_is_traced_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is seen in the first run of forward, which is then the one that every trace makes."""
@@ -107,6 +108,7 @@ def test_what_cannot_be_put_together_is_traced_once(name: str, monkeypatch: pyte
     assert alike.SHARE > 0
 
 
+@pytest.mark.slow
 def test_blocks_that_are_a_small_part_of_the_step_are_traced_in_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
     class Mostly(Stack):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -119,6 +121,7 @@ def test_blocks_that_are_a_small_part_of_the_step_are_traced_in_their_places(mon
     assert traces(Stack(), monkeypatch) == 2  # the block, and the step around it
 
 
+@pytest.mark.slow
 def test_a_block_that_cannot_be_traced_by_itself_is_told_to_the_log(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,7 +166,7 @@ def mixer(way: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     return Mixer(way), (torch.randn(2, 8, 5),), {}
 
 
-@pytest.mark.quick("transposed")
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["norm", "mean", "part", "transposed"])
 def test_gradients_that_lie_otherwise(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is one template for each memory layout of gradients."""

@@ -13,6 +13,7 @@ from .brute_force import fastest
 from .strategy_graphs import forward_only, random_graph, transformer
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_no_schedule_of_a_tiny_step_is_faster(seed: int) -> None:
     graph = random_graph(seed, 4)
@@ -35,6 +36,7 @@ def test_everything_may_run_again_where_there_is_no_backward() -> None:
     assert solution.time == solved("exact", instance, instance.baseline.peak - 20).time
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_the_relaxation_rounded_is_no_faster_than_the_optimum(seed: int) -> None:
     instance = StepInstance(random_graph(seed, 10))

@@ -152,7 +152,7 @@ def instance_of(name: str) -> StepInstance:
     return StepInstance(step_of(name).captured.graph, step_of(name).parts)
 
 
-@pytest.mark.slow("tiny_gpt-checkpoint-blocks", "mlp_mixer-checkpoint-blocks")
+@pytest.mark.quick("mlp_mixer-chen")
 @pytest.mark.parametrize("strategy", CLASSICAL)
 @pytest.mark.parametrize("name", MODELS)
 def test_candidates_are_what_they_say(name: str, strategy: str) -> None:
@@ -199,6 +199,7 @@ def test_never_faster_than_ours_and_never_over_budget(name: str) -> None:
     assert fitted >= 2
 
 
+@pytest.mark.slow
 def test_chain_of_blocks_is_seen() -> None:
     chain = chain_of(instance_of("tiny_gpt"))
     assert len(chain.stages) > 3
@@ -207,6 +208,7 @@ def test_chain_of_blocks_is_seen() -> None:
     assert all(chain.retained(k, chain.drop[k]) < chain.retained(k, chain.keep[k]) for k in range(1, len(inner)))
 
 
+@pytest.mark.slow
 def test_skips_last() -> None:
     chain = chain_of(instance_of("unet"))
     assert any(stage.apart for stage in chain.stages), "what reaches far is kept all the time"

@@ -21,6 +21,7 @@ from remate_runtime.staleness import (
 from tests.models import ZOO
 
 
+@pytest.mark.quick("two_tower")
 @pytest.mark.parametrize("name", ["gpt2", "resnet", "mlp_mixer", "two_tower"])
 def test_a_model_equals_its_copy_over_steps(name: str):
     model, args, kwargs = ZOO[name].build()

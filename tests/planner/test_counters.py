@@ -131,6 +131,7 @@ def afresh() -> Any:
             delattr(kind, "count")
 
 
+@pytest.mark.quick("UserList", "iterator of a list")
 @pytest.mark.parametrize("counter", COUNTERS)
 def test_a_count_that_is_computed_with_is_refused(counter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, make = COUNTERS[counter]

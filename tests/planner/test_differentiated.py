@@ -47,6 +47,7 @@ def planned(result: Callable[[Any, Any], Any], **options: Any) -> tuple[list[str
     return given, refused, [line for line in lines if "gradient of" in line]
 
 
+@pytest.mark.slow("1_0")
 @pytest.mark.parametrize(
     ("result", "loss"),
     [
@@ -67,6 +68,7 @@ def test_the_only_scalar_gets_the_gradient_and_the_plan_says_so(result: Any, los
     assert "differentiate=" in lines[0]
 
 
+@pytest.mark.slow("<lambda>5", "<lambda>1")
 @pytest.mark.parametrize(
     "result",
     [

@@ -73,6 +73,7 @@ def test_the_rules_are_those_of_the_torch_that_plans(monkeypatch, version, cudnn
     assert (recorded.torch, recorded.cuda, recorded.cudnn) == (version.split("+")[0], "13.0", cudnn)
 
 
+@pytest.mark.slow
 def test_the_operators_are_those_of_cuda():
     model, args = example()
     types = operators(model, args)
@@ -129,6 +130,7 @@ class FirstOf(WithoutCudnn):
 IMAGES = torch.randn(4, 8, 6, 6)
 
 
+@pytest.mark.quick("dtype2")
 @pytest.mark.parametrize(
     ("options", "dtype", "autocast", "by_cudnn"),
     [
@@ -148,6 +150,7 @@ def test_batch_norm_is_the_one_that_torch_chooses(options, dtype, autocast, by_c
     assert names == (cudnn if by_cudnn else native)
 
 
+@pytest.mark.quick("gru_cell")
 @pytest.mark.parametrize(
     ("layer", "said", "without"),
     [
@@ -226,6 +229,7 @@ def test_what_no_rule_covers_is_refused_by_name():
         operators(Ctc(4, 4), (torch.randn(5, 2, 4), torch.ones(2, 2, dtype=torch.long)))
 
 
+@pytest.mark.quick("meta")
 @pytest.mark.parametrize("where", ["cpu", "meta"])
 def test_a_file_says_what_it_was_planned_for(where):
     with torch.device(where):
@@ -265,6 +269,7 @@ def test_what_cannot_be_planned_elsewhere_is_refused(options, said):
         remate.plan(*example(), budget="100%", progress=None, **options)
 
 
+@pytest.mark.slow
 def test_costs_of_a_gpu_for_the_step_of_a_cpu_are_reported():
     model, args = example()
     with pytest.warns(UserWarning, match="is for the CPU.*device='cuda:h200' plans the step of a h200"):
@@ -274,6 +279,7 @@ def test_costs_of_a_gpu_for_the_step_of_a_cpu_are_reported():
     assert "costs are for a CPU" in priced_as_another("cpu", "cuda")
 
 
+@pytest.mark.quick("cuda:h100-eager")
 @pytest.mark.parametrize("engine", ["eager", "arena"])
 @pytest.mark.parametrize("device", ["cuda:h100", None])
 def test_a_dry_run_holds_the_predicted_peak(device, engine):
@@ -286,6 +292,7 @@ def test_a_dry_run_holds_the_predicted_peak(device, engine):
     assert all(p.grad is None and p.device.type == "cpu" for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_an_arena_of_another_size_is_noticed(monkeypatch):
     model, args = example()
     schedule = remate.plan(model, args, budget="100%", device="cuda:h100", progress=None)

@@ -23,6 +23,7 @@ class Constants(nn.Module):
         return torch.cat([constant, y.flatten()]).sum() * (2.0 if constant.numel() and constant.item() > 1 else 1.0)
 
 
+@pytest.mark.quick("one element")
 @pytest.mark.parametrize(
     "make",
     [
@@ -46,6 +47,7 @@ def test_constants_on_a_gpu_that_is_not_here(make: Any) -> None:
     assert factors(there) == factors(here)
 
 
+@pytest.mark.slow
 def test_a_decoder_with_its_cache_is_planned_for_a_gpu() -> None:
     """transformers' default, `use_cache=True`, makes empty tensors on the device."""
     transformers = pytest.importorskip("transformers")

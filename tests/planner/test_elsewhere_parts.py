@@ -34,6 +34,7 @@ class Branching(nn.Module):
         return self.last(x)[0].sum()
 
 
+@pytest.mark.quick("meta")
 @pytest.mark.parametrize("where", ["cpu", "meta"])
 def test_parts_are_planned_as_cuda_calls_them(where):
     with torch.device(where):

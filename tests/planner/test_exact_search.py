@@ -45,6 +45,7 @@ class Judged(StepInstance):
         return super().judged(recomputes, strategy, solver)
 
 
+@pytest.mark.slow("5")
 @pytest.mark.parametrize(("kind", "seed"), [("in place", 1), ("in place", 5), ("random", 2)])
 def test_the_smallest_peak_is_proven(kind: str, seed: int) -> None:
     """Strategies and bounds after the exact search do not run where it has proven that nothing fits."""

@@ -56,6 +56,7 @@ def fitted(*layouts: str, memory: str = "1GiB", batch: int = 8, **options: Any) 
     return result
 
 
+@pytest.mark.slow
 def test_one_rank_is_a_plan_calls_are_added_up_and_memory_leads_to_recomputation() -> None:
     model, args = build(RankLayout(microbatch=2))
     schedule = remate.plan(model, args, None, "100%", "cpu", gradients="accumulated", **OPTIONS)

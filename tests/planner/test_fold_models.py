@@ -28,7 +28,7 @@ STACKS = {
 FAST = ("gpt2", "two_tower", "resnet")
 
 
-@pytest.mark.slow("gpt2")
+@pytest.mark.quick("resnet")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in ZOO])
 def test_zoo(name: str) -> None:
     captured = capture(*ZOO[name].build())

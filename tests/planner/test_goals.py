@@ -32,6 +32,7 @@ def test_the_default_is_the_knee_and_says_so() -> None:
     assert small.time >= solve.time
 
 
+@pytest.mark.slow
 def test_a_slowdown_bounds_the_time() -> None:
     solve = planned(slowdown="10%", progress=None)
     assert solve.peak < solve.baseline_peak

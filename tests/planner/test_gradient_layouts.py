@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Callable[[], Tensor], Use]] = {
 }
 
 
-@pytest.mark.quick("accumulated", "of a slice-retained")
+@pytest.mark.quick("expanded-accumulated")
 @pytest.mark.parametrize("gradients", GRADIENTS)
 @pytest.mark.parametrize("name", CASES)
 def test_the_peak_is_the_predicted_one(name: str, gradients: str) -> None:

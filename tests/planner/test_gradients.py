@@ -52,7 +52,7 @@ def schedules() -> dict[Gradients, Schedule]:
     return {kind: planned(BUDGETS[kind], kind) for kind in GRADIENTS}
 
 
-@pytest.mark.slow("retained")
+@pytest.mark.quick("accumulated")
 @pytest.mark.parametrize("kind", GRADIENTS)
 def test_budget_and_peaks_are_those_of_the_assumption(schedules: dict[Gradients, Schedule], kind: Gradients) -> None:
     schedule = schedules[kind]
@@ -108,6 +108,7 @@ def test_the_first_step_and_later_ones_take_no_more_than_peak_and_grad(schedules
     assert first > schedules["accumulated"].solve.peak
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("does", [False, True])
 def test_an_optimizer_in_backward_that_is_missing_is_told_once(
     schedules: dict[Gradients, Schedule], does: bool
@@ -138,6 +139,7 @@ def test_no_word_where_the_budget_holds_without_it(schedules: dict[Gradients, Sc
         scheduled(INPUT).backward()
 
 
+@pytest.mark.quick("rebind")
 @pytest.mark.parametrize("again", [replan, rebind])
 def test_planning_again_keeps_the_assumption(schedules: dict[Gradients, Schedule], again: Callable) -> None:
     schedule = schedules["consumed"]
@@ -147,6 +149,7 @@ def test_planning_again_keeps_the_assumption(schedules: dict[Gradients, Schedule
     assert (planned_schedule.solve.budget, planned_schedule.solve.peak) == (schedule.solve.budget, schedule.solve.peak)
 
 
+@pytest.mark.slow
 def test_frontier_takes_it() -> None:
     (schedule,) = remate.frontier(
         seeded(Heavy()), (INPUT,), budgets=("85%",), cost="cpu", gradients="accumulated", effort="quick"

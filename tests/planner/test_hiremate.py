@@ -56,6 +56,7 @@ def test_what_repeats_is_solved_once() -> None:
     assert len(about.known) < (len(nodes(about.tree)) - 1) / 2
 
 
+@pytest.mark.quick("11")
 @pytest.mark.parametrize("seed", [11, 12, 13])
 def test_the_program_of_a_node_says_what_the_simulator_says(seed: int) -> None:
     """Of time exactly; of memory never much less than is held."""
@@ -81,6 +82,7 @@ def test_levels_run_parts_again_where_a_choice_of_one_plan_each_cannot(share: fl
     assert ours.time < chosen.time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [160, 130])
 def test_a_chain_is_run_as_by_the_optimal_programme_for_chains(budget: int) -> None:
     """36 layers of 10 bytes; without recomputation 380. Within the smaller budget several parts run again in one stage,
@@ -104,7 +106,7 @@ def test_several_levels_come_near_the_bound(monkeypatch: pytest.MonkeyPatch) -> 
     assert (solution.strategy, solution.solver.split()[0]) == ("hiremate", "highs")
 
 
-@pytest.mark.slow("inner,milp,tree-")
+@pytest.mark.quick("leaf,inner")
 @pytest.mark.parametrize(
     ("solvers", "said"),
     [
@@ -129,6 +131,7 @@ def test_each_level_is_planned_by_the_solver_that_is_named(solvers: Solvers, sai
     assert solution.solver.startswith("highs" if solvers.milp == "highs" else "appsi_highs through Pyomo")
 
 
+@pytest.mark.slow
 def test_leaves_that_offer_little_make_slower_plans() -> None:
     instance = StepInstance(random_graph(6, 60))
     budget = 0.7 * instance.baseline.peak
@@ -137,6 +140,7 @@ def test_leaves_that_offer_little_make_slower_plans() -> None:
     assert fine.solve(Deadline(), budget, QUICK).objective < coarse.solve(Deadline(), budget, QUICK).objective
 
 
+@pytest.mark.slow
 def test_the_tree_of_parts_accounts_for_all_recomputations() -> None:
     step = partition(layers(16))
     instance = StepInstance(step.captured.graph, step.parts)
@@ -181,6 +185,7 @@ def test_a_deadline_ends_it_with_what_there_is() -> None:
     assert isinstance(levels.root, LevelModel)
 
 
+@pytest.mark.quick("21")
 @pytest.mark.parametrize("seed", [21, 23])
 def test_a_step_no_larger_than_a_leaf_is_planned_as_by_checkmate(seed: int) -> None:
     graph = random_graph(seed, 10)

@@ -30,7 +30,7 @@ def prepared(name: str) -> Hierarchy:
     return planner.prepare(model, args, kwargs, "h200")
 
 
-@pytest.mark.quick("mlp_mixer")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp_mixer", "tiny_gpt"])
 def test_frontier_of_a_block(name: str) -> None:
     graph = prepared(name).captured.graph
@@ -48,6 +48,7 @@ def test_frontier_of_a_block(name: str) -> None:
         assert [p.retained for p in plans[:-1]] == sorted(p.retained for p in plans[:-1])
 
 
+@pytest.mark.slow
 def test_a_block_retains_what_the_whole_step_holds_for_it() -> None:
     """Bytes retained by the blocks add up to what the simulator holds at the forward/backward boundary, but for what
     outlives blocks."""
@@ -58,7 +59,7 @@ def test_a_block_retains_what_the_whole_step_holds_for_it() -> None:
     assert sum(simulated_plan(leaf, ()).retained for leaf in leaves) >= timeline.after[timeline.backward_start]
 
 
-@pytest.mark.slow("t5")
+@pytest.mark.quick("tiny_gpt-0.8")
 @pytest.mark.parametrize("share", [0.8, 0.6])
 @pytest.mark.parametrize("name", ["mlp_mixer", "tiny_gpt", "t5"])
 def test_a_choice_fits_the_budget(name: str, share: float) -> None:

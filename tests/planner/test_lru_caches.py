@@ -41,6 +41,7 @@ def test_the_process_is_searched_once_while_no_function_is_new(monkeypatch: pyte
     assert not searches
 
 
+@pytest.mark.slow
 def test_a_new_function_is_known_also_when_another_went(monkeypatch: pytest.MonkeyPatch) -> None:
     old = _cached()
     assert old in _known()
@@ -62,6 +63,7 @@ def test_references_of_others_to_the_type_hide_no_function() -> None:
     assert {*new} <= {*_known()}
 
 
+@pytest.mark.slow
 def test_functions_that_the_garbage_collector_set_aside_are_known() -> None:
     frozen = gc.get_freeze_count() > 0
     kept = _cached()

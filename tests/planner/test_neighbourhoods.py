@@ -75,6 +75,7 @@ def improved(about: StepInstance, given: Candidate, budget: int) -> Candidate:
         return context.best
 
 
+@pytest.mark.slow
 def test_it_improves_on_what_runs_whole_segments_again() -> None:
     about = StepInstance(transformer(2))
     whole = solve(about, Request(int(0.6 * about.baseline.peak), effort=QUICK), alone("chen-sqrt"))
@@ -90,6 +91,7 @@ def small(seed: int, kind: str) -> Graph:
     return tiny_step(seed, 5, kind)
 
 
+@pytest.mark.slow("views")
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "random"])
 def test_the_optimum_of_a_tiny_step_is_not_passed(kind: str) -> None:
     """Of steps that one program holds whole it finds the optimum, but for recomputations in the forward and in another

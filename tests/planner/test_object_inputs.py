@@ -115,6 +115,7 @@ def test_steps_with_an_object_are_bitwise_equal() -> None:
         assert torch.equal(mine.grad, theirs.grad)
 
 
+@pytest.mark.quick("given1")
 @pytest.mark.parametrize(
     ("given", "message"),
     [

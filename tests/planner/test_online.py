@@ -46,6 +46,7 @@ def test_what_the_replay_counts_is_no_less_than_what_is_held(name: str, seed: in
             assert instance.judged(recomputes, name).peak <= budget
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [16, 64, 256])
 def test_a_chain_takes_memory_of_the_logarithm_of_its_length_and_time_of_that(length: int) -> None:
     instance = StepInstance(chain(length))
@@ -53,6 +54,7 @@ def test_a_chain_takes_memory_of_the_logarithm_of_its_length_and_time_of_that(le
     assert len(solution.recomputes) <= length * math.log2(length) / 4
 
 
+@pytest.mark.quick("64")
 @pytest.mark.parametrize("length", [64, 256])
 def test_dtr_trains_a_chain_of_n_layers_in_the_root_of_it_with_few_recomputes(length: int) -> None:
     """The paper's theorem: within 2 * ceil(sqrt(n)) layers, O(n) runs; the gradient and two layers are counted here

@@ -86,6 +86,7 @@ def test_a_sample_of_tiny_steps() -> None:
     assert optimal >= 0.99 * count
 
 
+@pytest.mark.slow
 def test_a_sample_where_gradients_are_gone_when_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remate_runtime.link.deliveries.TOGETHER", 1)
     count, optimal = compare(range(3), "consumed")

@@ -53,6 +53,7 @@ def test_the_peak_is_the_allocators() -> None:
     assert own == pytest.approx(peak_bytes(step), rel=0.05)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_the_run_leaves_nothing_behind(reentrant: bool) -> None:
     """A checkpoint sets the state of the generator in backward."""

@@ -170,6 +170,7 @@ def test_a_plan_with_pages_trains_as_it_says() -> None:
             assert torch.equal(ours.grad, theirs.grad)
 
 
+@pytest.mark.slow
 def test_the_same_arguments_give_the_same_file() -> None:
     model, x = Deep(), torch.randn(512, 64)
     first, second = (encode(planned_file(model, x, disk_budget=1 << 30, bandwidth="2GB/s")) for _ in range(2))
@@ -177,6 +178,7 @@ def test_the_same_arguments_give_the_same_file() -> None:
     assert b'"disk_budget": "1073741824", "bandwidth": "2GB/s"' in first
 
 
+@pytest.mark.slow("options0")
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -227,6 +229,7 @@ def test_what_a_gpu_cannot_page_is_refused(options: Any, reason: str) -> None:
         planned_file(Deep(), torch.randn(8, 64), device="cuda:h100", cost="h100", **options)
 
 
+@pytest.mark.slow
 def test_pages_have_a_budget_by_default() -> None:
     model, x = Deep(), torch.randn(512, 64)
     planned = planned_file(model, x, disk_budget="1GiB", bandwidth="100GB/s", budget=None)

@@ -70,7 +70,7 @@ def test_tiny_steps(first: int, delivered: Gradients, monkeypatch: pytest.Monkey
     assert steps >= 20
 
 
-@pytest.mark.quick("ns0-3", "ns1-2")
+@pytest.mark.slow
 @pytest.mark.usefixtures("always")
 @pytest.mark.parametrize("carried", [2, 3])
 @pytest.mark.parametrize("ns", [(1, 9), (7, 3)])

@@ -49,6 +49,7 @@ def compiled_schedule(monkeypatch: pytest.MonkeyPatch) -> Schedule:
     return planned(model, args)
 
 
+@pytest.mark.slow
 def test_room_that_compiling_leaves_is_used(compiled_schedule: Schedule) -> None:
     solve, requested = compiled_schedule.solve, compiled_schedule.solve.compiled
     assert requested is not None
@@ -66,6 +67,7 @@ def test_without_need_nothing_runs_again(monkeypatch: pytest.MonkeyPatch) -> Non
     assert result.solve.time == result.solve.baseline_time
 
 
+@pytest.mark.slow
 def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where segments had to be split for the larger plans."""
     seen: list[Schedule] = []
@@ -82,6 +84,7 @@ def test_of_those_that_keep_the_budget_the_fastest_is_taken(monkeypatch: pytest.
     assert result.solve.time == seen[0].solve.time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [True, False])
 def test_of_those_that_cannot_be_told_apart_the_smallest_is_taken(alike: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan takes up to 1% more the more it runs again: in all that it does, or by doing more beside what all do."""
@@ -138,6 +141,7 @@ def test_another_plan_has_no_predicted_peak(compiled_schedule: Schedule) -> None
     assert any("--engine compiled" in remark for remark in result.remarks)
 
 
+@pytest.mark.slow
 def test_replanned_and_rebound_it_is_requested_the_same(compiled_schedule: Schedule) -> None:
     model, args = build()
     step = prepare_again(compiled_schedule, model, args, options=PlanOptions(cache=False))

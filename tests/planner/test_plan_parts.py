@@ -102,6 +102,7 @@ def test_retaining_less_in_every_block_beats_the_block_with_the_smallest_peak() 
     assert measured(apply(model, parts), x) < 0.7 * many
 
 
+@pytest.mark.slow
 def test_a_hand_that_recomputes_the_whole_block_is_beaten() -> None:
     """What `torch.utils.checkpoint` around every block does: the plan within the same peak is faster."""
     model, x = deep()

@@ -60,6 +60,7 @@ def test_without_the_cache(home: Path) -> None:
     assert [path.name for path in home.iterdir()] == ["p.json"]
 
 
+@pytest.mark.slow("{", "1}}}", "\\xff\\x00", '{"format": "other"}')
 @pytest.mark.parametrize("text", [b"", b"{", b'{"format": "other"}', b"\xff\x00", b'{"costs": {"a": {"ns": -1}}}'])
 def test_a_damaged_cache_is_said_and_measured_again(text: bytes) -> None:
     plan()

@@ -35,7 +35,7 @@ def underestimated(graph: Graph) -> Iterator[tuple[str, int, int]]:
                 yield key, result.workspace, estimated
 
 
-@pytest.mark.slow("resnet")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in ZOO])
 def test_zoo(name: str) -> None:
     assert list(underestimated(captured(name))) == []
@@ -50,6 +50,7 @@ def test_zoo_in_low_precision(name: str) -> None:
     assert list(underestimated(graph)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_products_in_low_precision(seed: int) -> None:
     draw = random.Random(seed)
@@ -92,6 +93,7 @@ def convolution(draw: random.Random) -> tuple[nn.Module, torch.Tensor]:
     return layer, images
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_convolutions(seed: int) -> None:
     draw = random.Random(seed)
@@ -100,6 +102,7 @@ def test_convolutions(seed: int) -> None:
         assert list(underestimated(capture(nn.Sequential(layer, nn.Tanh()), (images,)).graph)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_convolutions_in_low_precision(seed: int) -> None:
     """By oneDNN, and by PyTorch's own kernels, which run on processors without instructions for it."""
@@ -126,6 +129,7 @@ def test_recurrent_layers(dtype: torch.dtype) -> None:
         assert list(underestimated(capture(layer, (x,)).graph)) == []
 
 
+@pytest.mark.quick("dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_recurrent_layers_take_about_what_is_said(dtype: torch.dtype) -> None:
     if dtype is torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -152,7 +156,7 @@ class Attending(nn.Module):
         return tensor.permute(self.behind).contiguous().square().mean()
 
 
-@pytest.mark.slow("behind1", "behind0-order1", "behind0-order2")
+@pytest.mark.quick("behind2-order1")
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
 @pytest.mark.parametrize("behind", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])
 def test_attention(order: tuple[int, ...], behind: tuple[int, ...]) -> None:

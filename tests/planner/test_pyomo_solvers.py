@@ -30,6 +30,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow("appsi_highs")
 @pytest.mark.parametrize("solver", NAMES)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_another_solver_has_the_optimum_of_highs(solver: str, seed: int) -> None:
@@ -41,7 +42,7 @@ def test_another_solver_has_the_optimum_of_highs(solver: str, seed: int) -> None
         assert a.x is None or a.objective == pytest.approx(b.objective, abs=1e-5)
 
 
-@pytest.mark.slow("checkmate-appsi_highs")
+@pytest.mark.slow("appsi_highs")
 @pytest.mark.parametrize("solver", NAMES)
 @pytest.mark.parametrize("name", ["flat", "checkmate"])
 def test_a_strategy_by_another_solver(name: str, solver: str) -> None:

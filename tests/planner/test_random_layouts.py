@@ -151,7 +151,7 @@ def different(layout: str, dtype: torch.dtype, autocast: bool = False) -> list[s
 SLOW = [pytest.param(layout, marks=pytest.mark.slow) for layout in list(LAYOUTS)[FAST:]]
 
 
-@pytest.mark.quick("expanded")
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [*list(LAYOUTS)[:FAST], *SLOW])
 def test_numbers_are_those_of_eager(layout):
     assert different(layout, torch.float32) == []
@@ -161,6 +161,7 @@ KINDS = {"autocast": (torch.float32, True)}
 MORE = {"bf16": (torch.bfloat16, False), "f64": (torch.float64, False)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in MORE)])
 def test_numbers_of_other_types_are_those_of_eager(kind):
     dtype, autocast = (KINDS | MORE)[kind]

@@ -96,6 +96,7 @@ FOUND = {
 }
 
 
+@pytest.mark.slow("a typed tuple", "at the top level", "under another name")
 @pytest.mark.parametrize("kind", FOUND)
 def test_the_very_class_comes_back(kind):
     model, x = seeded(FOUND[kind]()), data(3, 4)

@@ -36,6 +36,7 @@ def _asserted(linear: Any, x: torch.Tensor) -> torch.Tensor:
     return linear(x).mean()
 
 
+@pytest.mark.quick("_retained")
 @pytest.mark.parametrize(("forward", "told"), [(_retained, "retain_grad"), (_asserted, "_assert_async")])
 def test_it_is_refused_with_its_line(forward: Any, told: str) -> None:
     with pytest.raises(CaptureError, match=rf"{told}[^~]*test_refused_calls\.py:\d+"):

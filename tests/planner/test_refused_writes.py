@@ -58,6 +58,7 @@ def test_a_buffer_that_follows_the_batch_is_made_before_planning() -> None:
     assert layer.index.tolist() == [0, 1, 2]
 
 
+@pytest.mark.quick("Replacing")
 @pytest.mark.parametrize("layer", [Clamped, Replacing, Started])
 def test_place(layer: Any) -> None:
     with pytest.raises(CaptureError) as caught:

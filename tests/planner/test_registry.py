@@ -121,7 +121,7 @@ def test_names_are_those_of_the_table() -> None:
         assert bound(name).name == name
 
 
-@pytest.mark.quick("greedy")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["greedy", "recreate", "chen-sqrt", "rotor"])
 def test_local_search_loads_no_solver(name: str) -> None:
     text = FRESH.format(name=name, solvers=SOLVERS)

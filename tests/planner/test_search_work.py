@@ -77,6 +77,7 @@ def test_a_search_that_gains_nothing_ends_early() -> None:
     assert searched(little, policy("auto")) == (short, fewer)
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("seed", [1, 8])
 def test_a_search_over_all_states_leaves_work_for_other_strategies(seed: int) -> None:
     step = StepInstance(random_graph(seed, 14))

@@ -131,6 +131,7 @@ def test_a_plan_again_keeps_the_sharding(keep: Any, kept: tuple[str, ...]) -> No
         assert again.peak_bytes == first.peak_bytes
 
 
+@pytest.mark.slow("options8", "options6")
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import remate.strategy
 
 CODE = """
@@ -22,6 +24,7 @@ def test_a_script_can_choose_how_processes_start_after_planning() -> None:
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 def test_one_module_imports_pyomo() -> None:
     root = Path(remate.strategy.__file__).parents[1]
     using = {

@@ -33,6 +33,7 @@ class Matched(nn.Module):
         return a[a > a.detach().mean()].sum() if self.head is None else a.sum()
 
 
+@pytest.mark.slow
 def test_a_refusal_says_which_parts_can_be_planned_instead() -> None:
     call = 'remate.plan(model, args, at=["backbone", "layers.[0-2]"])'
     with pytest.raises(CaptureError) as caught:

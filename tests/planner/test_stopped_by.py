@@ -50,6 +50,7 @@ def stopped(reason: str) -> Solution:
 REASONS = ("optimal", "gap", "heuristic", "interrupted", "time")
 
 
+@pytest.mark.slow("optimal")
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_end_of_a_search_can_be_saved(reason: str, tmp_path: Path) -> None:
     result = stopped(reason)

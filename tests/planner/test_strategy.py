@@ -28,6 +28,7 @@ def shares(graph: Graph, *wanted: float) -> list[int]:
     return [int(share * peak) for share in wanted]
 
 
+@pytest.mark.quick("4")
 @pytest.mark.parametrize("seed", range(6))
 def test_against_enumeration(seed: int) -> None:
     graph = random_graph(seed, 4)

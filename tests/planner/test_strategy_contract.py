@@ -79,16 +79,13 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
 
 
 @pytest.mark.slow(
+    "frozen",
     "exact-layers",
-    "hiremate-frozen",
     "hiremate-random",
-    "auto-frozen",
     "auto-random",
-    "exact-frozen",
     "hierarchical-layers",
     "staged-layers",
     "neighbourhoods",
-    "checkmate-approx-frozen",
     "checkmate-approx-random",
     "rockmate-layers",
 )
@@ -147,6 +144,7 @@ def truth(seed: int) -> tuple[Graph, list[int], list[int | None]]:
     return graph, budgets, fastest(graph, budgets)[0]
 
 
+@pytest.mark.slow("cut", "cuts-1", "cuts-0", "passes-2")
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", bound_names())
 def test_no_schedule_beats_a_bound(name: str, seed: int) -> None:

@@ -93,6 +93,7 @@ def test_the_formulation_never_promises_too_little(warm_start: int, shape: tuple
     assert again.objective <= result.objective + 0.05 + 1e-6, "a solution fits its own neighbourhood"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000), st.integers(0, 14), st.floats(0.5, 1.2))
 @settings(max_examples=60, deadline=None)
 def test_local_search_never_makes_worse(warm_start: int, count: int, share: float) -> None:

@@ -94,6 +94,7 @@ def splits(schedule: Schedule) -> int:
     return sum(isinstance(statement, Split) for statement in schedule.statements)
 
 
+@pytest.mark.slow
 def test_a_split_that_saves_little_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = "65%"
     plain, split = planned(budget=budget), planned(budget=budget, split=True)

@@ -15,7 +15,7 @@ from .strategy_graphs import random_graph
 SIZES = (32, 128, 512)
 
 
-@pytest.mark.slow("grid-32", "grid-512", "recurrent-512")
+@pytest.mark.quick("tree-32", "recurrent-32")
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_memory_is_the_width_times_the_logarithm_of_the_length(family: str, n: int) -> None:
@@ -30,6 +30,7 @@ def test_memory_is_the_width_times_the_logarithm_of_the_length(family: str, n: i
     assert solve(instance, Request(budget), policy("treewidth")).peak <= budget
 
 
+@pytest.mark.slow("grid")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_width_does_not_grow_and_the_levels_are_those_of_halving(family: str) -> None:
     small, large = (StepInstance(FAMILIES[family](n)).view(separators_of) for n in (SIZES[0], SIZES[-1]))
@@ -49,7 +50,7 @@ def least(instance: StepInstance, *, holds: bool) -> tuple[int, int]:
     return high, runs
 
 
-@pytest.mark.slow("512")
+@pytest.mark.quick("32")
 @pytest.mark.parametrize("n", SIZES)
 def test_where_separators_are_not_held_it_gets_lower_but_takes_longer(n: int) -> None:
     instance = StepInstance(FAMILIES["path"](n))
@@ -58,6 +59,7 @@ def test_where_separators_are_not_held_it_gets_lower_but_takes_longer(n: int) ->
     assert many > 4 * few
 
 
+@pytest.mark.slow("0")
 @pytest.mark.parametrize("seed", range(4))
 def test_the_strategy_comes_at_least_as_low_as_the_recursion(seed: int) -> None:
     instance = StepInstance(random_graph(seed, 60))

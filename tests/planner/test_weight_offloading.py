@@ -60,6 +60,7 @@ def prepared(model: nn.Module, x: torch.Tensor, **options: Any) -> Graph:
     return expand(schedule).graph
 
 
+@pytest.mark.quick("retained")
 @pytest.mark.parametrize("gradients", ["retained", "accumulated", "consumed"])
 def test_every_budget_is_kept_down_to_the_smallest(gradients: str) -> None:
     graph = graph_of(5, 512, gradients=gradients)  # each weight is delivered on its own
@@ -85,6 +86,7 @@ def test_every_budget_is_kept_down_to_the_smallest(gradients: str) -> None:
     assert kept.time == instance.baseline.time
 
 
+@pytest.mark.quick("0.4")
 @pytest.mark.parametrize("share", [0.4, 0.55, 0.7])
 def test_it_is_near_the_best_of_all_choices(share: float) -> None:
     """All subsets of what could be away, placed as the strategy places them."""

@@ -284,6 +284,7 @@ def test_unknown_record_classes_are_refused():
         apply(model, schedule)
 
 
+@pytest.mark.slow
 def test_hugging_face_style_classes_survive():
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=17, n_positions=8, use_cache=False)

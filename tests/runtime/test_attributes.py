@@ -52,6 +52,7 @@ def loss_of(model, x=X):
     return (model.loss if out is None else out) + 0.1 * sum(gate.aux for gate in model.gates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("returns", [True, False])
 @pytest.mark.parametrize("called_before", [False, True])
 def test_losses_in_attributes_have_eagers_gradients(returns, called_before):
@@ -174,6 +175,7 @@ class Own(Gated):
         return 3
 
 
+@pytest.mark.quick("out")
 @pytest.mark.parametrize("name", ["out", "count", "out.weight", "forward", "training", "extra", "half", "_parameters"])
 def test_only_plain_attributes_are_set(name):
     model = seeded(Own())

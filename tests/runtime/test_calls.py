@@ -161,6 +161,7 @@ def test_any_spelling_of_the_planned_call_computes_what_eager_does(draws):
             assert torch.equal(actual, wanted)
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(st.data())
 def test_any_other_call_computes_what_eager_does_or_is_refused(draws):
@@ -249,6 +250,7 @@ class Passing(nn.Module):
         return first + (self.inner(**batch) if batch else 0.0)
 
 
+@pytest.mark.quick("dict")
 @pytest.mark.parametrize("kind", [dict, UserDict])
 def test_keys_in_another_order_are_taken_where_forward_does_the_same_with_them(kind):
     model = seeded(Passing())
@@ -265,6 +267,7 @@ def test_keys_in_another_order_are_taken_where_forward_does_the_same_with_them(k
         assert torch.equal(ours, eagers)
 
 
+@pytest.mark.quick("first")
 @pytest.mark.parametrize("looks", ["items", "first", "grad", "out"])
 def test_whatever_goes_by_the_order_of_keys_is_refused(looks):
     class Looking(nn.Module):
@@ -326,7 +329,7 @@ def test_numbers_are_of_the_planned_type(live):
         planned(ids, scale=live)
 
 
-@pytest.mark.quick("tokenizer")
+@pytest.mark.slow
 @pytest.mark.parametrize("planned_as", ["tokenizer", "signature", "shuffled", "positional"])
 def test_bert_as_tokenizers_call_it(planned_as):
     transformers = pytest.importorskip("transformers")

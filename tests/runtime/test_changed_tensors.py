@@ -49,7 +49,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.quick("before", "sparse", "no bias", "spectral_norm")
+@pytest.mark.quick("after-spectral_norm")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("when", ["before", "after", "after a call"])
@@ -77,6 +77,7 @@ def test_a_parametrization_is_named_with_advice():
         apply(model, schedule, stale="warn")
 
 
+@pytest.mark.quick("<lambda>0")
 @pytest.mark.parametrize("given", [lambda: data(4, 8).to_sparse(), lambda: torch.nested.nested_tensor([data(4, 8)])])
 @pytest.mark.filterwarnings("ignore")
 def test_inputs_without_strides_are_refused(given):
@@ -114,6 +115,7 @@ def test_another_default_type_is_refused_at_calls():
     planned(x).backward()
 
 
+@pytest.mark.slow("weight")
 @pytest.mark.parametrize("write", ["numpy", "data", "weight"])
 def test_writes_that_torch_does_not_notice_are_noticed_in_checked_calls(write):
     model, x = seeded(nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))), data(4, 8)

@@ -55,6 +55,7 @@ def step(model: nn.Module, seed: int = 0) -> None:
     model(BATCHES[seed]).backward()
 
 
+@pytest.mark.quick("just_in_time")
 @pytest.mark.allocating
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 def test_accumulation_holds_one_set_of_gradients(recomputes: Any) -> None:
@@ -96,6 +97,7 @@ def in_backward(model: nn.Module, seen: list[str]) -> None:
         parameter.register_post_accumulate_grad_hook(hook(name))
 
 
+@pytest.mark.quick("just_in_time")
 @pytest.mark.compiled
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 def test_an_optimizer_in_backward_is_eagers_and_frees_gradients(recomputes: Any) -> None:
@@ -129,6 +131,7 @@ def test_a_parameter_that_is_still_read_must_not_be_written_to() -> None:
         step(scheduled)
 
 
+@pytest.mark.slow
 @pytest.mark.compiled
 def test_part_of_the_gradients() -> None:
     """`torch.autograd.grad` for some parameters runs backward as far as it must."""

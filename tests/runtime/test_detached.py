@@ -67,6 +67,7 @@ def test_a_scalar_beside_the_real_output_keeps_both_gradients():
     assert planned(X)["index"].requires_grad is False
 
 
+@pytest.mark.quick("Made")
 @pytest.mark.parametrize("kind", [lambda **parts: tuple(parts.values()), lambda **parts: list(parts.values()), Made])
 def test_so_in_tuples_and_records(kind):
     model = seeded(Diffusion(kind))
@@ -80,6 +81,7 @@ def test_so_in_tuples_and_records(kind):
         assert torch.equal(actual, wanted)
 
 
+@pytest.mark.quick("<lambda>1")
 @pytest.mark.parametrize(
     "loss",
     [
@@ -126,6 +128,7 @@ REQUESTED = {
 }
 
 
+@pytest.mark.quick("False-some, in another order-options1")
 @pytest.mark.parametrize("options", [{}, {"allow_unused": True}, {"allow_unused": True, "materialize_grads": True}])
 @pytest.mark.parametrize("requested", REQUESTED)
 @pytest.mark.parametrize("frozen", [False, True])

@@ -53,6 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_folder", [True, False])
 def test_the_schedule_that_fits_runs(folder: Path, as_folder: bool) -> None:
     model = seeded(Net())
@@ -72,6 +73,7 @@ def test_none_that_fits_says_why_of_each(folder: Path) -> None:
     assert "otherwise='original'" in str(caught.value)
 
 
+@pytest.mark.quick("40")
 @pytest.mark.parametrize(("batch", "told"), [(2, "within the budget"), (40, "over the budget")])
 def test_otherwise_the_models_own_forward(batch: int, told: str) -> None:
     """As the last batch of an epoch. The file's budget is the peak of a step that keeps everything."""
@@ -114,6 +116,7 @@ def test_original_is_for_a_model_that_changed_where_nothing_is_trained() -> None
     assert_eager(planned, model, data(4, 8))
 
 
+@pytest.mark.slow
 def test_modes(folder: Path) -> None:
     """A schedule for training and one for evaluation."""
     model = seeded(Net())
@@ -127,6 +130,7 @@ def test_modes(folder: Path) -> None:
             assert_eager(planned, model, data(4, 8))
 
 
+@pytest.mark.slow
 def test_copies_baseline_of_them(folder: Path) -> None:
     model = seeded(Net())
     planned = apply(model, folder, otherwise="original")
@@ -144,6 +148,7 @@ def test_no_schedule_is_refused(tmp_path: Path) -> None:
         apply(seeded(Net()), [])
 
 
+@pytest.mark.slow
 def test_verify_runs_each_or_the_one_that_takes_the_call(folder: Path) -> None:
     model = seeded(Net())
     apply(model, folder, verify=True)

@@ -42,6 +42,7 @@ def test_reading_and_verifying_a_file_needs_no_torch(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_training_loads_neither_planner_nor_solver(tmp_path, engine):
     path, weights = tmp_path / "s.json", tmp_path / "w.pt"
@@ -65,6 +66,7 @@ def test_training_loads_neither_planner_nor_solver(tmp_path, engine):
     )
 
 
+@pytest.mark.slow
 def test_names_of_the_package():
     _python(
         "import remate_runtime\n"

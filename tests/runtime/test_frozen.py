@@ -51,6 +51,7 @@ def assert_equal(results: list[Any], wanted: list[Any]) -> None:
         assert left is None or torch.equal(left, right)
 
 
+@pytest.mark.quick("False-just_in_time")
 @pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
 @pytest.mark.parametrize("planned_with_grad", [False, True])
 def test_any_set_of_frozen_parameters_has_eagers_gradients(planned_with_grad, recomputes):
@@ -79,6 +80,7 @@ def test_gradients_that_were_not_planned_are_refused():
         planned(data(4, 4))
 
 
+@pytest.mark.quick("False-<lambda>1")
 @pytest.mark.parametrize(
     "call",
     [
@@ -124,6 +126,7 @@ class Tower(nn.Module):
         return self.head(x).sum()
 
 
+@pytest.mark.quick("1-just_in_time")
 @pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
 @pytest.mark.parametrize("trained", [1, 4])
 def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(recomputes, trained):
@@ -147,6 +150,7 @@ def test_what_only_frozen_parameters_need_neither_runs_nor_is_kept(recomputes, t
     assert_equal(step(planned), step(model))
 
 
+@pytest.mark.quick("1")
 @pytest.mark.parametrize("seed", range(12))
 def test_any_recomputes_with_any_frozen_parameters_are_the_step_without_them(seed):
     """What is left computes the same values: forward's operations all run, each recomputation that is left is read."""
@@ -189,6 +193,7 @@ FIRST = {
 }
 
 
+@pytest.mark.quick("grid_sampler_2d_backward-just_in_time")
 @pytest.mark.parametrize("recomputes", [lambda graph: [], just_in_time])
 @pytest.mark.parametrize("name", FIRST)
 def test_an_operator_leaves_out_the_gradient_of_an_input_that_needs_none(name, recomputes):

@@ -111,7 +111,7 @@ def consume(model: nn.Module) -> None:
             parameter.register_post_accumulate_grad_hook(update)
 
 
-@pytest.mark.slow("convolutions", "language", "no_recomputes")
+@pytest.mark.quick("shared-just_in_time-retained")
 @pytest.mark.eager  # the simulator says what the interpreter holds
 @pytest.mark.parametrize("kind", GRADIENTS)
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
@@ -143,6 +143,7 @@ def halve(parameter: torch.Tensor) -> None:
     parameter.grad.mul_(0.5)
 
 
+@pytest.mark.quick("shared")
 @pytest.mark.parametrize("name", CASES)
 def test_added_up_gradients_are_eagers(name: str) -> None:
     """Over several steps, through hooks of parameters: what is shared, tied or a view is nobody else's in `.grad`."""

@@ -49,7 +49,7 @@ def faults(collected: list[DelayedLanes]) -> list[str]:
     return [fault for one in collected for fault in one.faults]
 
 
-@pytest.mark.slow("layers-no_recomputes-False")
+@pytest.mark.quick("strided-just_in_time-True")
 @pytest.mark.parametrize("points", [False, True])
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("name", list(checks.MODELS))
@@ -70,6 +70,7 @@ def host_only(schedule: Schedule) -> Schedule:
     return replace(schedule, statements=tuple(kept))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edited=edits())
 def test_any_pages_and_recomputes_give_eager_s_step(edited, lanes):
@@ -85,18 +86,20 @@ def test_training(lanes):
     checks.losses_go_down("cpu")
 
 
+@pytest.mark.quick("order0")
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_forwards_that_overlap_have_pages_of_their_own(order, lanes):
     checks.two_forwards_in_flight("cpu", order)
 
 
-@pytest.mark.slow("True")
+@pytest.mark.slow
 @pytest.mark.allocating
 @pytest.mark.parametrize("points", [False, True])
 def test_measured_peak_is_the_predicted_one(points, lanes):
     checks.peak_is_the_prediction("cpu", points)
 
 
+@pytest.mark.slow
 def test_steps_that_are_given_up(lanes):
     checks.given_up_steps_do_no_harm("cpu")
     assert sum(one.kept for one in lanes) > 0
@@ -161,6 +164,7 @@ def test_large_layers(lanes):
     checks.copies_overlap("cpu", rows=512, width=64, layers=16, **options)
 
 
+@pytest.mark.quick("ready")
 @pytest.mark.parametrize("missing", ["gone", "ready", "behind", "kept"])
 def test_what_a_gpu_does_not_forgive_is_noticed(missing, monkeypatch):
     """The lanes of these tests notice each wait that a step leaves out."""

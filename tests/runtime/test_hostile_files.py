@@ -40,6 +40,7 @@ for name, schedule in files():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_no_hostile_file_crashes_the_process(engine: str) -> None:
     command = [sys.executable, "-c", CODE.replace("(model(), schedule)", f"(model(), schedule, engine={engine!r})")]

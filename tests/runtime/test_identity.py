@@ -42,6 +42,7 @@ def call(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
     return x, {"y": y}
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("same", [False, True])
 def test_a_call_with_another_pattern_is_refused_where_forward_asks(same: bool) -> None:
     model = Asks()
@@ -54,6 +55,7 @@ def test_a_call_with_another_pattern_is_refused_where_forward_asks(same: bool) -
                 planned(*call(x, y))
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("same", [False, True])
 def test_any_pattern_is_taken_where_forward_does_not_ask(same: bool) -> None:
     model = AsksNot()
@@ -62,6 +64,7 @@ def test_any_pattern_is_taken_where_forward_does_not_ask(same: bool) -> None:
         assert torch.equal(planned(*call(x, y)), model(*call(x, y)))
 
 
+@pytest.mark.slow
 def test_attention_of_torch_asks() -> None:
     model = nn.MultiheadAttention(8, 2, batch_first=True)
     own, cross = applied(model, (A, A, A)), applied(model, (A, B, B))

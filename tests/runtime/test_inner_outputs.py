@@ -37,6 +37,7 @@ def planned_with(differentiate: list[str] | None) -> tuple[Any, Any]:
     return model, apply(model, schedule_of(model, (X,), differentiate=differentiate))
 
 
+@pytest.mark.quick("features-a hook-differentiate1")
 @pytest.mark.parametrize("differentiate", [None, ["loss"], ["loss", "features", "logits"]])
 @pytest.mark.parametrize("hang", HANGS)
 @pytest.mark.parametrize("name", ["features", "logits"])
@@ -48,6 +49,7 @@ def test_a_gradient_that_would_be_missed_is_refused(differentiate, hang, name):
         out["loss"].backward()
 
 
+@pytest.mark.quick("a hook")
 @pytest.mark.parametrize("hang", HANGS)
 def test_gradients_that_do_not_pass_through_an_output_leave_it_alone(hang):
     for module in (planned_with(["features", "loss", "other"])[1], planned_with(["loss"])[1]):

@@ -240,12 +240,14 @@ def plain(graph: Graph) -> tuple[list, list, object]:
     return Machine(Linked(graph, tuple(events), 0, ())).run()
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_recomputes_change_no_result(case: tuple[Graph, list[FlatRecompute]]) -> None:
     graph, recomputes = case
     assert Machine(link(graph, recomputes)).run() == plain(graph)
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_every_slot_is_empty_at_the_end_but_gradients(case: tuple[Graph, list[FlatRecompute]]) -> None:
     graph, recomputes = case
@@ -256,6 +258,7 @@ def test_every_slot_is_empty_at_the_end_but_gradients(case: tuple[Graph, list[Fl
     assert not machine.saved
 
 
+@pytest.mark.slow
 @given(graphs())
 def test_simulated_bytes_are_those_of_the_storages(case: tuple[Graph, list[FlatRecompute]]) -> None:
     graph, recomputes = case

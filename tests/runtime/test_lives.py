@@ -308,7 +308,10 @@ class CompiledLives(Lives):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("lives", "count"),
-    [(Lives, 10), *(pytest.param(*item, marks=pytest.mark.slow) for item in ((ArenaLives, 10), (CompiledLives, 2)))],
+    [
+        (Lives, 3),
+        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 10), (ArenaLives, 10), (CompiledLives, 2))),
+    ],
 )
 def test_lives(lives: type[Lives], count: int) -> None:
     kept = settings(

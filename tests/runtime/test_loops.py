@@ -230,6 +230,7 @@ EQUAL = (
 )
 
 
+@pytest.mark.quick("weights_of_a_step_ahead")
 @pytest.mark.compiled
 @pytest.mark.parametrize("loop", EQUAL, ids=lambda loop: loop.__name__)
 def test_a_loop_ends_as_in_eager(loop: Callable[[Make], Any]) -> None:
@@ -279,6 +280,7 @@ REFUSED: dict[Callable[[Any], None], tuple[type[Exception], str]] = {
 }
 
 
+@pytest.mark.quick("backward_twice")
 @pytest.mark.parametrize("act", REFUSED, ids=lambda act: act.__name__)
 def test_a_loop_that_cannot_run_is_told_what_can(act: Callable[[Any], None]) -> None:
     kind, told = REFUSED[act]

@@ -49,7 +49,7 @@ def _measured(model: nn.Module, *args: torch.Tensor) -> int:
     return peak
 
 
-@pytest.mark.quick("just_in_time", "everything-drop")
+@pytest.mark.quick("just_in_time-drop-2")
 @pytest.mark.allocating
 @pytest.mark.parametrize("rows", [2, 512])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
@@ -70,6 +70,7 @@ def test_without_recomputes_no_more_than_eager():
     assert _measured(planned, x) <= _measured(model, x)
 
 
+@pytest.mark.slow
 def test_outputs_that_the_caller_dropped_die_at_their_last_use():
     class Wide(nn.Module):
         def __init__(self) -> None:
@@ -144,6 +145,7 @@ def test_tangents_die_at_their_last_use():
     assert alive == [True, True, False]  # both gradients of the second layer read it, that of the first comes last
 
 
+@pytest.mark.slow
 @pytest.mark.allocating
 @pytest.mark.parametrize("make", [Mlp, Tied, Deep])
 def test_outputs_dropped_without_backward_release_everything(make):
@@ -165,7 +167,7 @@ def test_outputs_dropped_without_backward_release_everything(make):
         gc.enable()
 
 
-@pytest.mark.quick("{}-eager", "{}-arena")
+@pytest.mark.slow
 @pytest.mark.eager
 @pytest.mark.parametrize("engine", ["eager", "arena", "compiled"])
 @pytest.mark.parametrize("options", [{}, {"verify": True}, {"otherwise": "original"}], ids=str)

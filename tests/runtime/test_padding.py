@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -40,10 +41,14 @@ def call(rows: int, length: int) -> dict[str, torch.Tensor]:
     return {"ids": ids, "mask": torch.ones(rows, length, dtype=torch.bool), "labels": ids}
 
 
-def of(rows: int, length: int, model: nn.Module | None = None, **fill: Any) -> Schedule:
-    schedule = schedule_of(
-        seeded(model or Language()), (), call(rows, length), everything, differentiate=["loss", "logits"]
-    )
+@functools.cache
+def unfilled(rows: int, length: int, averaged: bool) -> Schedule:
+    model = seeded(Language(averaged))
+    return schedule_of(model, (), call(rows, length), everything, differentiate=["loss", "logits"])
+
+
+def of(rows: int, length: int, averaged: bool = False, **fill: Any) -> Schedule:
+    schedule = unfilled(rows, length, averaged)
     return replace(schedule, model=replace(schedule.model, fill=fill or FILL))
 
 
@@ -54,6 +59,7 @@ def outcome(model: nn.Module, given: dict[str, torch.Tensor], outside: bool = Fa
     return [outputs["loss"], outputs["logits"], *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
+@pytest.mark.quick("shape1-True")
 @pytest.mark.parametrize("outside", [False, True])
 @pytest.mark.parametrize("shape", [(4, 8), (3, 8), (4, 5), (2, 3), (1, 1)])
 def test_a_smaller_call_has_the_outputs_and_gradients_of_the_model(shape: tuple[int, int], outside: bool) -> None:
@@ -66,6 +72,7 @@ def test_a_smaller_call_has_the_outputs_and_gradients_of_the_model(shape: tuple[
         torch.testing.assert_close(actual, wanted)
 
 
+@pytest.mark.slow
 def test_the_smallest_schedule_that_holds_the_call_runs() -> None:
     planned: Any = apply(seeded(Language()), [of(4, 8), of(4, 4), of(2, 8)], otherwise="pad")
     ran = []
@@ -98,16 +105,16 @@ def test_sizes_of_a_range_are_padded_to_the_next_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "given", "told"),
+    ("fill", "given", "told"),
     [
-        (of(4, 8, ids=0, mask=False), call(3, 8), "'labels' would be padded from \\[3, 8\\] to \\[4, 8\\]"),
-        (of(4, 8), call(5, 8), "at most, got i64\\[5,8\\]"),
-        (of(4, 8), {**call(3, 8), "mask": torch.ones(3, 8)}, "must be bool"),
-        (of(4, 8), {**call(3, 8), "labels": torch.zeros(24, dtype=torch.int64)}, "padding: the input 'labels' must be"),
+        ({"ids": 0, "mask": False}, call(3, 8), "'labels' would be padded from \\[3, 8\\] to \\[4, 8\\]"),
+        ({}, call(5, 8), "at most, got i64\\[5,8\\]"),
+        ({}, {**call(3, 8), "mask": torch.ones(3, 8)}, "must be bool"),
+        ({}, {**call(3, 8), "labels": torch.zeros(24, dtype=torch.int64)}, "padding: the input 'labels' must be"),
     ],
 )
-def test_what_padding_does_not_help_is_refused(schedule: Schedule, given: dict[str, torch.Tensor], told: str) -> None:
-    planned = apply(seeded(Language()), schedule, otherwise="pad")
+def test_what_padding_does_not_help_is_refused(fill: Any, given: dict[str, torch.Tensor], told: str) -> None:
+    planned = apply(seeded(Language()), of(4, 8, **fill), otherwise="pad")
     with pytest.raises(BindError, match=told):
         planned(**given)
 
@@ -151,6 +158,7 @@ class Made(nn.Linear):
         return self.of(super().forward(x))
 
 
+@pytest.mark.quick("shape0")
 @pytest.mark.parametrize(
     ("of", "shape"),
     [
@@ -182,9 +190,10 @@ def test_verify_sees_that_padding_changes_a_mean() -> None:
         warnings.simplefilter("error")
         apply(seeded(Language()), of(4, 8), otherwise="pad", verify=given)
     with pytest.raises(StaleModelError, match="does not compute what the model computes now"):
-        apply(seeded(Language(True)), of(4, 8, Language(True)), otherwise="pad", verify=given)
+        apply(seeded(Language(True)), of(4, 8, True), otherwise="pad", verify=given)
 
 
+@pytest.mark.quick("fill0")
 @pytest.mark.parametrize(
     ("fill", "told"),
     [

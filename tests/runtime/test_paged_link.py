@@ -47,6 +47,7 @@ def paged_steps(draw: st.DrawFn) -> Linked:
     return link(graph, recomputes, pages)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(paged_steps())
 def test_pages_change_no_result(linked: Linked) -> None:
@@ -58,6 +59,7 @@ def test_pages_change_no_result(linked: Linked) -> None:
     assert set(machine.slots) <= kept
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(paged_steps())
 def test_bytes_leave_at_gone_and_come_back_at_back(linked: Linked) -> None:
@@ -82,6 +84,7 @@ def test_bytes_leave_at_gone_and_come_back_at_back(linked: Linked) -> None:
             assert event.value in behind.values
 
 
+@pytest.mark.slow
 @given(paged_steps())
 def test_forward_alone_pages_nothing(linked: Linked) -> None:
     machine = Machine(linked)
@@ -92,6 +95,7 @@ def test_forward_alone_pages_nothing(linked: Linked) -> None:
     assert [machine.read(v) for v in linked.graph.outputs] == plain(linked.graph)[0]
 
 
+@pytest.mark.slow
 @given(paged_steps())
 def test_a_step_without_some_gradients_keeps_what_is_left_of_its_pages(linked: Linked) -> None:
     """The names of what forward makes are the same there."""
@@ -102,6 +106,7 @@ def test_a_step_without_some_gradients_keeps_what_is_left_of_its_pages(linked: L
     assert ours == [plain(linked.graph)[1][0], linked.graph.values[source].name]
 
 
+@pytest.mark.slow
 @given(paged_steps())
 def test_time_is_that_of_the_runs_and_what_is_waited_for(linked: Linked) -> None:
     timeline = simulate(linked)

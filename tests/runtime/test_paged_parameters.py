@@ -97,6 +97,7 @@ def same(model: nn.Module, eager: nn.Module) -> None:
         assert one.grad is None or (other.grad is not None and torch.equal(one.grad, other.grad)), name
 
 
+@pytest.mark.quick("False-in_backward")
 @pytest.mark.parametrize("loop", [plain, accumulating, in_backward])
 @pytest.mark.parametrize("gradients", [False, True])
 def test_a_loop_trains_as_in_eager(loop: Loop, gradients: bool) -> None:
@@ -115,6 +116,7 @@ def test_a_loop_trains_as_in_eager(loop: Loop, gradients: bool) -> None:
     assert all(torch.equal(one, other) for one, other in same_values)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("gradients", [False, True])
 def test_the_peak_with_parameters_is_the_predicted_one(gradients: bool) -> None:
     model = seeded(Tied())
@@ -132,6 +134,7 @@ def test_the_peak_with_parameters_is_the_predicted_one(gradients: bool) -> None:
     assert timeline.peak < simulate(link(expanded.graph)).peak + parameters
 
 
+@pytest.mark.quick("everything_paged")
 @pytest.mark.parametrize("paged", [everything_paged, None])
 def test_what_is_moved_is_measured(paged: Callable[[Schedule], Schedule] | None) -> None:
     """In each step anew, and as much as predicted."""
@@ -149,6 +152,7 @@ def test_what_is_moved_is_measured(paged: Callable[[Schedule], Schedule] | None)
         assert all(lane.waited > 0 for lane in measured.values())
 
 
+@pytest.mark.slow
 def test_bytes_leave_the_process() -> None:
     """After a step, no page of the parameters is mapped."""
     model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(4)))

@@ -88,6 +88,7 @@ def edits(draw: st.DrawFn) -> tuple[Case, Schedule]:
     return case, with_pages(schedule, pages)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(edits())
 def test_any_pages_and_recomputes_give_eager_s_step(edited):

@@ -73,6 +73,7 @@ def gradients(model: nn.Module, ids: torch.Tensor = IDS) -> list[torch.Tensor]:
     return [p.grad.clone() for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.slow
 def test_a_step_is_eagers_to_the_bit_and_every_part_runs(planned: Schedule) -> None:
     model = stack()
     view = apply(model, planned)

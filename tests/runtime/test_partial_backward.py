@@ -64,6 +64,7 @@ def zero_bubble(module: nn.Module, microbatches: list[torch.Tensor]) -> list[tor
     return results + [None if p.grad is None else p.grad.clone() for p in module.parameters()]
 
 
+@pytest.mark.quick("small-everything")
 @pytest.mark.parametrize("recomputes", [everything, no_recomputes])
 @pytest.mark.parametrize("stage", STAGES)
 def test_zero_bubble_pipelines_have_the_gradients_of_parameters(stage, recomputes):
@@ -74,6 +75,7 @@ def test_zero_bubble_pipelines_have_the_gradients_of_parameters(stage, recompute
         assert same(ours, theirs)
 
 
+@pytest.mark.quick("True-small")
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("backward", [False, True])
 def test_subsets_are_requested_for_in_any_order(stage, backward):

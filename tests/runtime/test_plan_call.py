@@ -41,7 +41,7 @@ CALLS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.quick("False")
+@pytest.mark.quick("nested-False")
 @pytest.mark.parametrize("cast", [False, True])
 @pytest.mark.parametrize("call", CALLS, ids=["shape", "grad", "arguments", "nested"])
 def test_the_printed_plan_is_for_the_call(call: Any, cast: bool) -> None:
@@ -99,7 +99,7 @@ def test_sizes_that_the_file_leaves_open_are_requested_for_again() -> None:
     assert printed(planned, data(9, 8)) == wanted
 
 
-@pytest.mark.quick("9-dims1", "1-dims1", "4-dims2")
+@pytest.mark.quick("9-dims1")
 @pytest.mark.parametrize("dims", [None, {"x": {0: "b"}}, {"x": {0: "b=2..24/2"}}])
 @pytest.mark.parametrize("batch", [1, 4, 9, 16, 40])
 def test_a_printed_plan_for_another_size_holds_the_old_ones(dims: Any, batch: int) -> None:
@@ -119,6 +119,7 @@ def test_a_printed_plan_for_another_size_holds_the_old_ones(dims: Any, batch: in
         assert torch.equal(again(data(number, 8)), model(data(number, 8)))
 
 
+@pytest.mark.slow
 def test_what_the_own_forward_takes_is_by_the_expressions_of_the_file() -> None:
     model = seeded(Net())
     dims = {"x": {0: "b=2..16"}}
@@ -130,6 +131,7 @@ def test_what_the_own_forward_takes_is_by_the_expressions_of_the_file() -> None:
         planned(data(40, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:OVER BUDGET")
 def test_a_call_between_the_steps_of_a_range_has_a_range_or_a_step_of_its_own() -> None:
     """Padding to a multiple of 8 is another step, where the range in steps of 8 has none."""

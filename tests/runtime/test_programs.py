@@ -93,6 +93,7 @@ def test_what_torch_compile_made_takes_no_schedule(planned: Any) -> None:
         apply(compiled, planned._remate_step.steps[0].schedule)
 
 
+@pytest.mark.quick("trace")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("make", ["export", "script", "trace", "fx", "fx around", "make_fx", "aot", "aot module"])
 def test_other_programs_are_refused_in_one_sentence(planned: Any, make: str) -> None:

@@ -88,7 +88,7 @@ CALLS: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.quick("all", "unbatched-everything", "state-everything")
+@pytest.mark.quick("state-everything")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", CALLS)
 def test_steps_are_eagers_to_the_bit(name: str, recomputes: Any) -> None:
@@ -114,6 +114,7 @@ def test_loops_shared_weights_and_frozen_ones() -> None:
     assert torch.equal(schedule, eager(data(3, 4, 6)))
 
 
+@pytest.mark.slow
 def test_in_evaluation_mode_and_in_half_precision() -> None:
     eager = seeded(Tagger(num_layers=2, dropout=0.5)).eval()
     planned = apply(copy.deepcopy(eager), schedule_of(eager, (data(5, 4, 6),)))

@@ -317,6 +317,7 @@ def _rank(rank: int, world: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @needs_ranks
 def test_one_rank(tmp_path):
     run_ranks(_rank, (1, str(tmp_path)), nprocs=1)

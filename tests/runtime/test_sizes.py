@@ -63,7 +63,7 @@ def mlp() -> Schedule:
     return sized(schedule, b=Dimension(min=2, max=40, planned=B))
 
 
-@pytest.mark.quick("(2, 40)", "(24, 40)", "(11, 13)")
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_at_a_size_it_is_the_schedule_of_a_capture_there(size: tuple[int, int]) -> None:
     """Operation by operation, types, strides and arguments included."""
@@ -76,6 +76,7 @@ def test_at_a_size_it_is_the_schedule_of_a_capture_there(size: tuple[int, int]) 
     assert decode(encode(general)) == decode(encode(decode(encode(general))))
 
 
+@pytest.mark.quick("(2, 2)")
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.eager
 def test_gradients_are_eagers_and_the_peak_is_the_predicted_one(attention: Schedule, size: tuple[int, int]) -> None:
@@ -101,6 +102,7 @@ def _at_peak(expanded: Expanded) -> str:
     return expanded.graph.operations[event.op].id if isinstance(event, Run | RecomputeRun) else ""
 
 
+@pytest.mark.slow
 def test_the_mlp_at_every_size(mlp: Schedule) -> None:
     model = seeded(Mlp())
     planned = apply(copy.deepcopy(model), mlp)
@@ -137,6 +139,7 @@ def test_recomputes_that_no_budget_calls_for_are_left_out(
     ]
 
 
+@pytest.mark.slow
 def test_some_recomputes_are_left_out_where_the_budget_calls_for_some(attention: Schedule) -> None:
     """Between the sizes at which all are needed, and none."""
     model, dropped = seeded(Attention()), list[int]()
@@ -189,6 +192,7 @@ def test_steps_of_a_dimension() -> None:
         planned(*call(3, 27))
 
 
+@pytest.mark.slow
 def test_what_is_out_of_range_runs_another_schedule_or_the_models_own(attention: Schedule) -> None:
     model = seeded(Attention())
     item = schedule_of(model, call(1, 5))

@@ -238,6 +238,7 @@ class Dropped(nn.Module):
         return self.down(self.drop(torch.relu(self.up(x)))).square().mean()
 
 
+@pytest.mark.slow
 def test_a_rate_that_changes_between_steps() -> None:
     model, x = Dropped(), sample(torch.float32)
     plain = remate.plan(model, (x,), budget="100%", cost="cpu", progress=None, live=["drop.p"])

@@ -194,6 +194,7 @@ LOSSES: dict[str, Callable[..., torch.Tensor]] = {
 }
 
 
+@pytest.mark.quick("mean-False-True")
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("name", ["mean", "sum", "class 0 ignored", "smoothed"])
@@ -205,7 +206,7 @@ def test_a_head_in_tiles_is_eagers(name: str, bias: bool, tied: bool) -> None:
     compared(schedule, model, *args)
 
 
-@pytest.mark.quick("with entropy", "with weights, smoothed", "squares, by row", "of shifted words, transposed")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in LOSSES if name not in ("mean", "sum", "class 0 ignored", "smoothed")]
 )
@@ -221,6 +222,7 @@ def test_other_losses_in_tiles_are_eagers(name: str) -> None:
     assert independently_the_same(schedule)
 
 
+@pytest.mark.slow
 def test_losses_of_images_in_tiles_are_eagers() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 9, 1))
@@ -246,6 +248,7 @@ class Segmentation(nn.Module):
         return F.cross_entropy(self.model(x), target, **options).mean()
 
 
+@pytest.mark.quick("binary_cross_entropy_with_logits")
 @pytest.mark.parametrize("loss", [F.mse_loss, F.binary_cross_entropy_with_logits, F.smooth_l1_loss, F.huber_loss])
 def test_a_mean_of_all_elements_is_refused_with_what_to_write(loss: Callable[..., torch.Tensor]) -> None:
     model = Head(lambda x, y: loss(x, soft(x, y)), False, True)
@@ -335,6 +338,7 @@ def test_a_target_that_the_split_computes_is_refused_and_the_hint_works() -> Non
     assert independently_the_same(with_split(plain, tuple(names), 2))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_windows_are_refused_or_compute_what_eager_computes(data: st.DataObject) -> None:
@@ -366,6 +370,7 @@ def test_random_windows_are_refused_or_compute_what_eager_computes(data: st.Data
         assert name in changed or torch.equal(found[1][name], value)
 
 
+@pytest.mark.slow
 def test_a_split_goes_with_a_range_of_sizes() -> None:
     torch.manual_seed(0)
     model, (one, two) = Head(F.cross_entropy, False, False), words()

@@ -20,6 +20,7 @@ from .stepping import assert_same, everything, just_in_time, no_recomputes, same
 ALL = [no_recomputes, everything, just_in_time]
 
 
+@pytest.mark.quick("just_in_time")
 @pytest.mark.parametrize("recomputes", ALL)
 @pytest.mark.parametrize("make", [Mlp, lambda: Mlp(0.4), Normed, Tied, TwoHeads])
 def test_several_steps_equal_eager(make, recomputes):
@@ -63,6 +64,7 @@ def test_batch_norm_statistics_move_once_per_forward():
         assert model.norm.num_batches_tracked.item() == count
 
 
+@pytest.mark.quick("just_in_time")
 @pytest.mark.parametrize("recomputes", ALL)
 def test_two_forwards_before_backward(recomputes):
     model, x, y = seeded(Normed()), data(4, 3, 6, 6), data(4, 3, 6, 6, seed=2)
@@ -237,6 +239,7 @@ def test_second_derivatives_are_refused():
         torch.autograd.grad(out.sum(), [model.a.weight], create_graph=True)
 
 
+@pytest.mark.quick("no_recomputes")
 @pytest.mark.parametrize("recomputes", ALL)
 def test_changes_between_forward_and_backward_are_refused(recomputes):
     model, x = seeded(Mlp()), data(4, 8)
@@ -299,6 +302,7 @@ def test_eval_steps_aside():
     assert torch.equal(planned(x), eager(x))
 
 
+@pytest.mark.slow
 def test_mixed_modes_are_compared():
     model, x = seeded(Normed()), data(4, 3, 6, 6)
     planned = apply(model, schedule_of(model, (x,)))

@@ -81,6 +81,7 @@ LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.quick("mean square")
 @pytest.mark.parametrize("name", LOSSES)
 def test_channels_last_outputs_have_contiguous_gradients(name: str) -> None:
     """As in eager: both losses give a contiguous gradient, whatever the layout of the output is."""
@@ -98,6 +99,7 @@ def test_channels_last_outputs_have_contiguous_gradients(name: str) -> None:
     assert all(map(torch.equal, *gradients))
 
 
+@pytest.mark.slow
 def test_auto_learns_the_layout_from_the_first_backward() -> None:
     lines: list[str] = []
     model = remate.auto(seeded(Segmenting(False)).train(), "100%", cost="cpu", progress=lines.append)
@@ -156,6 +158,7 @@ class Two(nn.Module):
         return self.norm(self.first(x)), self.second(x)
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("norm", [True, False])
 def test_a_gradient_with_gaps_warns_where_kernels_add_it_up(norm: bool) -> None:
     def gradients(model: Any) -> list[torch.Tensor]:
@@ -197,6 +200,7 @@ def test_a_layout_that_does_not_fit_is_refused(layout: str) -> None:
         remate.plan(model, (x,), cost="cpu", differentiate=[f"output:{layout}"], progress=None)
 
 
+@pytest.mark.quick("axes3")
 @pytest.mark.parametrize("axes", ["no", [0, 1], [0, 1, 2, 2], [0, 1, 2, 3, 4], [0, 1, 2, True], None])
 def test_axes_of_a_file_are_checked(axes: object) -> None:
     model = seeded(Segmenting(False)).train()
@@ -227,6 +231,7 @@ def build():
 """
 
 
+@pytest.mark.quick("more2")
 @pytest.mark.parametrize("more", [(), ("--at", "body"), ("--differentiate", "output:channels_last")])
 def test_a_file_still_fits_its_model(more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = tmp_path / "net.py", tmp_path / "plan.json"

@@ -59,6 +59,7 @@ def test_parameters_that_are_computed_for_the_call(schedule: Schedule) -> None:
     assert planned._remate_step.calls == 2
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("planned_with_grad", [False, True])
 def test_gradients_in_batches_are_refused_in_one_sentence(planned_with_grad: bool) -> None:
     x = data(4, 8).requires_grad_(planned_with_grad)
@@ -73,6 +74,7 @@ def test_gradients_in_batches_are_refused_in_one_sentence(planned_with_grad: boo
     assert_same(step(planned, (x,)), step(seeded(Mlp()), (x,)))
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_within_a_checkpoint_and_hooks_of_what_is_saved(reentrant: bool) -> None:
     """A scheduled part of a larger model may be inside a checkpoint, or inside hooks that offload to host memory."""
@@ -151,6 +153,7 @@ def test_distributed_checkpoints(schedule: Schedule) -> None:
     assert_same(step(second, (X,)), step(first, (X,)))
 
 
+@pytest.mark.quick("x1-to_empty")
 @pytest.mark.compiled
 @pytest.mark.parametrize("how", ["to_empty", "assign"])
 @pytest.mark.parametrize(("make", "x"), [(Mlp, X), (Normed, data(2, 3, 8, 8))])
@@ -168,6 +171,7 @@ def test_a_model_that_gets_its_values_after_the_schedule(make: Any, x: torch.Ten
     assert_same(step(planned, (x,)), step(eager, (x,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["eager", pytest.param("auto", marks=pytest.mark.slow)])
 def test_operations_are_ranges_of_the_profiler_where_that_is_requested_for(engine: str) -> None:
     if engine == "auto" and unavailable():

@@ -124,7 +124,7 @@ WRITES: list[Write] = [
 ]
 
 
-@pytest.mark.slow("twice", "stepwise", "crossed", "nested", "masked", "broadcast")
+@pytest.mark.quick("identity")
 @pytest.mark.parametrize("write", WRITES, ids=lambda left: left.__name__.replace("<lambda>", "arithmetic"))
 def test_gradients_are_eagers_to_the_bit(write: Write) -> None:
     model, x = Writing(write), torch.randn(2, 6, 8, requires_grad=True)
@@ -150,6 +150,7 @@ def test_a_loop_that_fills_a_tensor_writes_in_place() -> None:
     assert all(writes)
 
 
+@pytest.mark.slow
 def test_writes_come_without_copies() -> None:
     """Eager copies nothing in forward; in backward the part of the gradient that the write took over."""
     runs = operators(sliced)
@@ -175,6 +176,7 @@ class Returning(nn.Module):
         return (*self.make(x, x * self.weight, self.weight), (x * self.weight).sum())
 
 
+@pytest.mark.slow("<lambda>0")
 @pytest.mark.parametrize(
     "make",
     [
@@ -206,6 +208,7 @@ class Telling(nn.Module):
         return self.layer(x) * weights, weights, weights[1:], torch.tensor([5, 6])
 
 
+@pytest.mark.quick("False")
 @pytest.mark.parametrize("copied", [True, False])
 def test_constants_that_were_returned_may_be_written(copied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eager makes them anew in each call: what a loop does to one is no matter of the next step. copied: by the step,
@@ -265,6 +268,7 @@ class Remembering(nn.Module):
         return self.run(self, x)
 
 
+@pytest.mark.slow("before")
 @pytest.mark.parametrize("run", [added, viewed, assigned, apart, before])
 def test_an_updated_buffer_that_is_returned_is_the_buffer(run: Callable[..., tuple[Tensor, ...]]) -> None:
     """A loop sets a memory to zero where an episode ends: what it writes into is what the next step reads, where it is

@@ -48,6 +48,7 @@ INPUTS: dict[str, Callable[[Averages], torch.Tensor]] = {
 }
 
 
+@pytest.mark.slow("view")
 @pytest.mark.parametrize("given", INPUTS.values(), ids=INPUTS)
 def test_an_input_that_lies_in_one_is_refused(schedule: Schedule, given: Callable[[Averages], torch.Tensor]) -> None:
     model = Averages()
@@ -159,6 +160,7 @@ def _view(layer: nn.Linear) -> tuple[torch.Tensor, torch.Tensor]:
     return full, full.view(2, 2)
 
 
+@pytest.mark.quick("parameter")
 @pytest.mark.parametrize(
     ("other", "told"),
     [

@@ -52,6 +52,7 @@ def verified(opened: Analysis) -> None:
     check_fingerprint(again.schedule)
 
 
+@pytest.mark.slow
 @settings(max_examples=16)
 @given(seed=st.integers(0, 1 << 30))
 def test_commands(seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from remate_runtime.link.simulator import simulate
 from .test_random_edits import scheduled
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(seed=st.integers(0, 1 << 30))
 def test_recomputes_that_are_of_no_use_can_go(seed: int) -> None:

@@ -97,6 +97,7 @@ CHANGES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.quick("a number")
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_is_named_and_leaves_nothing_behind(change: str) -> None:
     values, told = CHANGES[change]
@@ -178,6 +179,7 @@ def test_when() -> None:
     assert copy.deepcopy(apply(model, schedule, verify=7))._remate_step.checks.every == 7
 
 
+@pytest.mark.quick("Normed")
 @pytest.mark.parametrize("build", [Net, lambda: Mlp(0.5), Normed])
 def test_steps_are_those_without_a_check(build: Callable[[], nn.Module]) -> None:
     model = seeded(build())
@@ -251,6 +253,7 @@ OTHER_FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.quick("tuple", "no gradient")
 @pytest.mark.parametrize("form", OTHER_FORMS)
 def test_the_first_call_of_each_form_is_checked(form: str) -> None:
     model, pair = seeded(Branching()), [data(4, 8).requires_grad_(), data(4, 8, seed=2)]
@@ -325,6 +328,7 @@ def test_an_object_that_planning_left_out_is_no_difference() -> None:
         planned(x)["loss"].backward()
 
 
+@pytest.mark.quick("0.0")
 @pytest.mark.parametrize("p", [0.0, 0.25])
 def test_the_place_of_a_difference_is_not_that_of_a_mask(p: float) -> None:
     model, x = seeded(Net()), data(4, 8)

@@ -71,6 +71,7 @@ def test_operators_that_eager_does_not_run_are_named(recwarn: pytest.WarningsRec
         apply(seeded(Spelled(wide=True, gain=2.0)), schedule, stale="warn", verify=((x,), {}))
 
 
+@pytest.mark.quick("Tied")
 @pytest.mark.parametrize(
     ("build", "args", "kwargs"),
     [

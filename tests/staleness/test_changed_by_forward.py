@@ -98,6 +98,7 @@ def test_a_first_call_that_differs_is_refused() -> None:
         apply(Initialized(), schedule)
 
 
+@pytest.mark.slow
 def test_what_forward_counts_in_is_said_and_left_out(sources: Sources) -> None:
     text = TRAIN.replace("        for block", "        self.calls += 1\n        self.log.append(1)\n        for block")
     text = text.replace("        self.head =", "        self.calls, self.log = 0, []\n        self.head =")

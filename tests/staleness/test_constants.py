@@ -72,6 +72,7 @@ def restored() -> Any:
     SWITCHES["double"] = False
 
 
+@pytest.mark.quick("tensor in a dict")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_is_refused_at_the_next_call_and_when_applied(change: Callable[[Any], Any]) -> None:
     model = seeded(Reading())

@@ -99,6 +99,7 @@ CHANGES: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+@pytest.mark.quick("dropout")
 @pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=CHANGES)
 def test_changes_after_apply_are_refused(
     sources: Sources, schedule: Schedule, change: Callable[[Any], Any], message: str

@@ -124,6 +124,7 @@ def test_the_same_values_in_another_process_are_accepted(sources: Sources, sched
         step(planned, (X,))
 
 
+@pytest.mark.quick("Decimal-early", "context variable-early", "global that backward reads-early")
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_a_change_is_refused(sources: Sources, schedule: Schedule, change: str, late: bool) -> None:
@@ -152,6 +153,7 @@ ASKING += "        self.lin = nn.Linear(4, 4)\n\n    def forward(self, x):\n    
 ASKING += "        return (y * (1.5 if {} else 0.5)).mean()\n"
 
 
+@pytest.mark.quick("torch.get_num_threads() == 1")
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_an_answer_of_the_process_that_changes_later_is_refused(sources: Sources, question: str) -> None:
     """At the first call another answer than when planned is the self-check's matter: it may not change the step."""

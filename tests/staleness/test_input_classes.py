@@ -83,6 +83,7 @@ CHANGES: dict[str, Change] = {
 }
 
 
+@pytest.mark.quick("method-Plain-late")
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("kind", [Plain, Record])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -103,6 +104,7 @@ def test_a_change_of_a_named_tuple_is_noticed(monkeypatch: pytest.MonkeyPatch) -
         apply(model, schedule)(example(Named))
 
 
+@pytest.mark.quick("<lambda>1-Record")
 @pytest.mark.parametrize("kind", [Plain, Record])
 @pytest.mark.parametrize(
     "change",

@@ -166,6 +166,7 @@ def scheduled(schedule: Any) -> Any:
     return model, applied
 
 
+@pytest.mark.quick("environment", "Linear._call_impl")
 @pytest.mark.parametrize("name", CHANGES)
 def test_lookup_is_watched(scheduled: Any, name: str) -> None:
     model, applied = scheduled

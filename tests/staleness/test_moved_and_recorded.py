@@ -22,6 +22,7 @@ __all__ = ["sources"]
 X = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
 
 
+@pytest.mark.quick("structure")
 @pytest.mark.parametrize("name", ["values", "structure"])
 def test_a_moved_file_is_the_same_model(sources: Sources, name: str) -> None:
     x = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
@@ -30,6 +31,7 @@ def test_a_moved_file_is_the_same_model(sources: Sources, name: str) -> None:
     assert_same(step(apply(model, schedule), (x,)), step(model, (x,)))
 
 
+@pytest.mark.slow
 def test_a_moved_file_that_changed_is_refused(sources: Sources) -> None:
     schedule = decode(encode(schedule_of(sources.build(), (X,))))
     model = sources.load(TRAIN.replace("SLOPE = 0.25", "SLOPE = 0.5"), "elsewhere").build()
@@ -37,6 +39,7 @@ def test_a_moved_file_that_changed_is_refused(sources: Sources) -> None:
         apply(model, schedule)
 
 
+@pytest.mark.slow
 def test_a_script_in_a_spawned_process_has_the_name_of_its_file(
     sources: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:

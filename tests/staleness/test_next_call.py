@@ -126,10 +126,12 @@ def test_a_next_call_that_asks_the_same_is_not_traced(monkeypatch: pytest.Monkey
     assert traces(Settled(), monkeypatch) == 1
 
 
+@pytest.mark.slow
 def test_a_backward_in_python_is_traced_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert traces(OwnFunction(), monkeypatch) == 2
 
 
+@pytest.mark.quick("OtherBuffer")
 @pytest.mark.parametrize(
     "kind",
     [OtherNumber, OtherParameter, OtherResult, OtherGradient, OtherArray, OtherBuffer, OtherFunction],

@@ -85,6 +85,7 @@ def schedule(sources: Sources, request: pytest.FixtureRequest) -> Schedule:
     return decode(encode(schedule_of(model, (X,))))
 
 
+@pytest.mark.quick("first call-deepcopy")
 @pytest.mark.parametrize("life", [lambda model: model, copy.deepcopy, lambda model: (model(X), model)[1]])
 def test_the_planned_model_is_accepted(sources: Sources, schedule: Schedule, life: Callable[[Any], Any]) -> None:
     model = life(sources.build(text=TEXT))

@@ -32,6 +32,7 @@ def schedule(sources: Sources) -> Schedule:
     return decode(encode(schedule_of(sources.build(), (X,))))
 
 
+@pytest.mark.slow
 def test_the_planned_model_is_accepted(sources: Sources, schedule: Schedule) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -55,6 +56,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.quick("moved down")
 @pytest.mark.parametrize("edit", HARMLESS.values(), ids=HARMLESS)
 def test_edits_that_change_nothing_are_accepted(sources: Sources, schedule: Schedule, edit: tuple[str, str]) -> None:
     model = sources.build(*edit)
@@ -89,6 +91,7 @@ HARMFUL = {
 }
 
 
+@pytest.mark.quick("config of a module")
 @pytest.mark.parametrize(("old", "new", "message"), HARMFUL.values(), ids=HARMFUL)
 def test_edits_that_change_the_step_are_refused(
     sources: Sources, schedule: Schedule, old: str, new: str, message: str
@@ -213,6 +216,7 @@ def seen(module: nn.Module, *rest: Any) -> Any:
     return rest if module is None else None
 
 
+@pytest.mark.quick("backward_pre")
 @pytest.mark.parametrize(
     ("register", "kind"),
     [
@@ -235,6 +239,7 @@ def test_hooks_that_came_later_are_refused(
         capture(model, (X,))
 
 
+@pytest.mark.slow
 def test_hooks_that_return_something_are_planned(sources: Sources) -> None:
     model, eager = sources.build(), sources.build()
     for module in (model, eager):
@@ -251,6 +256,7 @@ def test_hooks_that_return_something_are_planned(sources: Sources) -> None:
         apply(model, schedule)
 
 
+@pytest.mark.slow
 def test_hooks_of_the_model_itself_run_once(sources: Sources) -> None:
     def build() -> Any:
         model = sources.build()

@@ -122,6 +122,7 @@ def scheduled() -> Any:
     return model, planned
 
 
+@pytest.mark.quick("item of a global")
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_noticed(name: str) -> None:
     model, planned = scheduled()
@@ -131,6 +132,7 @@ def test_a_change_is_noticed(name: str) -> None:
             planned(X)
 
 
+@pytest.mark.quick("an equal one")
 @pytest.mark.parametrize("name", ALLOWED)
 def test_what_changes_nothing_is_allowed(name: str) -> None:
     model, planned = scheduled()
@@ -148,6 +150,7 @@ def test_the_module_and_what_changed_are_named() -> None:
         planned(X)
 
 
+@pytest.mark.slow
 def test_what_a_replaced_method_reads_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled()  # what the methods of Scaled read before is known now
     monkeypatch.setattr(Scaled, "forward", lambda self, x: x * self.rate)

@@ -59,6 +59,7 @@ def _add_within(model: Walking) -> None:
 CHANGES = [(Penalty, _add_parameter), (Depth, _add_module), (InPart, _add_within)]
 
 
+@pytest.mark.quick("True-InPart")
 @pytest.mark.parametrize(("kind", "change"), CHANGES)
 @pytest.mark.parametrize("late", [False, True])
 def test_an_addition_is_noticed(kind: type[Walking], change: Callable[[Walking], None], late: bool) -> None:

@@ -34,6 +34,7 @@ def compare(seeds: range) -> list[tuple[int, int, int]]:
     return results
 
 
+@pytest.mark.slow
 def test_a_sample_of_tiny_instances() -> None:
     result = compare(range(12))
     assert len(result) >= 10

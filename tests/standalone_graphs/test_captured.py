@@ -17,6 +17,7 @@ from tests.planner.strategy_graphs import frozen_base, random_graph, transformer
 GRAPHS = {"layers": lambda: transformer(2), "frozen": lambda: frozen_base(4), "random": lambda: random_graph(101, 24)}
 
 
+@pytest.mark.slow("layers")
 @pytest.mark.parametrize("name", GRAPHS)
 def test_peak_and_time_are_those_of_the_step(name: str) -> None:
     graph = GRAPHS[name]()
@@ -29,6 +30,7 @@ def test_peak_and_time_are_those_of_the_step(name: str) -> None:
     assert step.problem is step.split
 
 
+@pytest.mark.quick("0.7")
 @pytest.mark.parametrize(("name", "share"), [("layers", 0.7), ("frozen", 0.9)])
 def test_a_plan_of_the_step_is_one_of_the_instance(name: str, share: float) -> None:
     graph = GRAPHS[name]()

@@ -52,7 +52,7 @@ def promised(bare: BareInstance, budget: int, name: str) -> BareResult | Infeasi
     return solution
 
 
-@pytest.mark.slow("moccasin")
+@pytest.mark.quick("flat", "rotor", "approx", "selective", "neighbourhoods")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_keeps_its_promises(name: str) -> None:
     """All 200 instances between them, so some eight each; of those that take long, one or two."""

@@ -78,6 +78,7 @@ def test_a_recompute_stands_where_its_arguments_still_are() -> None:
     assert remate.solve(bare, 165, "anneal", effort="quick").sequence == ("s", "x", "p", "y", "x", "q", "z")
 
 
+@pytest.mark.slow("6")
 @pytest.mark.parametrize("seed", [0, 4, 6])
 def test_auto_is_never_slower_than_what_reorders_or_anneals(seed: int) -> None:
     bare = random_dag(seed, 16)

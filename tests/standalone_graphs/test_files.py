@@ -105,6 +105,7 @@ def test_the_good_one_is_good() -> None:
     schema("instance").validate(GOOD)
 
 
+@pytest.mark.slow("7")
 @pytest.mark.parametrize(
     "text",
     [

@@ -70,6 +70,7 @@ def test_any_order_is_legal_and_within_the_budget() -> None:
             assert solution.peak <= int(share * base.peak)
 
 
+@pytest.mark.quick("beam", "auto")
 @pytest.mark.parametrize(("strategy", "budget"), [("auto", 125), ("checkmate", 125), ("beam", 165), ("anneal", 165)])
 def test_a_long_chain_that_pins_its_first_output(strategy: str, budget: int) -> None:
     """Too many nodes for the exact search; `a` made again behind the last node takes 120 bytes of 170."""

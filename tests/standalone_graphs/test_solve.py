@@ -26,6 +26,7 @@ def test_baselines_agree_with_the_definition(seed: int) -> None:
             assert (instance.baseline.peak, instance.baseline.time) == (taken.peak, taken.time)
 
 
+@pytest.mark.quick("8", "6", "5")
 @pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 18))])
 def test_the_fastest_of_a_tiny_instance_is_found_and_proven(seed: int) -> None:
     bare = random_dag(seed, 8)

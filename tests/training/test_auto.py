@@ -66,6 +66,7 @@ def ran(model: Any) -> int:
     return 0 if state is None or state._scheduled is None else state._scheduled._remate_step.calls
 
 
+@pytest.mark.slow
 def test_nothing_happens_before_the_first_training_call_and_that_call_is_scheduled() -> None:
     model, wanted = automatic(), train(made())
     state = state_of(model)
@@ -155,6 +156,7 @@ def test_what_is_no_schedule_is_left_alone(tmp_path: Path) -> None:
         automatic(dim=None)
 
 
+@pytest.mark.slow
 def test_a_model_that_changes_while_it_trains_is_planned_again() -> None:
     def loop(model: Any) -> list[Any]:
         actual = train(model)
@@ -301,6 +303,7 @@ def test_it_is_called_once() -> None:
         remate.auto(lambda x: x, **QUICK)  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 def test_a_discriminator_is_planned_for_its_inputs_too() -> None:
     """Its own step has no use for their gradients, that of the generator does: one schedule serves both in the end."""
 
@@ -378,6 +381,7 @@ class Carries(Net):
         return self.head(h)
 
 
+@pytest.mark.slow
 def test_a_first_call_that_is_another_step_is_the_models_own() -> None:
     model = remate.auto(seeded(Carries()).train(), **QUICK, dims=None)
     assert train(model, (64, 64, 64)) == train(seeded(Carries()).train(), (64, 64, 64))

@@ -47,6 +47,7 @@ def test_a_number_that_the_loop_changes_is_read_at_every_call_from_the_first_cha
     assert list(state.outcome.schedules[0].model.live) == ["temperature"]
 
 
+@pytest.mark.slow
 def test_state_that_begins_as_nothing_and_as_one_tensor() -> None:
     class Carrying(nn.Module):
         h: Any
@@ -199,6 +200,7 @@ def trained(model: Any, layouts: list[torch.memory_format]) -> list[float]:
     return [*losses, *(p.grad.sum().item() for p in model.parameters())]
 
 
+@pytest.mark.slow
 def test_inputs_in_another_memory_layout_are_planned_at_their_second_call_in_a_row() -> None:
     usual, last = torch.contiguous_format, torch.channels_last
     for layouts, aside in (([usual, last, usual, last, usual], 2), ([usual, last, last, last], 1)):

@@ -127,6 +127,7 @@ class Acting(nn.Module):
         return torch.distributions.Categorical(logits=self.head(self.body(x)))
 
 
+@pytest.mark.slow
 def test_an_output_that_a_file_cannot_hold_is_not_lost(capsys: pytest.CaptureFixture[str]) -> None:
     def trained(model: Any) -> list[torch.Tensor]:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -157,6 +158,7 @@ def test_an_output_beside_others_becomes_none_with_a_warning() -> None:
     assert set(paths(model)) == {"body", "head"}
 
 
+@pytest.mark.slow
 def test_code_around_the_parts_still_runs() -> None:
     model = remate.auto(seeded(Checked()).train(), **QUICK)
     train(model)
@@ -164,6 +166,7 @@ def test_code_around_the_parts_still_runs() -> None:
         model(torch.full((64, 16), 1e7))
 
 
+@pytest.mark.slow("option0")
 @pytest.mark.parametrize(
     "option",
     [
@@ -202,6 +205,7 @@ class Routed(nn.Module):
         return result
 
 
+@pytest.mark.slow
 def test_parts_that_step_aside_are_told_together(capsys: pytest.CaptureFixture[str]) -> None:
     model = remate.auto(seeded(Routed()).train(), **PRINTED)
     with warnings.catch_warnings(record=True) as caught:

@@ -48,6 +48,7 @@ def trained(model: Any, lengths: Iterable[int]) -> list[torch.Tensor]:
     return [*results, *(p.grad for p in model.parameters())]
 
 
+@pytest.mark.slow
 def test_lengths_that_differ_are_left_open() -> None:
     lengths = (16, 20, 21, 19, 30, 17)
     wanted = trained(seeded(Words()).train(), lengths)
@@ -87,6 +88,7 @@ def test_lengths_stay_within_what_the_model_takes() -> None:
     assert (dim.min, dim.max, state.calls_aside) == (2, 26, 0)
 
 
+@pytest.mark.slow
 def test_an_evaluation_in_between_does_not_matter() -> None:
     model = remate.auto(seeded(Words()).train(), **QUICK)
     trained(model, (16,))
@@ -111,6 +113,7 @@ def test_one_other_length_is_no_reason_to_plan() -> None:
     assert (state._plans, state.calls_aside) == (1, 1)
 
 
+@pytest.mark.slow
 def test_where_lengths_cannot_be_left_open_the_schedule_stays() -> None:
     lengths = (16, 20, 24, 16, 16, 21)
     said: list[str] = []
@@ -153,6 +156,7 @@ class Detector(nn.Module):
         return {"loss": torch.stack(losses).mean()}
 
 
+@pytest.mark.slow
 def test_parts_are_planned_where_no_schedule_covers_all_calls(tmp_path: Path) -> None:
     def loop(model: Any) -> list[torch.Tensor]:
         generator, results = torch.Generator().manual_seed(0), []

@@ -150,6 +150,7 @@ def train(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, st
     return status, said.out, said.err
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script, file = written(tmp_path, PLAIN), tmp_path / "plan.json"
     kept = sys.argv, sys.path[:], sys.modules["__main__"]
@@ -167,6 +168,7 @@ def test_a_script_runs_as_by_python_and_says_what_it_took(tmp_path: Path, capsys
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_gradients_that_last_through_forward_are_said_and_the_advice_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +222,7 @@ def test_what_no_schedule_can_do_is_left_alone_and_told(tmp_path: Path, capsys: 
     assert "remate: no module was planned" in train(capsys, nothing)[2]
 
 
+@pytest.mark.slow
 def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = written(tmp_path, FOLDS)
     wanted = plainly(script)
@@ -229,6 +232,7 @@ def test_models_that_follow_each_other_share_a_schedule(tmp_path: Path, capsys: 
     assert re.search(r"remate: Net, \d+ steps with a schedule that was read", err), err
 
 
+@pytest.mark.slow
 def test_steps_count_after_more_is_trained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """No schedule helps while the body is frozen. Later steps have one, and are not compared with the frozen ones."""
     script = written(tmp_path, UNFROZEN)
@@ -265,6 +269,7 @@ def test_a_script_ends_as_it_wants_to(
     assert "remate/training" not in err
 
 
+@pytest.mark.quick("thread = threading.Thread(target=Net(), args=(x,))\\nthread.start()\\nthread.join()")
 @pytest.mark.parametrize(
     ("lines", "status"),
     [

@@ -65,6 +65,7 @@ def lies_in(tensor: torch.Tensor, block: Any) -> bool:
     return tensor.untyped_storage().data_ptr() == block.memory.untyped_storage().data_ptr()
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(st.data())
 def test_random_models(draw: st.DataObject) -> None:
@@ -141,6 +142,7 @@ def test_calls_without_gradients_in_between() -> None:
     same_life(life)
 
 
+@pytest.mark.slow
 def test_a_step_within_a_hook_of_backward() -> None:
     def life(model: Any, x: torch.Tensor) -> Any:
         collected: list[torch.Tensor] = []
@@ -264,6 +266,7 @@ def test_one_block_waits_and_is_used_again() -> None:
     assert blocks_of(planned) == [block]
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("alias", [True, False])
 def test_a_block_in_which_somebody_still_holds_a_tensor_is_left_to_them(alias: bool) -> None:
     _, planned, x = subject()
@@ -294,6 +297,7 @@ def test_sizes_share_a_block() -> None:
     assert len(blocks_of(planned)) == 1
 
 
+@pytest.mark.quick("drop-just_in_time")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("between", [nn.Identity, nn.Dropout, lambda: nn.BatchNorm1d(16)], ids=["-", "drop", "norm"])
 def test_measured_peak_is_at_most_the_predicted_one(between: Any, recomputes: Any) -> None:
@@ -335,6 +339,7 @@ def test_parts_that_are_called_several_times_are_refused() -> None:
     assert original_of(model) is model
 
 
+@pytest.mark.slow
 def test_what_a_trial_measures_counts_the_block() -> None:
     """It stays allocated between steps, and must not vanish from the peak of the second."""
     model, planned, x = subject()

@@ -130,6 +130,7 @@ def test_a_disk_on_which_nothing_can_be_written(
     assert len(tried) == 2
 
 
+@pytest.mark.slow
 def test_no_temporary_folder(
     subject: Subject, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warned: pytest.LogCaptureFixture
 ) -> None:
@@ -177,6 +178,7 @@ def test_a_damaged_file_in_the_cache_is_compiled_again(
     inductor.forget()
 
 
+@pytest.mark.slow
 def test_a_file_that_another_process_left_unfinished_is_compiled_again(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def left_out(name: str, recomputes: Callable[[Graph], Any]) -> set[str]:
     return {written.graph.operations[at].op.split(".")[1] for at in result}
 
 
+@pytest.mark.quick("kept4")
 @pytest.mark.parametrize(
     ("name", "kept", "again"),
     [

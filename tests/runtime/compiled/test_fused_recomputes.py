@@ -91,6 +91,7 @@ def test_nothing_elementwise_is_kept_but_what_others_read() -> None:
     assert simulate(linked).peak < 0.8 * simulate(step.linked).peak
 
 
+@pytest.mark.quick("everything")
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time, everything])
 def test_each_runs_again_in_its_own_block_and_the_plan_as_planned(recomputes: Any) -> None:
     step = layers(recomputes)
@@ -102,6 +103,7 @@ def test_each_runs_again_in_its_own_block_and_the_plan_as_planned(recomputes: An
         assert step.leaves[graph.operations[recompute.op].id] == step.leaves[graph.operations[recompute.before].id]
 
 
+@pytest.mark.slow
 def test_a_step_is_linked_again_from_its_own_recomputes() -> None:
     for recomputes in (no_recomputes, just_in_time, everything):
         linked = layers(recomputes).linked

@@ -71,6 +71,7 @@ def read_of(graph: Graph) -> set[str]:
     return {graph.values[value].name for op in behind for value in op.reads}
 
 
+@pytest.mark.quick("ahead")
 @pytest.mark.parametrize("join", JOINS)
 def test_it_is_read_where_it_was_joined(join: str) -> None:
     step = step_of(seeded(Skip(JOINS[join])))
@@ -102,6 +103,7 @@ def only_cat(graph: Graph) -> list[FlatRecompute]:
     return [item for item in just_in_time(graph) if item.op == cat]
 
 
+@pytest.mark.quick("no_recomputes3")
 @pytest.mark.parametrize(
     ("model", "recomputes"),
     [
@@ -119,7 +121,7 @@ def test_what_is_not_kept_so_stays_as_it_is(model: Callable[[], nn.Module], reco
     assert with_joined_reads(step) is step
 
 
-@pytest.mark.quick("behind", "part")
+@pytest.mark.quick("behind-just_in_time")
 @pytest.mark.parametrize("recomputes", [no_recomputes, just_in_time])
 @pytest.mark.parametrize("join", JOINS)
 def test_steps_are_eagers(join: str, recomputes: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def linked_step(schedule: Schedule, budget: int = 1 << 60) -> LinkedStep:
     return LinkedStep(verified.linked, contract, operators(graph, verified.where), verified.leaves, budget)
 
 
-@pytest.mark.quick("everything-retained", "just_in_time-accumulated")
+@pytest.mark.quick("tied-everything-retained")
 @pytest.mark.parametrize("gradients", ["retained", "accumulated"])
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
@@ -174,6 +174,7 @@ class Uneven(nn.Module):
         return x.square().mean()
 
 
+@pytest.mark.quick("retained")
 @pytest.mark.parametrize("gradients", ["retained", "accumulated"])
 def test_deliveries_cut_backward_apart_where_somebody_waits_for_them(
     gradients: Gradients, wasteful: list[str], monkeypatch: pytest.MonkeyPatch
@@ -204,6 +205,7 @@ def blocks_of(step: LinkedStep, planned: Planned) -> list[int]:
     return list(dict.fromkeys(step.leaves[graph.operations[at].id] for at in runs))
 
 
+@pytest.mark.slow
 def test_neighbours_that_share_their_function_with_none_are_one_segment(wasteful: list[str]) -> None:
     step = linked_step(in_blocks(seeded(Uneven()), (data(64, 8),)))
     free = fitted(step)

@@ -35,6 +35,7 @@ SUBJECTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.quick("normed-no_recomputes")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_storage_is_there_when_it_is_read_and_gone_behind_its_last_read(name: str, recomputes: Any) -> None:

@@ -46,6 +46,7 @@ def fresh(compiled: Any, p: float = 0.0) -> Any:
 X, Y = data(64, 8), data(64, 8, seed=5)
 
 
+@pytest.mark.slow
 def test_several_steps_are_eagers(compiled: Any) -> None:
     eager = fresh(compiled)
     for seed in range(3):  # dropout: the state of the generator is that of the call; two forwards before backward
@@ -158,6 +159,7 @@ def test_gradients_arrive_during_backward_and_twice_is_refused(compiled: Any) ->
         hook.remove()
 
 
+@pytest.mark.slow
 def test_pickles_are_compiled_too(compiled: Any) -> None:
     wanted = outcome(fresh(compiled), X)
     again = pickle.loads(pickle.dumps(compiled))

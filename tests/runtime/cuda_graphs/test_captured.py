@@ -72,6 +72,7 @@ def train(model: Any, batches: list[Any], lr: float = 0.1) -> list[torch.Tensor]
     return [loss.detach() for loss in losses]
 
 
+@pytest.mark.quick("Mlp-just_in_time")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 @pytest.mark.parametrize("make", [Layers, Normed, Mlp])
 def test_a_loop_is_recorded_once_and_replayed(make: Any, recomputes: Any, recorders: list[OnCpu]) -> None:

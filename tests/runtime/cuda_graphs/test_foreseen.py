@@ -25,6 +25,7 @@ def for_cuda(recomputes: Any) -> Schedule:
     return replace(moved, model=replace(moved.model, fingerprint=fingerprint(moved)))
 
 
+@pytest.mark.quick("just_in_time")
 @pytest.mark.parametrize("recomputes", [no_recomputes, everything, just_in_time])
 def test_the_pool_and_what_is_copied_out_of_it(recomputes: Any) -> None:
     schedule = for_cuda(recomputes)
