@@ -27,6 +27,10 @@ run the schedule. If --file names a current schedule, all calls but the first ru
 torchrun --nproc-per-node 2 -m remate train --budget 60% script.py ARGS. The exit status is that of the script.
 
 {PEAK_NOTE}""".replace("%", "%%")
+_NOTHING = (
+    "remate: no module was planned, because none was called in train mode and got gradients; modules that "
+    "torch.compile compiles are left alone: leave it out, --engine compiled compiles the schedules"
+)
 
 
 def configure(commands: Any) -> None:
@@ -167,7 +171,7 @@ def report(reports: Sequence[TrainingReport]) -> list[str]:
             lines += _scheduled(module)
         else:
             lines.append(f"remate: {module.name} was not planned: {module.refused}")
-    return lines or ["remate: no module was planned, because none was called in train mode and got gradients"]
+    return lines or [_NOTHING]
 
 
 def _scheduled(module: TrainingReport) -> list[str]:
