@@ -247,3 +247,38 @@ def test_replicas_of_data_parallel_say_so(sources: Sources, schedule: Schedule) 
     replica._modules = dict(planned._modules)
     with pytest.warns(SteppedAsideWarning, match="a replica of DataParallel"):
         replica(X)
+
+
+class Optional(nn.Module):
+    """Reads what may be registered later."""
+
+    gain: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        return (x * self.gain if hasattr(self, "gain") else x).sum()
+
+
+GAINS: dict[str, Callable[[Any], Any]] = {
+    "buffer": lambda model: model.register_buffer("gain", torch.full((8,), 2.0)),
+    "parameter": lambda model: model.register_parameter("gain", nn.Parameter(torch.full((8,), 2.0))),
+    "number": lambda model: setattr(model, "gain", 2.0),
+    "number of the class": lambda model: setattr(type(model), "gain", 2.0),
+}
+
+
+@pytest.mark.parametrize("name", GAINS)
+def test_what_forward_asks_for_is_there_later(name: str) -> None:
+    class Asking(Optional):
+        pass
+
+    model = Asking()
+    planned = apply(model, schedule_of(model, (X,)))
+    planned(X).backward()
+    GAINS[name](model)
+    with pytest.raises(StaleModelError, match="attribute gain was absent"):
+        planned(X)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -37,7 +38,17 @@ def on_layers_of_torch(net: Net, context: Any, patch: pytest.MonkeyPatch) -> Non
     patch.setattr(nn.Linear, "forward", context(nn.Linear.forward))
 
 
-CONTEXTS = {"no_grad": torch.no_grad(), "set_grad_enabled": lambda f: torch.set_grad_enabled(False)(f)}
+@contextlib.contextmanager
+def halting() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+CONTEXTS = {
+    "no_grad": torch.no_grad(),
+    "contextlib": halting(),
+    "set_grad_enabled": lambda f: torch.set_grad_enabled(False)(f),
+}
 
 
 @pytest.mark.parametrize("context", CONTEXTS)

@@ -1,10 +1,11 @@
-"""Contexts of torch that decorate a function: `torch.no_grad()(function)`, `torch.autocast(...)(function)`.
+"""Contexts that decorate a function: `torch.no_grad()(function)`, `torch.autocast(...)(function)`, those of contextlib.
 
 The decorated function has the name and module of the original. Only the closures of its wrappers tell of the context.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -14,6 +15,7 @@ from .names import cell_contents
 from .ownership import qualified
 
 _CONTEXTS = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, torch.autocast)
+_CONTEXTS += (contextlib.ContextDecorator,)
 _SETTINGS = (
     "mode",
     "device",
@@ -37,6 +39,7 @@ def contexts(function: object) -> list[str]:
             context = getattr(content, "__self__", content)  # the wrapper holds the method that makes the context
             if isinstance(context, _CONTEXTS):
                 settings = {name: getattr(context, name) for name in _SETTINGS if hasattr(context, name)}
-                texts.append(f"{qualified(type(context))} {settings}")
+                made_by = getattr(context, "func", type(context))  # a function with contextlib.contextmanager
+                texts.append(f"{qualified(made_by)} {settings}")
         function = inner
     return texts

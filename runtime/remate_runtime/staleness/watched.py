@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attributes import HOOKS, global_hooks, hooks_of
+from .attributes import HOOKS, REGISTERED, global_hooks, hooks_of
 from .inner_values import NONE, bytes_of, inner, is_array, is_bytes_of_array, may_change
 from .ownership import is_own, qualified
 from .values import (
@@ -75,8 +75,12 @@ class ModelSnapshot:
             registered = self._registered(attributes, name) if isinstance(obj, nn.Module) else None
             if registered is not None:
                 self._entries.setdefault((id(registered), name), (registered, name))
-            elif not self._of_class(type(obj), name) and not isinstance(obj, nn.Module):
-                self._answer(obj, attributes, name)
+            elif not self._of_class(type(obj), name):
+                if not isinstance(obj, nn.Module):
+                    self._answer(obj, attributes, name)
+                    continue
+                for held in map(attributes.__getitem__, REGISTERED):  # `hasattr(self, name)` may become true
+                    self._entries.setdefault((id(held), name), (held, name))
         self._kinds[id(obj)] = (obj, type(obj))
         if attributes is not NO_ATTRIBUTES and not isinstance(
             obj, nn.Module
