@@ -37,8 +37,8 @@ _SHOWN = 20  # mismatches in a message
 
 
 _NEVER = object()  # no tensor has been compared yet
-_DICTS = ("__dict__", "_parameters", "_buffers", "_modules")
-_dicts = operator.attrgetter(*_DICTS)
+_REGISTERED = ("_parameters", "_buffers", "_modules")
+_attributes, _registered = operator.attrgetter("__dict__"), operator.itemgetter(*_REGISTERED)
 
 
 class TensorBinding:
@@ -111,7 +111,8 @@ class ModelBinding:
         self._children = _children(modules, planned.training, mode_overrides)
         self._counts = [(module._modules, len(module._modules), name) for name, module in modules.items()]
         self._modules = modules
-        self._dicts = list(map(_dicts, modules.values()))  # slots and `_children` refer to them
+        self._attributes = list(map(_attributes, modules.values()))  # slots and `_children` refer to them
+        self._registered = list(itertools.chain.from_iterable(map(_registered, self._attributes)))
         check_device(planned, self.device())
         faults += self._collect(self.device(), applied=True)[1]
         _raise(faults, model, planned)
@@ -183,8 +184,11 @@ class ModelBinding:
 
         Also if a module has another dict of attributes, parameters, buffers or submodules than at `apply`.
         """
-        flat = itertools.chain.from_iterable
-        if not all(map(operator.is_, flat(map(_dicts, self._modules.values())), flat(self._dicts))):
+        now = list(map(_attributes, self._modules.values()))
+        registered = itertools.chain.from_iterable(map(_registered, now))
+        if not all(map(operator.is_, now, self._attributes)) or not all(
+            map(operator.is_, registered, self._registered)
+        ):
             self._report_dicts()
         for siblings, key, module, flag, _ in self._children:
             if siblings.get(key) is not module or module.training is not flag:
@@ -213,8 +217,11 @@ class ModelBinding:
 
     def _report_dicts(self) -> None:
         faults: list[str] = []
-        for (name, module), before in zip(self._modules.items(), self._dicts, strict=True):
-            other = [key for key, now, was in zip(_DICTS, _dicts(module), before, strict=True) if now is not was]
+        registered = iter(self._registered)
+        for (name, module), attributes in zip(self._modules.items(), self._attributes, strict=True):
+            now = {"__dict__": _attributes(module), **dict(zip(_REGISTERED, _registered(vars(module)), strict=True))}
+            before = (attributes, *itertools.islice(registered, len(_REGISTERED)))
+            other = [key for (key, held), was in zip(now.items(), before, strict=True) if held is not was]
             if other:
                 what = f"module {name!r}" if name else "the model"
                 faults.append(f"{what}: has another {other[0]} than when the schedule was applied; apply it again")
