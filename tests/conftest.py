@@ -24,6 +24,8 @@ from remate_runtime.engine.compiled.times import KnownTimes
 # No test in these folders needs a fast schedule, only one that fits its budget.
 _SHORT = {"end_to_end", "integrations", "live_attributes", "pipelines", "runtime", "staleness", "training"}
 
+MANY = 100  # slow tests of a run in which they are left out; of fewer, each is reported as skipped
+
 torch.set_num_threads(1)  # test processes share the cores, and sums are made in one order
 hypothesis.settings.register_profile("remate", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("remate")
@@ -52,13 +54,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    slow = [] if config.getoption("--slow") else [item for item in items if _is_slow(item)]
+    if len(slow) > MANY:  # thousands of reports would take seconds
+        left_out = set(slow)
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=slow)
+    else:
+        for item in slow:
+            item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
     for item in items:
         if not config.getoption("--slow"):
             _with_fewer_examples(item)
-            if _is_slow(item):
-                item.add_marker(pytest.mark.skip(reason="slow: run with --slow"))
         if item.get_closest_marker("cuda") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.getoption("--slow"):
+        terminalreporter.write_line("without slow tests: run them with --slow")
 
 
 def pytest_collection_finish() -> None:
