@@ -11,7 +11,7 @@ import msgspec
 
 from ..budget import parse_budget
 from ..errors import InfeasibleError, InstanceError, NotApplicableError
-from ..strategy import CandidatePool, Policy, Request, Solution, effort_named, lacking, policy
+from ..strategy import AUTO, CandidatePool, Policy, Request, Solution, effort_named, lacking, policy
 from ..strategy import solve as search
 from ..strategy.registry import is_bound, strategy_names
 from ..strategy.registry import strategy as strategy_named
@@ -86,6 +86,8 @@ def solve(
     chosen, request = policy(strategy), effort_named(effort)
     bare = _instance(instance)
     step = bare_step(bare, orderable=not keep_order)
+    if keep_order and chosen.name == AUTO.name and step.split is None:  # where annealing alone is often the best
+        chosen = msgspec.structs.replace(chosen, each=(*chosen.each, "anneal"))
     base = step.whole.baseline
     requested = Request(parse_budget(budget).resolve(base.peak), gap, request)
     solution = _solved(step, requested, chosen, time_limit, progress)

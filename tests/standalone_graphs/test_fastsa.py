@@ -125,3 +125,10 @@ def test_what_was_found_in_another_order_is_not_taken_for_the_own_one() -> None:
     assert fixed.order is None
     assert fixed.time > free.time
     assert solve(instance, Request(budget, 0.0), pool=pool).order is None
+
+
+def test_auto_anneals_graphs_without_a_backward_in_their_order() -> None:
+    """On random graphs annealing alone often finds what no other strategy finds."""
+    bare, lines = random_dag(3, 40), list[str]()
+    remate.solve(bare, "90%", keep_order=True, effort="quick", progress=lines.append)
+    assert any("(anneal)" in line for line in lines)

@@ -20,7 +20,7 @@ from ..instance import StepInstance
 from ..local.polish import pruned
 
 COPIES = 2  # intervals of an operation; more gained nothing in the paper's experiments
-WORK = 0.5  # deterministic seconds of CP-SAT for each node of the effort, in each phase
+WORK = 0.1  # deterministic seconds of CP-SAT (about 9 seconds of one core) per node of the effort, in each phase
 LARGEST = 600  # operations of a step, unless a limit in seconds ends the search
 GRACE = 5.0  # seconds in which the program may return its best solution after the deadline
 POLL = 0.2
@@ -84,8 +84,9 @@ def moccasin(instance: StepInstance, request: Request, context: Context) -> Prop
         phases, solved by CP-SAT.
     Differences:
         Effort is CP-SAT's deterministic time with one worker and a fixed seed, because results must not depend on the
-        machine; the paper allows 30 minutes on the clock. Workspace, pinned results and tangents are added, because
-        real steps have them. Steps too large for the effort are refused, unless a limit in seconds ends the search.
+        machine; the paper allows 30 minutes on the clock. Moments have gaps, which CP-SAT presolves faster. Workspace,
+        pinned results and tangents are added, because real steps have them. Steps too large for the effort are refused,
+        unless a limit in seconds ends the search.
 
     Raises:
         MissingExtraError: OR-Tools is not installed.

@@ -1,12 +1,16 @@
 """Moccasin's model: every operation has a few intervals in which its results are retained. CP-SAT solves it.
 
 B. Bartan, H. Li, H. Teague, C. Lott, B. Dilkina, "Moccasin: Efficient tensor rematerialization for neural networks",
-ICML 2023. The order of first executions is given. Stage t ends with the first execution of operation t, and operations
-run again in it in step order, so execution i of stage t has a moment of its own, t (t + 1) / 2 + i. Operation i has at
-most `COPIES` retention intervals. The first begins with its first execution. A further one, if it is active, begins
-where the operation runs again.
+ICML 2023. The order of first executions is given. Stage t ends with the first execution of operation t, and
+operations run again in it in step order. Operation i has at most `COPIES` retention intervals. The first begins with
+its first execution. A further one, if it is active, begins where the operation runs again.
 
-    begin[i, c], end[i, c]   integers; active[i, c] boolean: O(n) variables
+The execution of operation i in stage t has the moment t n + i, of n operations. The paper numbers moments without
+gaps, t (t + 1) / 2 + i. With gaps, a moment is linear in the stage, so domains have no holes: presolve takes 0.3 instead
+of 36 seconds for 250 operations.
+
+    stage[i, c], end[i, c]   integers; active[i, c] boolean: O(n) variables
+    begin[i, c]              the moment of operation i in stage[i, c]
     minimise                 sum of time[i] * active[i, c]
     memory                   cumulative: the intervals, weighted by bytes, never exceed the budget
     need                     at every begin of j, for every i that j reads, an interval of i has begun and not ended
@@ -14,7 +18,8 @@ where the operation runs again.
 It runs in a process of its own, because the libraries of OR-Tools and of highspy define the same symbols.
 
 The paper's two phases: first the excess over the budget is minimised, from the given order. Its solution is the start
-of the second phase, within the budget. Effort is CP-SAT's deterministic time, with one worker and a fixed seed.
+of the second phase, within the budget. Effort is CP-SAT's deterministic time, with one worker and a fixed seed. The
+worker takes turns between tree search and large neighbourhoods, without which the excess does not fall.
 """
 
 from __future__ import annotations
@@ -29,6 +34,7 @@ from ortools.sat.python import cp_model
 from .moccasin import Answered, IntervalQuery
 
 SEED = 20260101
+SUBSOLVERS = ("default_lp", "quick_restart_no_lp")  # of tree search; CP-SAT would take nine in turns
 
 
 def main() -> None:
@@ -61,7 +67,12 @@ class RetentionIntervals:
                 model.add_hint(stage[n, c], stages[c - 1])
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = 1
+        solver.parameters.interleave_search = True
+        solver.parameters.subsolvers.extend(SUBSOLVERS)
         solver.parameters.random_seed = SEED
+        solver.parameters.cp_model_probing_level = 0  # probing, symmetries and further passes gain nothing here
+        solver.parameters.symmetry_level = 0
+        solver.parameters.max_presolve_iterations = 1
         solver.parameters.max_deterministic_time = requested.work
         if requested.seconds is not None:  # the time that building the model took counts
             solver.parameters.max_time_in_seconds = max(0.0, requested.seconds - (time.monotonic() - began))
@@ -76,7 +87,7 @@ class RetentionIntervals:
 
     def moment(self, t: int, n: int) -> int:
         """Return the moment of operation n in stage t."""
-        return t * (t + 1) // 2 + n
+        return t * (self.last + 1) + n
 
     def _intervals(self, model: Any) -> tuple[dict, dict, dict, dict]:
         begin: dict[tuple[int, int], Any] = {}
@@ -92,10 +103,7 @@ class RetentionIntervals:
                     continue
                 active[n, c] = model.new_bool_var(f"active_{n}_{c}")
                 stage[n, c] = model.new_int_var(n + 1, self.last, f"stage_{n}_{c}")
-                domain = cp_model.Domain.from_values([self.moment(t, n) for t in range(n + 1, self.last + 1)])
-                begin[n, c] = model.new_int_var_from_domain(domain, f"begin_{n}_{c}")
-                moments = [self.moment(t, n) for t in range(self.last + 1)]
-                model.add_element(stage[n, c], moments, begin[n, c])
+                begin[n, c] = stage[n, c] * (self.last + 1) + n
                 end[n, c] = model.new_int_var(0, horizon, f"end_{n}_{c}")
                 model.add(end[n, c] >= begin[n, c])
                 if c > 1:
