@@ -6,8 +6,8 @@ operations run again in it in step order. Operation i has at most `COPIES` reten
 its first execution. A further one, if it is active, begins where the operation runs again.
 
 The execution of operation i in stage t has the moment t n + i, of n operations. The paper numbers moments without
-gaps, t (t + 1) / 2 + i. With gaps, a moment is linear in the stage, so domains have no holes: presolve takes 0.3 instead
-of 36 seconds for 250 operations.
+gaps, t (t + 1) / 2 + i. With gaps, a moment is linear in the stage, so domains have no holes: presolve takes 0.3
+instead of 36 seconds for 250 operations.
 
     stage[i, c], end[i, c]   integers; active[i, c] boolean: O(n) variables
     begin[i, c]              the moment of operation i in stage[i, c]
