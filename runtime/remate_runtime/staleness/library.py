@@ -169,10 +169,16 @@ def _is_where_it_belongs(function: object, module: str, key: str) -> bool:
 
 
 def _is_wrapped_again(function: types.FunctionType) -> bool:
-    """Return whether a function has more wrappers than its source has decorators."""
+    """Return whether a function has more wrappers than its source has decorators.
+
+    Wrappers that the function's own package makes do not count, except those of torch: transformers wraps `forward` of
+    every layer that a class of its own is the base of.
+    """
     wrappers, inner = 0, wrapped_by(function)
     while inner is not None:
-        wrappers, function, inner = wrappers + 1, inner, wrapped_by(inner)
+        wrapper = _top(getattr(function, "__globals__", {}).get("__name__") or "")
+        wrappers += wrapper == "torch" or wrapper != _top(function.__module__ or "")
+        function, inner = inner, wrapped_by(inner)
     if not wrappers:
         return False
     tree = function_tree(function) if isinstance(function, types.FunctionType) else None
