@@ -15,3 +15,10 @@ def test_a_package_may_wrap_its_own_layers() -> None:
     assert hasattr(forward, "__wrapped__")
     assert _is_where_it_belongs(forward, gpt2.__name__, "forward")
     assert not _is_where_it_belongs(torch.no_grad()(forward), gpt2.__name__, "forward")
+
+
+def test_decorators_in_the_source_excuse_no_later_wrapper() -> None:
+    gpt2 = pytest.importorskip("transformers.models.gpt2.modeling_gpt2")
+    forward = gpt2.GPT2Model.forward
+    assert _is_where_it_belongs(forward, gpt2.__name__, "forward")
+    assert not _is_where_it_belongs(torch.no_grad()(forward), gpt2.__name__, "forward")

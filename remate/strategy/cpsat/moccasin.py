@@ -20,7 +20,7 @@ from ..instance import StepInstance
 from ..local.polish import pruned
 
 COPIES = 2  # intervals of an operation; more gained nothing in the paper's experiments
-WORK = 0.1  # deterministic seconds of CP-SAT (about 9 seconds of one core) per node of the effort, in each phase
+WORK = 0.1  # deterministic seconds of CP-SAT per node of the effort, in each phase; one takes about 9 seconds of a core
 LARGEST = 600  # operations of a step, unless a limit in seconds ends the search
 GRACE = 5.0  # seconds in which the program may return its best solution after the deadline
 POLL = 0.2

@@ -85,8 +85,8 @@ class RetentionIntervals:
                 again[n] = tuple(sorted({*again.get(n, ()), solver.value(stage[n, c])}))
         return Answered(again, solver.value(over) if requested.phase == 1 else 0)
 
-    def moment(self, t: int, n: int) -> int:
-        """Return the moment of operation n in stage t."""
+    def moment(self, t: Any, n: int) -> Any:
+        """Return the moment of operation n in stage t, which is a number or a variable."""
         return t * (self.last + 1) + n
 
     def _intervals(self, model: Any) -> tuple[dict, dict, dict, dict]:
@@ -103,7 +103,7 @@ class RetentionIntervals:
                     continue
                 active[n, c] = model.new_bool_var(f"active_{n}_{c}")
                 stage[n, c] = model.new_int_var(n + 1, self.last, f"stage_{n}_{c}")
-                begin[n, c] = stage[n, c] * (self.last + 1) + n
+                begin[n, c] = self.moment(stage[n, c], n)
                 end[n, c] = model.new_int_var(0, horizon, f"end_{n}_{c}")
                 model.add(end[n, c] >= begin[n, c])
                 if c > 1:

@@ -14,15 +14,15 @@ import torch
 from .names import cell_contents
 from .ownership import qualified
 
-_CONTEXTS = (torch.no_grad, torch.enable_grad, torch.set_grad_enabled, torch.inference_mode, torch.autocast)
-_CONTEXTS += (contextlib.ContextDecorator,)
-_SETTINGS = (
-    "mode",
-    "device",
-    "fast_dtype",
-    "_enabled",
-    "_cache_enabled",
-)  # of these contexts, as far as they have them
+_CONTEXTS = (
+    torch.no_grad,
+    torch.enable_grad,
+    torch.set_grad_enabled,
+    torch.inference_mode,
+    torch.autocast,
+    contextlib.ContextDecorator,
+)
+_SETTINGS = ("mode", "device", "fast_dtype", "_enabled", "_cache_enabled")  # as far as a context has them
 
 
 def wrapped_by(function: object) -> Any:
@@ -30,16 +30,23 @@ def wrapped_by(function: object) -> Any:
     return inspect.getattr_static(function, "__wrapped__", None)
 
 
+def with_wrapped(function: Any) -> list[Any]:
+    """Return a function and what it wraps, from outside to inside. The last one wraps nothing."""
+    functions = [function]
+    while (inner := wrapped_by(functions[-1])) is not None:
+        functions.append(inner)
+    return functions
+
+
 def contexts(function: object) -> list[str]:
     """Return texts for the contexts that decorate a function, from outside to inside."""
     texts: list[str] = []
-    while (inner := wrapped_by(function)) is not None:
-        for cell in getattr(function, "__closure__", None) or ():
+    for wrapper in with_wrapped(function)[:-1]:
+        for cell in getattr(wrapper, "__closure__", None) or ():
             content = cell_contents(cell)
             context = getattr(content, "__self__", content)  # the wrapper holds the method that makes the context
             if isinstance(context, _CONTEXTS):
                 settings = {name: getattr(context, name) for name in _SETTINGS if hasattr(context, name)}
                 made_by = getattr(context, "func", type(context))  # a function with contextlib.contextmanager
                 texts.append(f"{qualified(made_by)} {settings}")
-        function = inner
     return texts

@@ -6,6 +6,8 @@ function as a whole, so that slightly more functions are checked than forward ca
 
 from __future__ import annotations
 
+import ast
+import builtins
 import functools
 import inspect
 import types
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .contexts import wrapped_by
+from .contexts import with_wrapped
 from .ownership import has_own_file, is_own, qualified
 from .syntax import function_tree
 from .values import MISSING, underlying, unwrapped
@@ -169,20 +171,32 @@ def _is_where_it_belongs(function: object, module: str, key: str) -> bool:
 
 
 def _is_wrapped_again(function: types.FunctionType) -> bool:
-    """Return whether a function has more wrappers than its source has decorators.
+    """Return whether torch or a different package wraps a function more often than decorators of its source say.
 
-    Wrappers that the function's own package makes do not count, except those of torch: transformers wraps `forward` of
-    every layer that a class of its own is the base of.
+    Its own package may: transformers wraps `forward` of every layer that a class of its own is the base of.
     """
-    wrappers, inner = 0, wrapped_by(function)
-    while inner is not None:
-        wrapper = _top(getattr(function, "__globals__", {}).get("__name__") or "")
-        wrappers += wrapper == "torch" or wrapper != _top(function.__module__ or "")
-        function, inner = inner, wrapped_by(inner)
-    if not wrappers:
+    *wrappers, source = with_wrapped(function)
+    foreign = sum(
+        _is_foreign(getattr(wrapper, "__globals__", {}).get("__name__") or "", wrapper) for wrapper in wrappers
+    )
+    if not foreign:
         return False
-    tree = function_tree(function) if isinstance(function, types.FunctionType) else None
-    return wrappers > len(getattr(tree, "decorator_list", ()))
+    tree = function_tree(source) if isinstance(source, types.FunctionType) else None
+    decorators = (_root(decorator, source.__globals__) for decorator in getattr(tree, "decorator_list", ()))
+    return foreign > sum(
+        _is_foreign(getattr(d, "__module__", None) or getattr(d, "__name__", ""), source) for d in decorators
+    )
+
+
+def _is_foreign(module: str, function: Any) -> bool:
+    return _top(module) == "torch" or _top(module) != _top(function.__module__ or "")
+
+
+def _root(decorator: ast.expr, names: Mapping[str, Any]) -> Any:
+    """Return what the first name of a decorator means: torch, of `@torch.no_grad()`."""
+    while isinstance(decorator, ast.Call | ast.Attribute):
+        decorator = decorator.func if isinstance(decorator, ast.Call) else decorator.value
+    return names.get(decorator.id, builtins) if isinstance(decorator, ast.Name) else builtins
 
 
 @functools.lru_cache(maxsize=8192)
