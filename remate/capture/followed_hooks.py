@@ -12,6 +12,7 @@ import torch
 from remate_runtime.staleness import (
     CHECKPOINTS,
     checkpoints,
+    global_hooks,
     hook_name,
     is_forwards_own,
     is_torchs,
@@ -35,6 +36,11 @@ class Hooks:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
+        for hook in global_hooks():
+            raise CaptureError(
+                f"the hook {hook!r}, registered for all modules, would never be called by a schedule",
+                hint="remove it while planning and training",
+            )
         saved: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         try:
             for path, module in self._model.named_modules():

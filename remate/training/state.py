@@ -14,8 +14,8 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from remate_runtime.applied import calls_aside, refuse_transforms
-from remate_runtime.errors import BindError, ExecutionError, RemateError, StaleModelError, SteppedAsideWarning
+from remate_runtime.applied import calls_aside
+from remate_runtime.errors import BindError, RemateError, StaleModelError, SteppedAsideWarning
 from remate_runtime.format import Schedule
 from remate_runtime.support.callers import frames_to_caller
 from remate_runtime.torch_private.pytree import tree_leaves, tree_map_only
@@ -24,6 +24,7 @@ from ..capture.recorded import RecordedCall
 from ..errors import CaptureError
 from .distributed_model import for_this_rank, is_distributed_model, refuse_sharded_parts
 from .other_sizes import first_line, planned_for_sizes, wider_dims
+from .own_forward import HooksOfAllModules, wanted_as_program
 from .plan_file import applied, other_budget, refused_call, save, saves_nothing, schedules_at, summary
 from .planning import CONSTANTS_CHANGE, planned_again
 from .ranks import PlannedElsewhere, is_distributed, is_first_rank, kind_of, on_one_rank, on_the_first_rank
@@ -80,12 +81,13 @@ class Auto:
         self._needless_up_to = (0, 0)  # `_extent` for which no schedule needs less memory
         self._warned: set[str] = set()  # warnings of planning
         self._lock = threading.RLock()
+        self._hooks = HooksOfAllModules(type(plain).__name__)
 
     def __call__(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if _wanted_as_program(given):
-            return self.plain.forward(*args, **kwargs)
         trains = self.plain.training and torch.is_grad_enabled()
+        if wanted_as_program(given) or (trains and self._hooks.around_all_modules()):
+            return self.plain.forward(*args, **kwargs)
         if trains:
             wanted = tuple(tensor.requires_grad for tensor in given)
             grown = self.outcome.needless and any(map(gt, self._extent(given), self._needless_up_to))
@@ -124,7 +126,7 @@ class Auto:
     @property
     def calls_aside(self) -> int:
         """Number of calls, of the model or of its planned parts, that ran the own forward because no schedule fits."""
-        return calls_aside(self._scheduled)
+        return calls_aside(self._scheduled) + self._hooks.calls
 
     def copied_to(self, model: nn.Module) -> None:
         """Give a copy this model's schedules. If there are none yet, the copy plans separately."""
@@ -387,14 +389,3 @@ def state_of(model: object) -> Auto | None:
     """Return the state that `remate.auto` attached to a model; None without one."""
     calls = calls_of(model)
     return calls if isinstance(calls, Auto) else None
-
-
-def _wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
-    """Return whether a call exports, traces or transforms the model instead of training it."""
-    from torch._subclasses.fake_tensor import FakeTensor
-
-    try:
-        refuse_transforms()
-    except ExecutionError:
-        return True
-    return any(isinstance(tensor, FakeTensor) for tensor in given)

@@ -71,4 +71,7 @@ def test_other_kernels_of_attention_are_refused_after_the_first_call() -> None:
     planned(x).sum().backward()
     with sdpa_kernel(SDPBackend.MATH), pytest.raises(BindError, match=r"first call: .*flash.*; now: math"):
         planned(x)
+    others = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    with sdpa_kernel(others), pytest.raises(BindError, match=r"first call: .*cuDNN; now: (?!.*cuDNN)"):
+        planned(x)
     planned(x).sum().backward()

@@ -100,6 +100,21 @@ def test_two_calls_in_one_autocast_block_warn() -> None:
         gradients(planned, lambda *given: one_block(*given).sum())
 
 
+def test_a_scheduled_call_and_another_in_one_autocast_block_warn() -> None:
+    """The other one has a size that is not planned. Two such calls are eager PyTorch's own."""
+    model, planned = cast()
+    planned = remate_runtime.apply(model, planned._remate_step.steps[0].schedule, otherwise="original")
+    for sizes in ((2, 4), (4, 2)):
+        other = copy.deepcopy(planned)
+        with pytest.warns(UserWarning, match=CASTS), torch.autocast("cpu", torch.bfloat16):
+            _ = other(data(sizes[0], 8)), other(data(sizes[1], 8))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.simplefilter("ignore", remate_runtime.SteppedAsideWarning)
+        with torch.autocast("cpu", torch.bfloat16):
+            _ = planned(data(2, 8)), planned(data(2, 8))
+
+
 @pytest.mark.parametrize("twice", [two_blocks, one_block_without_cache])
 def test_other_calls_under_autocast_are_bitwise_equal(twice: Any) -> None:
     model, planned = cast()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
+from remate.errors import CaptureError
 from remate_runtime import BindError, Schedule, StaleModelError, SteppedAsideWarning, apply
 from remate_runtime.format import decode, encode
 from tests.runtime.stepping import assert_same, schedule_of, step
@@ -169,6 +170,8 @@ def test_hooks_of_all_modules_are_refused(sources: Sources, schedule: Schedule) 
     try:
         with pytest.raises(StaleModelError, match=r"'global: test_guard\._seen', registered for all modules"):
             planned(X)
+        with pytest.raises(CaptureError, match="registered for all modules, would never be called"):
+            schedule_of(sources.build(), (X,))
     finally:
         handle.remove()
     planned(X)

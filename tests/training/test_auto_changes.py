@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 import remate
 from remate.errors import CaptureError
@@ -16,7 +17,7 @@ from remate.training import state_of
 from remate_runtime import SteppedAsideWarning
 
 from ..runtime.small import data, seeded
-from .test_auto import QUICK, Net, train
+from .test_auto import QUICK, Net, made, ran, train
 
 ANY: dict[str, Any] = {**QUICK, "budget": "100%"}  # also where nothing can be recomputed
 
@@ -212,3 +213,20 @@ def test_inputs_in_another_memory_layout_are_planned_at_their_second_call_in_a_r
         assert state is not None
         assert state.calls_aside == (0 if aside == 1 else aside)  # new schedules count from zero
         assert state.runs_schedules
+
+
+def test_hooks_of_all_modules_run_the_models_own_forward_while_they_are_there() -> None:
+    called: list[str] = []
+    model, wanted, steps = remate.auto(made(), **QUICK), made(), list[int]()
+    for registered in (True, False, True, False):
+        handle = register_module_forward_hook(lambda module, *_: called.append(type(module).__name__))
+        if not registered:
+            handle.remove()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert train(model, (64,)) == train(wanted, (64,))
+        steps.append(sum("registered for all modules" in str(w.message) for w in caught))
+        handle.remove()
+    assert steps == [1, 0, 0, 0]
+    assert called.count("Net") == 4  # two calls of each
+    assert ran(model) == 2

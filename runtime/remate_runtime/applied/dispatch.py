@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from ..bind.agreement import agree, sharded_actions
+from ..bind.autocast_regions import AutocastRegion
 from ..bind.call_form import form_of
 from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.modes import tell_own_forward, tell_scheduled
@@ -79,6 +80,7 @@ class Dispatch:
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims and otherwise == "error"
         self.calls = self.calls_aside = 0
         self._asides = asides or Asides()
+        self._region = AutocastRegion() if any(step.casts for step in self.steps) else None
         self._estimated = 0  # sizes, by expressions
         # Forms of calls (`bind.call_form`) that passed the self-check by schedule, and why others did not.
         self._passed_forms: dict[ScheduledForward, set[Hashable]] = {}
@@ -177,6 +179,8 @@ class Dispatch:
                 faults.append(fault)
         if self.otherwise == "original":
             self.stepped_aside(*self._no_schedule(faults[0], steps, args, kwargs))
+            if self._region is not None:
+                self._region.call(steps[0].device, scheduled=False)
             return model.forward(*args, **kwargs)
         text = str(faults[0]) if len(faults) == 1 else _none_of(steps, faults[: len(steps)])
         if len(faults) > len(steps):
@@ -188,6 +192,8 @@ class Dispatch:
     def _run(self, step: ScheduledForward, call: MatchedCall, args: Any, kwargs: Any, form: Hashable) -> Any:
         """Run the step's forward, with the self-check if it is due. form: of the call, as `form_of` returns it."""
         sharded = self._sharded
+        if self._region is not None:
+            self._region.call(step.device, scheduled=True)
         if self.checks.first:
             shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
             if turn := self.self_check.due(self.model, step, shapes, sharded is not None, form):
@@ -313,6 +319,8 @@ class Dispatch:
                 f"the model is in {mode} mode with gradients on, so its own forward runs without a memory budget; "
                 "call it under torch.no_grad(), or put it into the planned mode"
             )
+        if self._region is not None:
+            self._region.call(self.steps[0].device, scheduled=False)
         return model.forward(*args, **kwargs)
 
     def _no_schedule(

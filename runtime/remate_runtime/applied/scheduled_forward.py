@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..bind.autocast_regions import AutocastRegion, casts_parameters
+from ..bind.autocast_regions import casts_parameters
 from ..bind.distributed import local_tensor
 from ..bind.fsdp2 import Fsdp2
 from ..bind.model_binding import ModelBinding
@@ -97,8 +97,7 @@ class ScheduledForward:
         planned.steps.planned(self.device)
         self._written = WrittenBuffers(self._bound, planned.steps.updated)
         self._written.refuse(())
-        in_region = schedule.model.autocast is not None and casts_parameters(planned.steps.graph)
-        self._region = AutocastRegion() if in_region else None
+        self.casts = schedule.model.autocast is not None and casts_parameters(planned.steps.graph)
         self._attention = AttentionKernels(planned.steps.graph)
 
     def _planned_size(self) -> dict[str, int]:
@@ -247,8 +246,6 @@ class ScheduledForward:
         step = call.step
         tensors = [*call.inputs, *(self._bound.tensors(device) if checked else call.tensors)]
         self._written.refuse(call.given)
-        if self._region is not None and torch.is_grad_enabled():
-            self._region.call(device)
         sources = [*tensors, *call.numbers]
         contents = Checksums().content if checked and sharded is None else None
         wanted = step.steps.wanted(device, sources, sharded)

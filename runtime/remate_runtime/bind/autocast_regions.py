@@ -18,27 +18,32 @@ from ..torch_private.execution import dispatch_modes
 
 
 class AutocastRegion:
-    """Warns, once, if two calls that need gradients are in one region."""
+    """Warns, once, if two calls of a model that need gradients are in one region, and a schedule runs one of them."""
 
     def __init__(self) -> None:
         self._probe: torch.Tensor | None = None
         self._cast: Any = None  # the autograd node of the probe's cast in the latest call
-        self._warned = False
+        self._scheduled = self._warned = False  # whether a schedule ran a call of the latest region
 
-    def call(self, device: torch.device) -> None:
+    def call(self, device: torch.device, scheduled: bool) -> None:
         """Note a call.
 
         Args:
-            device: The model's device, for which autocast is on.
+            device: The model's device.
+            scheduled: Whether a schedule runs the call, instead of the model's own forward.
         """
-        if self._warned or not torch.is_autocast_cache_enabled() or dispatch_modes():
+        if self._warned or not torch.is_grad_enabled() or not torch.is_autocast_enabled(device.type):
+            return
+        if not torch.is_autocast_cache_enabled() or dispatch_modes():
             return
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return
         if self._probe is None or self._probe.device != device:
             self._probe = torch.ones(1, 1, dtype=torch.float32, device=device, requires_grad=True)
         before, self._cast = self._cast, _cast_of(self._probe)
-        if before is not None and self._cast is before:
+        again = before is not None and self._cast is before
+        self._scheduled = scheduled or (again and self._scheduled)
+        if again and self._scheduled:
             self._warned = True
             dtype = str(torch.get_autocast_dtype(device.type)).removeprefix("torch.")
             warnings.warn(

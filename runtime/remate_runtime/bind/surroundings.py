@@ -86,10 +86,15 @@ class AttentionKernels:
         if not self._chosen:
             return
         cuda = torch.backends.cuda
-        now = [cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()]
+        now = [
+            cuda.flash_sdp_enabled(),
+            cuda.mem_efficient_sdp_enabled(),
+            cuda.math_sdp_enabled(),
+            cuda.cudnn_sdp_enabled(),
+        ]
         self._first = self._first or now
         if now != self._first:
-            names = ("flash", "memory-efficient", "math")
+            names = ("flash", "memory-efficient", "math", "cuDNN")
             was, is_ = (
                 ", ".join(n for n, on in zip(names, kernels, strict=True) if on) for kernels in (self._first, now)
             )

@@ -53,6 +53,8 @@ def record_attribute(obj: object, name: str, seen: Seen) -> Any:
         if name == _HOOKS_READ:
             computing = (hook for kind, hook in hooks_of(obj) if not is_torchs(hook) and not only_looks(kind, hook))
             return [recorded(hook, seen) for hook in computing]
+        if name == "forward":
+            return record(replaced_forward(obj), seen)
         registered = name in attributes or any(name in attributes.get(registry, ()) for registry in REGISTERED)
         return record(attribute(obj, name), seen, tensors=not registered, inline=False)
     return record(attribute(obj, name), seen, tensors=True, inline=False, ordered=not is_config(obj))

@@ -19,7 +19,7 @@ from torch import nn
 
 from .contexts import with_wrapped
 from .ownership import has_own_file, is_own, qualified
-from .syntax import function_tree
+from .syntax import class_decorators, function_tree
 from .values import MISSING, underlying, unwrapped
 
 _FOLLOWED = 3000  # upper limit of functions to check
@@ -165,27 +165,37 @@ def _is_function(value: object) -> bool:
 def _is_where_it_belongs(function: object, module: str, key: str) -> bool:
     if isinstance(function, types.BuiltinFunctionType):
         return function.__name__ == key or key in function.__name__
-    if not isinstance(function, types.FunctionType) or has_own_file(function) or _is_wrapped_again(function):
+    if not isinstance(function, types.FunctionType) or has_own_file(function):
         return False
-    return function.__name__ == key and _top(function.__module__ or "") == _top(module)
+    if function.__name__ != key or _top(function.__module__ or "") != _top(module):
+        return False
+    return not _is_made_later(function)
 
 
-def _is_wrapped_again(function: types.FunctionType) -> bool:
-    """Return whether torch or a different package wraps a function more often than decorators of its source say.
+def _is_made_later(function: types.FunctionType) -> bool:
+    """Return whether a function that a function made has taken the place of what the source defines.
 
-    Its own package may: transformers wraps `forward` of every layer that a class of its own is the base of.
+    Decorators of the function or its class made it when they were defined, so did `__init_subclass__`: transformers
+    wraps `forward` of every layer that a class of its own is the base of.
     """
     *wrappers, source = with_wrapped(function)
-    foreign = sum(
-        _is_foreign(getattr(wrapper, "__globals__", {}).get("__name__") or "", wrapper) for wrapper in wrappers
-    )
-    if not foreign:
+    made = [w for w in (*wrappers, source) if _is_made(w)]
+    if not made or (len(made) == 1 and made[0] is source and _top(source.__module__ or "") == "torch"):
         return False
     tree = function_tree(source) if isinstance(source, types.FunctionType) else None
-    decorators = (_root(decorator, source.__globals__) for decorator in getattr(tree, "decorator_list", ()))
-    return foreign > sum(
-        _is_foreign(getattr(d, "__module__", None) or getattr(d, "__name__", ""), source) for d in decorators
-    )
+    decorators = list(getattr(tree, "decorator_list", ()))
+    foreign = [_root(decorator, source.__globals__) for decorator in decorators]
+    if sum(_is_foreign(getattr(w, "__globals__", {}).get("__name__") or "", w) for w in wrappers) > sum(
+        _is_foreign(getattr(d, "__module__", None) or getattr(d, "__name__", ""), source) for d in foreign
+    ):
+        return True
+    return len(made) > len(decorators) and len(made) > len(decorators) + class_decorators(source)
+
+
+def _is_made(function: object) -> bool:
+    """Return whether code of a function made a function after its class, if any, was defined."""
+    name = getattr(getattr(function, "__code__", None), "co_qualname", "")
+    return "<locals>" in name and "__init_subclass__" not in name.split(".")
 
 
 def _is_foreign(module: str, function: Any) -> bool:

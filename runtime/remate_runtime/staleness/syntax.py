@@ -34,6 +34,22 @@ def function_tree(function: Any) -> Function | None:
     return candidates[0] if len(candidates) == 1 else None
 
 
+def class_decorators(function: Any) -> int:
+    """Return the number of decorators of the classes around a Python function; 0 if its source cannot be read."""
+    code: CodeType = function.__code__
+    lines = linecache.getlines(code.co_filename, getattr(function, "__globals__", None))
+    around = (c for c in _classes("".join(lines)) if c.lineno <= code.co_firstlineno <= (c.end_lineno or 0))
+    return sum(len(c.decorator_list) for c in around)
+
+
+@functools.lru_cache(maxsize=64)
+def _classes(text: str) -> list[ast.ClassDef]:
+    try:
+        return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+
+
 @functools.lru_cache(maxsize=64)
 def _functions(text: str) -> dict[int, list[Function]]:
     """Return the functions of a file by their first line, decorators included."""
