@@ -47,7 +47,9 @@ def refuse_sharded_since(model: nn.Module, distributed: bool = False) -> None:
 def sharded_parts(modules: Sequence[nn.Module]) -> tuple[nn.Module, ...]:
     """Return the modules that `fully_shard` was called on."""
     kind = _kind("torch.distributed.fsdp", "FSDPModule")
-    return () if kind is None else tuple(module for module in modules if isinstance(module, kind))
+    if kind is None or not any(issubclass(class_, kind) for class_ in {*map(type, modules)}):
+        return ()
+    return tuple(module for module in modules if isinstance(module, kind))
 
 
 def is_distributed(tensor: object) -> bool:

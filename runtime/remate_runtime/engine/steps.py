@@ -96,7 +96,7 @@ class Steps:
         """Return the step for a call with these tensors: without operations for unwanted gradients, with borders of
         shards."""
         gradients = self._contract.gradients
-        trained = tuple(sources[gradient.source].requires_grad for gradient in gradients)
+        trained = tuple([sources[gradient.source].requires_grad for gradient in gradients])
         if all(trained) or not any(trained) or not torch.is_grad_enabled():
             if sharded is None:
                 return self.planned(device)

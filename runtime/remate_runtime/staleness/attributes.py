@@ -145,7 +145,10 @@ def is_torchs(hook: object) -> bool:
 
 def global_hooks() -> list[str]:
     """Return the names of hooks that are registered for all modules and that may affect the step."""
-    hooks = (hook for key in _GLOBAL for hook in getattr(_torch_module, key, {}).values())
+    registries = [getattr(_torch_module, key, {}) for key in _GLOBAL]
+    if not any(registries):
+        return []
+    hooks = (hook for registry in registries for hook in registry.values())
     return [hook_name("global", hook) for hook in hooks if not is_observer(hook)]
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from .attributes import HOOKS, REGISTERED, global_hooks, hooks_of
 from .inner_values import NONE, bytes_of, inner, is_array, is_bytes_of_array, may_change
+from .lookup import CALL
 from .ownership import is_own, qualified
 from .values import (
     CONTAINERS,
@@ -30,8 +31,8 @@ from .values import (
 
 _FUNCTION = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _CODE = operator.attrgetter("__code__")
+_CALLING = ("forward", "__call__", CALL)  # a module's own ones hide those of its class
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-_HOOKS = operator.itemgetter(*HOOKS.values())
 _PROXY_GET: Any = types.MappingProxyType.get
 
 
@@ -52,7 +53,7 @@ class ModelSnapshot:
         self._sets: list[tuple[Any, Any]] = []
         self._arrays: list[tuple[Any, bytes]] = []
         self._kinds: dict[int, tuple[Any, type]] = {}
-        self._hookless: list[dict[str, Any]] = []  # attributes of modules without hooks
+        self._hookless: list[tuple[nn.Module, dict[str, Any]]] = []  # modules without hooks, and their attributes
         self._attributes: list[tuple[Any, dict[str, Any]]] = []  # objects and theirs
         self._hooked: list[tuple[nn.Module, tuple[Any, ...]]] = []
 
@@ -189,43 +190,87 @@ class ModelSnapshot:
             for _, hook in hooks:
                 self.content(hook)
         else:
-            self._hookless.append(attributes)
+            self._hookless.append((module, attributes))
 
     def settle(self) -> None:
         """Prepare what `same` compares. Nothing may be added afterwards."""
         dicts = [(holder, key) for holder, key in self._entries.values() if isinstance(holder, dict)]
         others = [(holder, key) for holder, key in self._entries.values() if not isinstance(holder, dict)]
-        self._holders, self._keys = [h for h, _ in dicts], [k for _, k in dicts]
-        self._values = [h.get(k, MISSING) for h, k in dicts]
+        self._absent: dict[str, list[dict[str, Any]]] = {}
+        for holder, key in dicts:
+            if type(holder) is dict and key not in holder:
+                self._absent.setdefault(key, []).append(holder)
+        held = [(d, k) for d, k in dicts if type(d) is dict and k in d]
+        self._holders, self._keys = [d for d, _ in held], [k for _, k in held]
+        self._values = [d[k] for d, k in held]
+        self._settle_modules()
+        self._subclassed = [  # these may have methods of their own
+            (d, k, dict.get(d, k, MISSING)) for d, k in dicts if type(d) is not dict
+        ]
         self._proxies, self._proxy_keys = [h for h, _ in others], [k for _, k in others]
         self._proxy_values = [h.get(k, MISSING) for h, k in others]
         self._contents = list(map(bytes_of, self._tensors))
         self._called = list(self._functions.values())
         self._codes = list(map(_FUNCTION, self._called))
         self._package_codes = list(map(_CODE, self._of_packages))
-        self._objs, self._types = [t for t, _ in self._kinds.values()], [k for _, k in self._kinds.values()]
         self._orders = [(keys, list(keys)) for keys, was in self._lists if was is None]
         self._lists = [(container, was) for container, was in self._lists if was is not None]
 
+    def _settle_modules(self) -> None:
+        """Collect the modules without hooks or a forward of their own: most are, and `same` has one row for each."""
+        without = [{id(held) for held in self._absent.get(key, ())} for key in _CALLING]
+        plain = [(m, held) for m, held in self._hookless if all(id(held) in known for known in without)]
+        self._plain = [(*self._kinds.pop(id(m)), held) for m, held in plain if id(m) in self._kinds]
+        known = {id(held) for *_, held in self._plain}
+        self._hookless = [(m, held) for m, held in self._hookless if id(held) not in known]
+        for key in _CALLING:
+            self._absent[key] = [held for held in self._absent.get(key, ()) if id(held) not in known]
+
     def same(self) -> bool:
         """Return whether everything that is watched is the same object as before, with the same contents."""
-        missing = itertools.repeat(MISSING)
-        current = map(dict.get, self._holders, self._keys, missing)
-        if not all(map(operator.is_, current, self._values)) and not self._equal_numbers():
+        missing, (after, before, backward, before_backward) = itertools.repeat(MISSING), HOOKS.values()
+        forward, call, call_impl = _CALLING
+        for module, kind, held in self._plain:
+            if (
+                type(module) is not kind
+                or forward in held
+                or call in held
+                or call_impl in held
+                or held[after]
+                or held[before]
+                or held[backward]
+                or held[before_backward]
+            ):
+                return False
+        if not self._same_entries() and not self._equal_numbers():
             return False
         if not all(map(operator.is_, map(_PROXY_GET, self._proxies, self._proxy_keys, missing), self._proxy_values)):
             return False
         if not all(map(operator.is_, map(_CODE, self._of_packages), self._package_codes)):
             return False
-        if any(itertools.chain.from_iterable(map(_HOOKS, self._hookless))) or not all(
-            map(operator.is_, map(type, self._objs), self._types)
-        ):
+        if any(held[key] for _, held in self._hookless for key in HOOKS.values()):
             return False
+        for obj, kind in self._kinds.values():
+            if type(obj) is not kind:
+                return False
         if list(map(bytes_of, self._tensors)) != self._contents or global_hooks():
             return False
         if any(held_by(obj) is not was for obj, was in self._attributes):
             return False
         return self._same_contents()
+
+    def _same_entries(self) -> bool:
+        try:  # a loop over names of items: in CPython several times faster than `map` over functions of `operator`
+            for holder, key, was in zip(self._holders, self._keys, self._values, strict=True):
+                if holder[key] is not was:
+                    return False
+        except KeyError:
+            return False
+        for key, holders in self._absent.items():
+            for holder in holders:
+                if key in holder:
+                    return False
+        return all(dict.get(holder, key, MISSING) is was for holder, key, was in self._subclassed)
 
     def _same_contents(self) -> bool:
         try:
@@ -270,13 +315,20 @@ class ModelSnapshot:
 
     def _equal_numbers(self) -> bool:
         """Return whether all differences are equal numbers and texts, and watch the new objects from now on."""
-        for at, (holder, key) in enumerate(zip(self._holders, self._keys, strict=True)):
-            now, was = holder.get(key, MISSING), self._values[at]
-            if now is not was:
-                if type(now) is not type(was) or type(now) not in _PLAIN or now != was:
-                    return False
-                self._values[at] = now
+        if any(key in holder for key, holders in self._absent.items() for holder in holders):
+            return False
+        now = [holder.get(key, MISSING) for holder, key in zip(self._holders, self._keys, strict=True)]
+        subclassed = [(holder, key, dict.get(holder, key, MISSING)) for holder, key, _ in self._subclassed]
+        if not all(map(_equal, now, self._values)) or not all(
+            _equal(value, was) for (*_, value), (*_, was) in zip(subclassed, self._subclassed, strict=True)
+        ):
+            return False
+        self._values, self._subclassed = now, subclassed
         return True
+
+
+def _equal(now: object, was: object) -> bool:
+    return now is was or (type(now) is type(was) and type(now) in _PLAIN and now == was)
 
 
 def _written(value: object) -> str:
