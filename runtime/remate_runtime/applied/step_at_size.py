@@ -7,7 +7,7 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 from torch import nn
@@ -82,6 +82,7 @@ class StepsAtSizes:
         self._links = SizedLinks()
         self._identity: Identity | None = None
         self._operators: CheckedStep | None = None  # of the first size
+        self._returned: tuple[Any, Build] | None = None  # the outputs of the last size, which most sizes share
         self._prepared, self._seconds = 0, 0.0  # number of sizes so far, and their total time
         self._warned = False  # whether a warning said that a peak is over the budget
         self.distributed: DistributedBinding | None = None  # set when the model is bound
@@ -167,4 +168,6 @@ class StepsAtSizes:
         others = (step.steps for step in reversed(self._kept.values()) if step.steps.linked.events is events)
         before = next(others, None)
         steps = Steps(self._engine, verified, outputs, names, checked.live, self._ranges, before)
-        return StepAtSize(checked.schedule, call, steps, output_builder(planned.outputs, self._model))
+        if self._returned is None or self._returned[0] != planned.outputs:
+            self._returned = planned.outputs, output_builder(planned.outputs, self._model)
+        return StepAtSize(checked.schedule, call, steps, self._returned[1])

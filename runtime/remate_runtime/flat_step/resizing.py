@@ -222,7 +222,7 @@ def _operations(graph: Graph, differences: Iterable[_Difference]) -> tuple[Op, .
         if line.args or line.kwargs:
             for at in line.operations:
                 op = operations[at]
-                args, kwargs = list(op.args), {**op.kwargs, **line.kwargs}
+                args, kwargs = list(op.args), {**op.kwargs, **line.kwargs} if line.kwargs else op.kwargs
                 for position, argument in line.args.items():
                     args[position] = argument
                 operations[at] = replace(op, args=tuple(args), kwargs=kwargs, workspace=line.workspace)

@@ -124,7 +124,9 @@ def _rung(schedule: Schedule, at: int, links: SizedLinks) -> Sequence[FlatRecomp
     """Return the recomputations that the planned size needs with this share of the memory that the plan saves there."""
     expanded = links.expand(at_size(schedule))
     full, nothing = (links.link(expanded, recomputes) for recomputes in (expanded.recomputes, ()))
-    return _fewer(full, full.peak + (nothing.peak - full.peak) * at // RUNGS)[0]
+    left, linked = _fewer(full, full.peak + (nothing.peak - full.peak) * at // RUNGS)
+    links.add(linked, left)
+    return left
 
 
 def _left(expanded: Expanded, budget: int) -> _Left:
@@ -178,9 +180,9 @@ def _fewer(full: LinkedExpansion, budget: int) -> _Left:
 
 
 def _statements(graph: Graph, recomputes: Sequence[FlatRecompute]) -> tuple[Recompute, ...]:
-    ids = [op.id for op in graph.operations]
+    operations = graph.operations
     return tuple(
-        Recompute(tuple(ids[recompute.op] for recompute in group), ids[before])
+        Recompute(tuple(operations[recompute.op].id for recompute in group), operations[before].id)
         for before, group in itertools.groupby(recomputes, key=lambda recompute: recompute.before)
     )
 

@@ -15,23 +15,24 @@ class Peaks:
     def __init__(self, linked: Linked) -> None:
         """Order what the step allocates and frees. linked: the step at one of the sizes."""
         graph, operations = linked.graph, linked.graph.operations
-        runs = [(at, event.op) for at, event in enumerate(linked.events) if isinstance(event, Run | RecomputeRun)]
-        runs = [(at, op) for at, op in runs if memory_of_workspace(graph, operations[op]) == DEVICE]
+        events = enumerate(linked.events)
+        runs = [(at, event.op) for at, event in events if type(event) is Run or type(event) is RecomputeRun]
+        if graph.host != DEVICE:
+            runs = [(at, op) for at, op in runs if memory_of_workspace(graph, operations[op]) == DEVICE]
         self._computations = [op for _, op in runs]
-        allocations, end = list(allocations_of(linked)), len(linked.events)
-        # At each moment: what is freed, what is allocated, and workspaces, which are freed at once.
-        born, died = [list[int]() for _ in range(end)], [list[int]() for _ in range(end + 1)]
+        allocations = list(allocations_of(linked))
+        # At each moment: what is freed, then what is allocated, and workspaces, which are freed at once. One integer
+        # each, in this order: the remainder is the number of the amount.
         total = len(allocations) + len(runs)
+        allocated, moment = 2 * total, 4 * total
+        order: list[int] = []
         for number, allocation in enumerate(allocations):
             if allocation.memory == DEVICE and allocation.birth != allocation.death:
-                born[allocation.birth].append(number)
-                died[allocation.death].append(total + number)
-        for number, (at, _) in enumerate(runs, len(allocations)):
-            born[at].append(number)
-            died[at + 1].insert(0, total + number)
-        self._order: list[int] = [
-            number for moment in zip(died, born, strict=False) for part in moment for number in part
-        ]
+                order.append(allocation.birth * moment + allocated + number)
+                order.append(allocation.death * moment + total + number)
+        order += [at * moment + allocated + number for number, (at, _) in enumerate(runs, len(allocations))]
+        order += [(at + 1) * moment + total + number for number, (at, _) in enumerate(runs, len(allocations))]
+        self._order = [code % allocated for code in sorted(order)] if order else []
 
     def of(self, linked: Linked) -> int:
         """Return the peak that `simulate` returns. linked: the step at any of the sizes."""

@@ -96,14 +96,23 @@ class SizedLinks:
         known = self._linked.get(key)
         if known is None:
             linked = link(graph, recomputes)
-            self._linked[key] = linked, once(partial(Peaks, linked))  # at a second size
-            if len(self._linked) > _KEPT:
-                self._linked.popitem(last=False)
+            self._keep(key, linked)
             return LinkedExpansion(expanded, linked, simulate(linked).peak)
         self._linked.move_to_end(key)
         before, peaks = known
         linked = _at(before, graph)
         return LinkedExpansion(expanded, linked, peaks().of(linked))
+
+    def add(self, step: LinkedExpansion, recomputes: Sequence[FlatRecompute]) -> None:
+        """Keep a step without pages that was linked elsewhere."""
+        key = tuple(recomputes), self._decisions(step.expanded.graph)
+        if key not in self._linked:
+            self._keep(key, step.linked)
+
+    def _keep(self, key: Any, linked: Linked) -> None:
+        self._linked[key] = linked, once(partial(Peaks, linked))  # at a second size
+        if len(self._linked) > _KEPT:
+            self._linked.popitem(last=False)
 
     def _decisions(self, graph: Graph) -> tuple[Any, ...]:
         """Return everything of a step's sizes that its events depend on."""

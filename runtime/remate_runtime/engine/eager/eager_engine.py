@@ -15,7 +15,7 @@ import torch
 from ...flat_step.graph import Graph
 from ...link.borders import Border, backward_borders, forward_borders
 from ...link.contract import StepContract
-from ...link.events import BackwardStart, Deliver, Event
+from ...link.events import BackwardStart, Event
 from ...link.inference import forward_alone
 from ...operator_calls.overloads import check_kernels
 from ...support.once import once
@@ -42,9 +42,9 @@ class _Calls:
     def forward(self, events: Sequence[Event]) -> Calls:
         return self._of(forward_borders(self._linked.graph, events, self._groups))
 
-    def backward(self) -> list[Calls]:
+    def backward(self, segments: int) -> list[Calls]:
         if not self._groups:
-            return [{}] * sum(isinstance(event, Deliver) for event in self._linked.backward)
+            return [{}] * segments
         return [self._of(borders) for borders in backward_borders(self._linked, self._groups)]
 
     def _of(self, borders: Sequence[Border]) -> Calls:
@@ -83,7 +83,7 @@ def compile_step(
     compiler, empty = program.compiler, program.empty
     calls = _Calls(step)
     ahead = bordered(program.forward, graph, calls.forward(linked.forward))
-    back = _segments(program, graph, contract, calls.backward())
+    back = _segments(program, graph, contract, calls.backward(len(program.backward)))
     opened = empty.copy if room is None else room.opened(empty, compiler.views, program.spare)
     pager = None if compiler.pages is None else pager_of(linked, compiler.pages, device, lanes, programs.pinned)
     fill = compiler.filler()

@@ -12,6 +12,7 @@ from ...link.events import Deliver, Event, Linked, PageGone
 from ...operator_calls.bindings import kind
 from ...operator_calls.constants import Constants
 from ...operator_calls.overloads import literal
+from ...support.gc_pause import gc_paused
 from ..compiled_step import LinkedStep
 from .host_pages import PinnedMemory
 from .instructions import NOWHERE, Instruction, InstructionCompiler
@@ -64,7 +65,8 @@ class Programs:
         kept = self._kept.get(key)
         program = None if kept is None else _at(kept, step)
         if program is None:
-            program = program_of(step, device, self.constants)
+            with gc_paused():
+                program = program_of(step, device, self.constants)
             if program.compiler.pages is not None:
                 return program
             self._kept[key] = program
