@@ -81,6 +81,21 @@ class Transposed(Block):
             self.first.weight = nn.Parameter(torch.randn(8, 16).t())
 
 
+class ChannelsLast(Block):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class Images(Stack):
+    """The blocks return tensors in channels-last layout."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embed(x).unflatten(1, (2, 4)).permute(0, 3, 1, 2)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x.permute(0, 2, 3, 1)).pow(2).mean()
+
+
 class Counts(Block):
     """Updates a buffer."""
 
@@ -346,6 +361,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "frozen": (lambda: Stack(Frozen), COUNT - 1),
     "shape": (lambda: Stack(OtherShape), COUNT - 1),
     "strides": (lambda: Stack(Transposed), COUNT - 1),
+    "channels last": (lambda: Images(ChannelsLast), COUNT),
     "counts": (lambda: Stack(Counts), 0),
     "batch norm": (lambda: Stack(Normed), 0),
     "in place": (lambda: Stack(InPlace), COUNT),

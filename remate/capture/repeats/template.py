@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from remate_runtime.format import PRESERVE
 from remate_runtime.torch_private.pytree import tree_map_only
 
 from .. import torch_api, trees
@@ -106,7 +107,7 @@ def template(block: CallBlock, mode: Any, layouts: tuple[Any, ...] = ()) -> Temp
     differ = [t.layout[GRAD] and used for t, used in zip(_outputs(block), block.used, strict=True)]
     given = [at for at, differs in enumerate(differ) if differs]
     alone = _Alone(block, dict(zip(given, map(of_layout, layouts), strict=True)) if layouts else {})
-    names = [str(at) for at in given]
+    names = [f"{at}:{PRESERVE}" for at in given]  # within a step, gradients arrive as forward leaves them
     step = TracedModule(alone, args, kwargs, names, None)
     alone.traced = step
     leaves = [_like(layout(tensor), mode) for tensor in trees.tensors((args, kwargs))]
