@@ -22,7 +22,17 @@ from msgspec.structs import replace
 from remate_runtime.engine.compiled.times import KnownTimes
 
 # No test in these folders needs a fast schedule, only one that fits its budget.
-_SHORT = {"end_to_end", "integrations", "live_attributes", "pipelines", "runtime", "staleness", "training"}
+_SHORT = {
+    "cli",
+    "dims",
+    "end_to_end",
+    "integrations",
+    "live_attributes",
+    "pipelines",
+    "runtime",
+    "staleness",
+    "training",
+}
 
 MANY = 100  # slow tests of a run in which they are left out; of fewer, each is reported as skipped
 

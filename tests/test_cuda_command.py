@@ -249,9 +249,8 @@ def outcomes(output: Path) -> dict[tuple[str, str], Any]:
 
 @pytest.mark.slow
 def test_the_whole_command(tmp_path: Path) -> None:
-    """Every kind of configuration that is not compiled; one that cannot be is written down with its traceback, and the rest goes on."""
-    only = "eager,checkpoint,remate=80%,remate-elsewhere=80%,remate-split=80%,remate-pages=80%"
-    only += ",remate=checkpoint,remate=1%"
+    """A configuration that cannot be is written down with its traceback, and the rest goes on."""
+    only = "eager,checkpoint,remate=80%,remate=checkpoint,remate=1%"
     done = run(tmp_path, "--models", "unet", "--only", only, "--minutes", "12")
     assert done.returncode == 1, done.stdout + done.stderr
     result = outcomes(tmp_path)
@@ -261,15 +260,6 @@ def test_the_whole_command(tmp_path: Path) -> None:
     assert ours["peak"] == pytest.approx(ours["predicted"], abs=LOSS)
     assert ours["predicted"] <= 0.8 * ours["baseline"]
     assert ours["bitwise"]
-    elsewhere = result["unet", "remate-elsewhere=80%"]
-    assert elsewhere["peak"] <= elsewhere["predicted"]
-    assert elsewhere["predicted_ms"] != ours["predicted_ms"]
-    split = result["unet", "remate-split=80%"]
-    assert split["peak"] < eager["peak"]
-    assert split["difference"] < 1e-4
-    paged = result["unet", "remate-pages=80%"]
-    assert paged["peak"] <= 0.8 * paged["baseline"] + LOSS
-    assert paged["bitwise"]
     beside = result["unet", "remate=checkpoint"]
     assert beside["peak"] == pytest.approx(beside["predicted"], abs=LOSS)
     assert beside["predicted"] <= result["unet", "checkpoint"]["peak"] < eager["peak"]
@@ -283,18 +273,30 @@ def test_the_whole_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_every_kind_of_plan(tmp_path: Path) -> None:
+    """In this process: what a worker answers."""
+
+    def facts(kind: str) -> dict[str, Any]:
+        worker = Worker("unet", f"{kind}=80%", "cpu", quick=True, profile=str(tmp_path / "profile.json"))
+        return worker.answer("setup") | worker.answer("peak")
+
+    elsewhere = facts("remate-elsewhere")
+    assert elsewhere["peak"] <= elsewhere["predicted"]
+    split = facts("remate-split")
+    assert split["peak"] < split["baseline"]
+    assert split["difference"] < 1e-4
+    paged = facts("remate-pages")
+    assert paged["peak"] <= 0.8 * paged["baseline"] + LOSS
+    assert paged["bitwise"]
+    assert elsewhere["predicted_ms"] != paged["predicted_ms"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model(model: str, tmp_path: Path) -> None:
     """In this process: what a worker answers."""
+    assert (*FULL,) == (*QUICK,) == MODELS
     worker = Worker(model, "remate=80%", "cpu", quick=True, profile=str(tmp_path / "profile.json"))
     ours = worker.answer("setup") | worker.answer("peak")
     assert ours["peak"] == pytest.approx(ours["predicted"], abs=LOSS)
     assert ours["predicted"] <= 0.8 * ours["baseline"]
-
-
-@pytest.mark.slow
-def test_one_model_after_the_other(tmp_path: Path) -> None:
-    assert (*FULL,) == (*QUICK,) == MODELS
-    done = run(tmp_path, "--models", "resnet50,unet", "--only", "eager", "--no-tests", "--minutes", "12")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [*outcomes(tmp_path)] == [("resnet50", "eager"), ("unet", "eager")]

@@ -31,14 +31,12 @@ COMMANDS = {
     "measured": "plan models.py:build --budget 60% -o out.json",
     "frontier": "frontier models.py:build --budgets 40%..90% --steps 5 --cost cpu -o out",
     "run": "run s.json --model models.py:build --steps 50",
-    "model": "check s.json --model models.py:build",
     "check": "check mlp.json",
-    "report": "report mlp.json -o out.html",
     "edit": "edit mlp.json --keep layers.2.addmm",
     "fmt": "fmt mlp.json",
 }
-LONGEST = {"plan": 4.0, "measured": 5.0, "frontier": 6.0, "run": 4.0, "model": 4.0}  # seconds to interrupt within
-MOMENTS = 4
+LONGEST = {"plan": 4.0, "measured": 5.0, "frontier": 6.0, "run": 4.0}  # seconds to interrupt within
+MOMENTS = 3
 # as the console script does it, with a word when Python itself, which no program can keep quiet, has started
 START = """
 import os, signal, remate.__main__ as command
@@ -98,7 +96,7 @@ def test_at_the_beginning(tmp_path: Path, planned_once: Path, name: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", ["plan", "measured", "run", "fmt"])
 def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> None:
     draw = random.Random(name)
     for part in range(MOMENTS):  # one in each part of the time
@@ -108,13 +106,12 @@ def test_at_random_moments(tmp_path: Path, planned_once: Path, name: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plan", "frontier"])
-def test_an_impatient_person(tmp_path: Path, planned_once: Path, name: str) -> None:
-    draw = random.Random(name)
-    for part in range(3):
-        first = (part + draw.random()) / 3 * LONGEST[name]
+def test_an_impatient_person(tmp_path: Path, planned_once: Path) -> None:
+    draw = random.Random(0)
+    for part in range(MOMENTS):
+        first = (part + draw.random()) / MOMENTS * LONGEST["frontier"]
         folder, waits = tmp_path / str(part), [first, *(draw.uniform(0, 0.1) for _ in range(3))]
-        judge(folder, interrupted(folder, planned_once, COMMANDS[name], *waits), f"{COMMANDS[name]} after {waits}")
+        judge(folder, interrupted(folder, planned_once, COMMANDS["frontier"], *waits), f"after {waits}")
 
 
 class Press:

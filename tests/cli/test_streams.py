@@ -22,14 +22,11 @@ FAULTY = 'sed \'s/"recompute": \\["addmm"\\]/"recompute": ["addmn"]/\' mlp.json 
         ("remate show mlp.json --all | head -1", 0),
         ("remate check bad.json bad.json 2>&1 | head -1", 1),
         ("remate check --format github bad.json | true", 1),
-        ("remate diff mlp.json fast.json | true", 1),
-        ("remate show nowhere.json 2>&1 | true", 2),
         ("remate report mlp.json -o - | head -c 10", 0),
     ],
 )
 def test_a_reader_that_goes_away_keeps_the_status(tmp_path: Path, line: str, status: int) -> None:
-    result = f'{FAULTY} sed \'s/"grad.mm_x": 51000/"grad.mm_x": 50000/\' mlp.json > fast.json; '
-    done = in_shell(result + line, tmp_path)
+    done = in_shell(FAULTY + line, tmp_path)
     assert done.returncode == status
     assert not done.stderr or done.stderr.startswith("wrote to standard output, ")
     assert "Traceback" not in done.stdout
@@ -48,11 +45,10 @@ def test_a_closed_pipe_before_the_first_word() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
-def test_letters_that_standard_output_lacks(tmp_path: Path, encoding: str) -> None:
+def test_letters_that_standard_output_lacks(tmp_path: Path) -> None:
     result = 'sed \'s/"name": "mlp"/"name": "m\\\\u03bbp \\\\u2192"/\' mlp.json > greek.json; '
     line = "remate show greek.json && remate explain mlp.json && remate check greek.json && remate nonsense…"
-    done = in_shell(result + line, tmp_path, PYTHONIOENCODING=encoding)
+    done = in_shell(result + line, tmp_path, PYTHONIOENCODING="ascii")
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "m\\u03bbp ->" in done.stdout

@@ -18,8 +18,8 @@ from tools.bench.sizes import outcome
 
 pytest.importorskip("transformers")
 SIZES = 8
-# Attention with a mask and rotary positions; two lengths and dropout; multiples; odd sizes of images and statistics.
-NAMES = ("llama", "t5", "unet", "resnet")
+# Attention with a mask and rotary positions; multiples and images.
+NAMES = ("llama", "unet")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("short_searches")]
 
 

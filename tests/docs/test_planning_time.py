@@ -9,13 +9,11 @@ from tools.bench.planning_time import BUDGETS, TABLE, cells, instance, stored, t
 from tools.bench.short_step_models import MODELS
 
 _COMMAND = "write it again: python -m tools.bench.planning_time --again"
-_QUICK = ("regnet",)
 _SHORT = 1.0  # CPU seconds of the rows that are planned again
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
-)
+@pytest.mark.quick("regnet")
+@pytest.mark.parametrize("name", [*MODELS][::3])
 def test_plans_and_bounds_are_current(name: str) -> None:
     rows = [row for row in stored().values() if row.model == name and not row.below and row.cpu < _SHORT]
     if not rows:

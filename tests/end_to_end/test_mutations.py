@@ -20,6 +20,7 @@ from tools.fuzz.mutations import mutated_bytes, mutated_plan, mutated_tree
 from .subjects import Subject, assert_eager, subject
 
 Mutate = Callable[[bytes, random.Random], bytes]
+ROUNDS = 150
 SUBJECTS = ("batch_norm", "layer_norm")
 
 
@@ -59,13 +60,12 @@ class Trial:
 
 
 @pytest.mark.quick("layer_norm-mutated_bytes")
-@pytest.mark.parametrize("rounds", [pytest.param(150, id="some"), pytest.param(180, id="more", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mutate", [mutated_bytes, mutated_tree, mutated_plan])
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_mutations(name: str, mutate: Mutate, rounds: int, tmp_path: Path) -> None:
+def test_mutations(name: str, mutate: Mutate, tmp_path: Path) -> None:
     trial = Trial(subject(name), tmp_path / "s.json")
-    dice = random.Random(f"{name} {rounds}")
-    for number in range(rounds):
+    dice = random.Random(name)
+    for number in range(ROUNDS):
         data = mutate(trial.text, dice)
         try:
             trial.take(data)
@@ -73,6 +73,6 @@ def test_mutations(name: str, mutate: Mutate, rounds: int, tmp_path: Path) -> No
             pytest.fail(f"round {number}: {type(error).__name__}: {error}\n{data.decode(errors='replace')}")
     assert len(trial.codes) > 3
     if mutate is mutated_plan:
-        assert len(trial.ran) > rounds / 50  # distinct plans, which grow scarce
+        assert len(trial.ran) > ROUNDS / 50  # distinct plans, which grow scarce
     elif mutate is mutated_tree:
         assert trial.codes["R083"] > 0  # operations are refused, however well they read

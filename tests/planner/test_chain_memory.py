@@ -85,8 +85,6 @@ def lean(name: str) -> Programme:
     [
         "biased",
         pytest.param("tiny_gpt", marks=pytest.mark.slow),
-        pytest.param("t5", marks=pytest.mark.slow),
-        pytest.param("bert", marks=pytest.mark.slow),
     ],
 )
 def test_what_the_programme_counts_is_what_the_simulator_finds(name: str, share: float) -> None:

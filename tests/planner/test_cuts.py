@@ -66,7 +66,7 @@ def test_a_sample_where_gradients_are_gone_when_delivered() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(102, 117, STEPS))
+@pytest.mark.parametrize("first", [102])
 def test_tiny_steps(first: int) -> None:
     steps, _ = compare(range(first, first + STEPS))
     assert steps >= 20

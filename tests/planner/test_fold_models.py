@@ -25,11 +25,11 @@ STACKS = {
     "llama": [f"model.layers.{k}" for k in range(3)],
     "vit": [f"layers.{k}" for k in range(4)],
 }
-FAST = ("gpt2", "two_tower", "resnet")
+OTHERS = ("moe", "bert")  # of which no stack is named
 
 
 @pytest.mark.quick("resnet")
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FAST else pytest.mark.slow) for n in ZOO])
+@pytest.mark.parametrize("name", [*STACKS, *OTHERS])
 def test_zoo(name: str) -> None:
     captured = capture(*ZOO[name].build())
     hierarchy = partition(captured)

@@ -96,10 +96,8 @@ def judged(instance: StepInstance, plan: Callable[[], Solution], budget: int) ->
     return solution
 
 
-@pytest.mark.slow("100000000-1", "1000000000000-1", "10000000000-1")
-@pytest.mark.parametrize(
-    ("speed", "seed"), [(10**8, 1), (10**10, 1), (10**12, 1), pytest.param(10**10, 0, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("speed", "seed"), [(10**8, 1), (10**10, 0)])
 def test_mixed_is_never_slower_than_recomputing_or_paging_alone(speed: int, seed: int) -> None:
     """Lanes from useless to free of cost, and no schedule beats the bound."""
     instance = StepInstance(replace(graph_of(seed), lanes={"disk": Lane(out=speed, back=speed)}))

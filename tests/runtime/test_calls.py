@@ -20,7 +20,7 @@ from .stepping import schedule_of
 
 PHASES = (Phase.explicit, Phase.generate)  # shrinking plans a model at every step: minutes
 SETTINGS = settings(
-    max_examples=35,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     phases=PHASES,

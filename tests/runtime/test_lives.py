@@ -310,7 +310,7 @@ class CompiledLives(Lives):
     ("lives", "count"),
     [
         (Lives, 3),
-        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 10), (ArenaLives, 10), (CompiledLives, 2))),
+        *(pytest.param(*item, marks=pytest.mark.slow) for item in ((Lives, 8), (ArenaLives, 6), (CompiledLives, 1))),
     ],
 )
 def test_lives(lives: type[Lives], count: int) -> None:

@@ -89,7 +89,7 @@ def edits(draw: st.DrawFn) -> tuple[Case, Schedule]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(edits())
 def test_any_pages_and_recomputes_give_eager_s_step(edited):
     case, schedule = edited

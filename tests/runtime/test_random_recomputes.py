@@ -51,7 +51,7 @@ def _legal(graph):
     return st.lists(recompute, max_size=25)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.data())
 def test_any_recomputes_give_eager_s_step(draw):
     recomputes = sorted(draw.draw(_legal(_CAPTURED.graph)), key=lambda recompute: recompute.before)

@@ -173,7 +173,7 @@ def with_split(schedule: Schedule, statements: list[Any]) -> Schedule:
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_random_windows_with_dropout_are_refused_or_compute_what_eager_computes(data: st.DataObject) -> None:
     model, plain, x = planned(data.draw(st.integers(0, 8)))

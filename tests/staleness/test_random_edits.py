@@ -89,8 +89,3 @@ def run(count: int, seed: int, sources: Sources, planned: dict[str, tuple[Schedu
 @pytest.mark.slow
 def test_random_edits(sources: Sources, planned: dict[str, tuple[Schedule, dict[str, Any]]]) -> None:
     run(100, 1, sources, planned)
-
-
-@pytest.mark.slow
-def test_many_random_edits(sources: Sources, planned: dict[str, tuple[Schedule, dict[str, Any]]]) -> None:
-    run(150, 2, sources, planned)

@@ -51,9 +51,8 @@ def test_a_sample_against_exhaustive_search() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(12, 72, 20))
-def test_many_against_exhaustive_search(first: int) -> None:
-    counts = [compared(seed) for seed in range(first, first + 20)]
+def test_many_against_exhaustive_search() -> None:
+    counts = [compared(seed) for seed in range(12, 32)]
     assert all(feasible == optimal for feasible, optimal in counts)
 
 

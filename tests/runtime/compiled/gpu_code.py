@@ -45,7 +45,7 @@ def subject(name: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """Model, args, kwargs."""
     own: dict[str, tuple[nn.Module, torch.Tensor]] = {
         "mixed": (Mixed(), data(64, 8)),
-        "dropout": (Mixed(0.3), data(64, 8)),
+        "dropout": (Mixed(0.3), data(8, 8)),
         "normed": (Normed(), data(4, 3, 6, 6)),
         "pools": (Pools(), data(2, 2, 14, 14)),
         "tied": (Tied(), torch.arange(5)),

@@ -88,7 +88,7 @@ def test_what_raises_for_some_data_is_not_compiled() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operator", ["index_select", "index_copy", "index_add"])
+@pytest.mark.parametrize("operator", ["index_select", "index_add"])
 def test_a_negative_number_is_refused_as_in_eager(operator: str) -> None:
     def body(self: Any, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
         w = torch.tanh(self.one(x))
@@ -249,30 +249,17 @@ class Tokens(nn.Module):
         return F.cross_entropy((x @ self.table.weight.t()).flatten(0, 1), labels.flatten())
 
 
-class Signals(nn.Module):
-    """Convolutions over the length."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table, self.wide, self.narrow = nn.Embedding(11, 8), nn.Conv1d(8, 12, 3, padding=1), nn.Conv1d(12, 11, 1)
-
-    def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        x = F.gelu(self.wide(self.table(ids).transpose(1, 2)))
-        return F.cross_entropy(self.narrow(x).transpose(1, 2).flatten(0, 1), labels.flatten())
-
-
 def ids(*size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randint(0, 11, size), torch.randint(0, 11, size)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "kind", "budget"), [("compiled", Tokens, "75%"), ("auto", Signals, "100%")])
-def test_named_sizes(engine: str, kind: Callable[[], nn.Module], budget: str) -> None:
+def test_named_sizes() -> None:
     """A size's functions are compiled when it is first called."""
-    model = seeded(kind())
+    model = seeded(Tokens())
     dims = {"ids": {0: "b=2..8", 1: "t=4..32"}, "labels": {0: "b", 1: "t"}}
-    schedule = remate.plan(model, ids(4, 16), budget=budget, dims=dims, effort="quick")
-    compiled, eager = apply(copy.deepcopy(model), schedule, engine=engine), copy.deepcopy(model)
+    schedule = remate.plan(model, ids(4, 16), budget="75%", dims=dims, effort="quick")
+    compiled, eager = apply(copy.deepcopy(model), schedule, engine="compiled"), copy.deepcopy(model)
     for size in ((3, 9), (8, 32), (3, 9)):
         given = ids(*size)
         if size == (8, 32):  # first called without gradients

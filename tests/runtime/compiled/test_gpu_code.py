@@ -39,18 +39,9 @@ def test_code_for_a_gpu_holds_what_was_predicted(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not TRITON.is_dir(), reason="there is no Triton for this platform")
 def test_code_for_a_gpu_computes_eagers_gradients(tmp_path: Path) -> None:
-    models, log = found(
-        tmp_path,
-        str(TRITON),
-        "dropout",
-        "dropout@graphs",
-        "normed",
-        "normed@graphs",
-        "tied",
-        "pools",
-    )
+    models, log = found(tmp_path, str(TRITON), "dropout@graphs", "normed@graphs", "tied", "pools")
     assert "the step is replayed by 2 CUDA graphs" in log
     assert "does not compile" not in log
     for name, item in models.items():
-        assert item["written"] > 0 or "@" in name, name  # the same code again
+        assert item["written"] > 0, name
         assert item["difference"] < 1e-6, name

@@ -112,7 +112,7 @@ def left_behind(model: nn.Module, x: torch.Tensor, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.data())
 def test_gradients_are_eagers(draw: st.DataObject) -> None:
     makers, shape = draw.draw(st.sampled_from([(flat(), (6, 8)), (spatial(), (2, 8, 6, 6))]))
