@@ -22,7 +22,7 @@ from remate_runtime.engine.experimental.arena.forms import MADE_OF, STRUCTURED, 
 from remate_runtime.operators import OPERATORS
 
 NAMES = sorted([*(f"aten.{name}" for name in STRUCTURED), *MADE_OF])
-SAMPLES = {torch.float32: 3, torch.bfloat16: 1, torch.int64: 1}  # of each of torch's examples
+SAMPLES = {torch.float32: 6, torch.bfloat16: 1, torch.int64: 1}  # of each of torch's examples
 AROUND = 256  # elements before and after a result
 
 
