@@ -211,7 +211,7 @@ PRIVATE_TORCH = {
         "capture.views",
         "capture.writes",
         "dims.resize",
-        "training.state",
+        "training.own_forward",
         "training.watch",
     },
     "remate_runtime": {

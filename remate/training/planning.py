@@ -46,6 +46,7 @@ def planned_again(
     live: Sequence[str],
     warned: set[str],
     instead: tuple[str, str] | None = None,
+    settled: bool = False,
 ) -> list[Schedule]:
     """Plan a call, and carry over the notes of the replaced schedules.
 
@@ -58,6 +59,7 @@ def planned_again(
         live: Attributes whose numbers have changed. They are read at every call if that can be planned.
         warned: Warnings about the model so far, which are not repeated; extended.
         instead: Why the parts are planned and not the whole model, and what to do about it.
+        settled: The model has been called before, and later calls are no easier to capture.
 
     Raises:
         RemateError: The errors of `remate.plan`.
@@ -74,9 +76,11 @@ def planned_again(
                 raise CaptureError(reason, hint=hint, parts=static_parts(call.model, ""))
             planned = _planned_with(call, settings, live)
         except CaptureError as error:
-            if not error.parts or not _may_be_parts(settings):
+            parts = error.parts or ([] if error.settles and not settled else static_parts(call.model, ""))
+            if not parts or not _may_be_parts(settings):
                 raise
-            planned = _planned_parts(call, settings, error)
+            caught.clear()  # they are about the whole model
+            planned = _planned_parts(call, settings, error, parts)
     schedules = [planned] if isinstance(planned, Schedule) else list(planned)
     needless = saves_nothing(schedules, settings.budget)
     for warning in caught:
@@ -137,10 +141,10 @@ def _may_be_parts(settings: AutoSettings) -> bool:
     return all(options.get(name) is None for name in _WHOLE_MODEL)
 
 
-def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureError) -> Any:
-    """Plan the parts that a refusal names, without those that are refused in turn. Raises `refused` if none is left."""
+def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureError, parts: Sequence[str]) -> Any:
+    """Plan parts instead of the refused model, without those that are refused in turn. Raises `refused` if none is
+    left."""
     options = {name: value for name, value in settings.plan.items() if name not in ("dims", "differentiate")}
-    parts = list(refused.parts)
     for _ in range(_ATTEMPTS):
         try:
             planned = _planned(call, settings, {**options, "at": parts})

@@ -207,9 +207,15 @@ class Auto:
             self._decide_for_sizes(args, kwargs)
 
     def _decide_for_gradients(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
-        """Plan again if gradients of outputs arrived in a layout that was not planned: kernels round differently."""
+        """Plan again if gradients of outputs arrived in a layout that was not planned: kernels round differently.
+
+        Leave a model that needs another kind of backward, such as a double one, to its own forward.
+        """
         step = getattr(self._scheduled, "_remate_step", None)
         if step is None:
+            return
+        if step.other_backward:
+            self._leave(step.other_backward)
             return
         again = self.settings.on_stale == "replan" and self._plans < _PLANS
         if (wanted := step.gradient_layouts(warns=not again)) and again:
@@ -297,7 +303,7 @@ class Auto:
             if not self._stale:
                 settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known, self._live, self._warned, self._instead)
+        planned = planned_again(call, settings, known, self._live, self._warned, self._instead, self._waited)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 

@@ -230,3 +230,27 @@ def test_hooks_of_all_modules_run_the_models_own_forward_while_they_are_there() 
     assert steps == [1, 0, 0, 0]
     assert called.count("Net") == 4  # two calls of each
     assert ran(model) == 2
+
+
+@pytest.mark.slow
+def test_a_gradient_penalty_leaves_the_model_to_its_own_forward() -> None:
+    def trained(model: Any) -> list[Any]:
+        torch.manual_seed(0)
+        optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
+        for step in range(3):
+            x = data(64, 16, seed=step).requires_grad_()
+            (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+            loss = (slope.norm(2, 1) - 1).square().mean() - model(data(64, 16, seed=step + 9)).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return [losses, [parameter.tolist() for parameter in model.parameters()]]
+
+    model = remate.auto(made(), **QUICK)
+    with pytest.warns(SteppedAsideWarning, match="own forward") as caught:
+        assert trained(model) == trained(made())
+    assert [text for w in caught if "trains with its own forward" in (text := str(w.message))]
+    state = state_of(model)
+    assert state is not None
+    assert "create_graph=True" in state.outcome.refused

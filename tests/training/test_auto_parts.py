@@ -108,6 +108,27 @@ def test_the_parts_are_planned_and_training_stays_the_same(
     assert not state.outcome.planned
 
 
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.calls, self.seen = block(), block(), 0, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        y = self.last(self.first(x)) * min(1.0, self.calls / 4) + sum(self.seen[-2:])
+        self.seen.append(y.detach())
+        return y
+
+
+@pytest.mark.slow
+def test_what_forward_counts_and_collects_stays_around_the_parts() -> None:
+    model, sizes = remate.auto(seeded(Counting()).train(), **QUICK), (64,) * 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SteppedAsideWarning)
+        assert train(model, sizes) == train(seeded(Counting()).train(), sizes)
+    assert paths(model) == ["first", "last"]
+
+
 @pytest.mark.slow
 def test_layers_that_are_left_out_at_random_are_planned() -> None:
     wanted = train(seeded(Dropping()).train())

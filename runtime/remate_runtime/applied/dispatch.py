@@ -36,6 +36,7 @@ from ..torch_private.execution import outside_compiler
 from .asides import Asides
 from .calls_to_plan import plan_call, plan_parts_call
 from .other_sizes import peak_at_sizes
+from .own_backward import OwnBackward
 from .padding import PaddedCall
 from .programs import NO_PROGRAM, is_compiled_alone, refuse_other_attention, refuse_transforms, warn_of_compiler
 from .scheduled_forward import MatchedCall, ScheduledForward
@@ -79,6 +80,7 @@ class Dispatch:
         self.self_check = SelfCheck(checks, stale == "error")
         self._fixed = len(self.steps) == 1 and not self.steps[0].schedule.model.dims and otherwise == "error"
         self.calls = self.calls_aside = 0
+        self.other_backward = ""  # why a backward pass needed the model's own forward
         self._asides = asides or Asides()
         self._region = AutocastRegion() if any(step.casts for step in self.steps) else None
         self._estimated = 0  # sizes, by expressions
@@ -94,6 +96,14 @@ class Dispatch:
         """Warn, once for each kind of reason, that the model's own forward runs. Arguments as for `Asides.warn`."""
         self.calls_aside += 1
         self._asides.warn(why, over, estimate)
+
+    def _other_backward(self, why: str) -> None:
+        """Note that a backward pass needed the model's own forward."""
+        self.other_backward = why
+        self.stepped_aside(
+            f"{why}; the model's own forward ran again in backward, without recomputation, so results may differ from "
+            "those of eager PyTorch by rounding"
+        )
 
     def changed(self) -> str:
         """Return what of the model differs from all schedules for its mode; "" if one fits."""
@@ -194,6 +204,10 @@ class Dispatch:
         sharded = self._sharded
         if self._region is not None:
             self._region.call(step.device, scheduled=True)
+        if self.otherwise == "original" and sharded is None and torch.is_grad_enabled():
+            call = call._replace(
+                own=OwnBackward(step, self.model, call, (args, kwargs), self._other_backward).gradients
+            )
         if self.checks.first:
             shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
             if turn := self.self_check.due(self.model, step, shapes, sharded is not None, form):

@@ -67,8 +67,8 @@ def apply(
             memory of an eager step.
         engine: The engine that executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
         otherwise: What to do with a call that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
-            forward, with a warning. `"pad"` pads a smaller call with the values that the file declares, and cuts the
-            outputs back.
+            forward, with a warning, also for a double or second backward, which no schedule has. `"pad"` pads a smaller
+            call with the values that the file declares, and cuts the outputs back.
         record_functions: Whether each operation is a range in torch's profiler, named by its id.
         cuda_graphs: Whether to record CUDA kernels at the first call and replay them at later calls.
 

@@ -17,7 +17,7 @@ from ..bind.sizes import CallSizes
 from ..bind.surroundings import AttentionKernels, check_autocast, check_default_dtype, chosen_for
 from ..bind.written import Given, WrittenBuffers
 from ..engine.compiled_step import Engine, MeasuredLane
-from ..engine.step_function import run_step
+from ..engine.step_function import OwnGradients, run_step
 from ..engine.steps import Steps
 from ..engine.tangents import GradientLayouts
 from ..errors import BindError, ScheduleError
@@ -44,6 +44,7 @@ class MatchedCall(NamedTuple):
         tensors: Parameters and buffers.
         given: The original tensors by name, if the step updates buffers.
         numbers: Live attributes.
+        own: Gradients of the model's own forward, as for `run_step`.
     """
 
     step: StepAtSize
@@ -51,6 +52,7 @@ class MatchedCall(NamedTuple):
     tensors: list[torch.Tensor]
     given: Given
     numbers: list[float]
+    own: OwnGradients | None = None
 
 
 class ScheduledForward:
@@ -99,6 +101,7 @@ class ScheduledForward:
         self._written.refuse(())
         self.casts = schedule.model.autocast is not None and casts_parameters(planned.steps.graph)
         self._attention = AttentionKernels(planned.steps.graph)
+        self.draws = any(op.random for op in planned.steps.graph.operations)
 
     def _planned_size(self) -> dict[str, int]:
         return {name: dim.planned for name, dim in self.schedule.model.dims.items()}
@@ -250,7 +253,7 @@ class ScheduledForward:
         contents = Checksums().content if checked and sharded is None else None
         wanted = step.steps.wanted(device, sources, sharded)
         distributed = self._distributed(len(call.inputs))
-        return step.build(run_step(wanted, sources, self._detached, contents, distributed, self.layouts))
+        return step.build(run_step(wanted, sources, self._detached, contents, distributed, self.layouts, call.own))
 
     def _distributed(self, inputs: int) -> dict[int, tuple[Any, ...]]:
         """Return the placements of gradients by the index of a source, for sources that are DTensors.

@@ -29,10 +29,14 @@ from .saved_hooks import warn_of_saved_hooks
 from .sums import watch_sums
 from .tangents import GradientLayouts, tangent_as_recorded
 
-_TWICE = (
-    "backward ran a second time through the same forward; its values are gone"
-    "\n  run forward again before each backward; for several losses add them and call backward once"
-)
+_TWICE = "backward ran a second time through the same forward; its values are gone"
+_DOUBLE = "a schedule has no second derivatives (create_graph=True)"
+_HINTS = {
+    _TWICE: "run forward again before each backward; for several losses add them and call backward once",
+    _DOUBLE: "use the original model for double backward; leave a model out of remate.auto that needs it",
+}
+_INSTEAD = "; or let its own forward run again there: apply(..., otherwise='original')"
+OwnGradients = Callable[[str, Sequence[int], Sequence[torch.Tensor | None]], list[torch.Tensor | None]]
 
 
 class StepFunction(NamedTuple):
@@ -62,6 +66,8 @@ class _Frame:
         "layouts",
         "modes",
         "next",
+        "own",
+        "own_gradients",
         "residue",
         "sources",
         "specs",
@@ -78,8 +84,11 @@ class _Frame:
         contents: Contents | None,
         distributed: Gradients,
         layouts: GradientLayouts,
+        own: OwnGradients | None,
     ) -> None:
         self.step = step
+        self.own = own
+        self.own_gradients: list[list[torch.Tensor | None]] | None = None  # of the running pass, by segment
         self.layouts = layouts
         self.contents = contents
         self.sources: Sequence[Any] = _local(sources, distributed)  # until forward has run
@@ -114,6 +123,7 @@ def run_step(
     contents: Contents | None = None,
     distributed: Gradients = NONE,
     layouts: GradientLayouts | None = None,
+    own: OwnGradients | None = None,
 ) -> Sequence[torch.Tensor]:
     """Run the step's forward and return the contract's outputs.
 
@@ -126,13 +136,15 @@ def run_step(
         contents: Returns the content of a tensor, to detect writes that do not increase the version.
         distributed: Sources that are DTensors, of which the step has the local tensors: placements of their gradients.
         layouts: Receives memory layouts of gradients that were not planned.
+        own: Returns gradients of the model's own forward, for backward passes that the step does not have. It takes the
+            reason, numbers of sources, and the gradients of the outputs.
     """
     contract = step.contract
     if torch.is_grad_enabled():
         arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
         if any(argument.requires_grad for group in arguments for argument in group):
             warn_of_saved_hooks()
-            frame = _Frame(step, sources, contents, distributed, layouts or GradientLayouts())
+            frame = _Frame(step, sources, contents, distributed, layouts or GradientLayouts(), own)
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd first runs what was created last
                 token = _Segment.apply(frame, at, token, *arguments[at])
@@ -215,11 +227,6 @@ def _begin(frame: _Frame) -> None:
 
 def _check_mode(frame: _Frame) -> None:
     """Raise ExecutionError for a kind of backward that a schedule does not support."""
-    if torch.is_grad_enabled():
-        raise ExecutionError(
-            "a schedule has no second derivatives (create_graph=True)\n  use the original model for double backward; "
-            "leave a model out of remate.auto that needs it"
-        )
     if any(tangent is not None and is_batched(tangent) for tangent in frame.tangents):
         raise ExecutionError(
             "a schedule has no gradients in batches (is_grads_batched=True, vectorize=True): a step runs backward once"
@@ -231,6 +238,27 @@ def _check_mode(frame: _Frame) -> None:
             "schedule does not\n  call it after the `with torch.autocast(...)` block, as torch advises: with "
             "torch.autocast(...): loss = model(x); then loss.backward()"
         )
+
+
+def _by_own_forward(frame: _Frame) -> bool:
+    """Whether the model's own forward has computed the gradients of this pass, because the step cannot.
+
+    Raises:
+        ExecutionError: It cannot, either.
+    """
+    frame.own_gradients = None
+    again = frame.next and (frame.undelivered is None or not frame.undelivered.belongs_to(frame.tangents))
+    why = _DOUBLE if torch.is_grad_enabled() else _TWICE if again else ""
+    if not why:
+        return False
+    if frame.own is None:
+        raise ExecutionError(f"{why}\n  {_HINTS[why]}{_INSTEAD}")
+    contract = frame.step.contract
+    numbers = [[contract.gradients[number].source for number in group] for group in contract.deliveries]
+    computed = frame.own(why, [at for group in numbers for at in group], frame.tangents)
+    frame.own_gradients = [[computed.pop(0) for _ in group] for group in numbers]
+    frame.tangents = []
+    return True
 
 
 def _backward(ctx: Any, at: int, wanted: Sequence[bool]) -> list[torch.Tensor | None]:
@@ -264,7 +292,7 @@ def _segment(frame: _Frame, at: int, wanted: Sequence[bool]) -> list[torch.Tenso
     """Run a segment of backward and return its gradients."""
     contract, residue = frame.step.contract, frame.residue
     if residue is None or frame.next != at:
-        raise ExecutionError(_TWICE)
+        raise ExecutionError(f"{_TWICE}\n  {_HINTS[_TWICE]}")
     if at:
         check_unchanged(frame.watched, frame.next)
         first, frame.first = frame.first, None
@@ -322,10 +350,10 @@ class _Step(torch.autograd.Function):
         frame = ctx.frame
         if not frame.tangents or any(gradient is not None for gradient in gradients):  # not received before
             frame.tangents = list(gradients)
+        if _by_own_forward(frame):
+            return (None, _token(ctx, 1), *frame.own_gradients[0])
         if frame.next:
             _check_mode(frame)
-            if frame.undelivered is None or not frame.undelivered.belongs_to(frame.tangents):
-                raise ExecutionError(_TWICE)
             frame.tangents = []
         else:
             if leaves_gradients(ctx, len(frame.step.contract.deliveries)):
@@ -345,6 +373,8 @@ class _Segment(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if ctx.frame.own_gradients is not None:
+            return (None, None, _token(ctx, 2), *ctx.frame.own_gradients[ctx.at])
         return (None, None, _token(ctx, 2), *_backward(ctx, ctx.at, ctx.needs_input_grad[3:]))
 
 

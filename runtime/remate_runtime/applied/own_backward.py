@@ -1,0 +1,142 @@
+"""Backward passes that a schedule does not have: through the model's own forward, which runs again for them.
+
+A schedule runs backward once, and its gradients have no history. For a double backward (`create_graph=True`), or a
+second backward through the same forward, the model's own forward runs again with the tensors and the random numbers of
+the call. Autograd then differentiates it as in eager PyTorch.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import torch
+
+from ..bind.containers import mapped
+from ..errors import ExecutionError
+from ..self_check import Checksums, Snapshot
+from ..self_check.generators import Generators
+from ..self_check.outcome import leaves, tensors_in
+from .scheduled_forward import MatchedCall, ScheduledForward
+
+_VERSION = attrgetter("_version")
+
+
+class OwnBackward:
+    """The model's own forward for a call, to be run again in backward. It keeps no tensor of the call alive."""
+
+    __slots__ = ("_generators", "_given", "_inputs", "_model", "_say", "_step", "_tensors", "_updated", "_versions")
+
+    def __init__(
+        self,
+        step: ScheduledForward,
+        model: torch.nn.Module,
+        call: MatchedCall,
+        given: tuple[Sequence[Any], Mapping[str, Any]],
+        say: Callable[[str], None],
+    ) -> None:
+        """Note the call, before its forward runs.
+
+        Args:
+            step: The schedule that runs it.
+            model: The live model.
+            call: The matched call.
+            given: Its arguments, positional and by name.
+            say: Called with the reason, if forward runs again.
+        """
+        self._step, self._say = step, say
+        self._model, self._updated = weakref.ref(model), call.step.steps.updated
+        self._given = [*map(_weak, given[0])], {key: _weak(arg) for key, arg in given[1].items()}
+        tensors, self._inputs = [*call.inputs, *call.tensors], len(call.inputs)
+        self._tensors = [*map(weakref.ref, tensors)]
+        self._versions = [*map(_VERSION, tensors)]
+        self._generators = torch.get_rng_state() if step.draws else None
+
+    def gradients(
+        self, why: str, sources: Sequence[int], tangents: Sequence[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Run forward again, and return the gradients of sources.
+
+        Args:
+            why: Why the schedule's backward does not do.
+            sources: Numbers among the inputs, parameters and buffers.
+            tangents: The gradients of the outputs.
+
+        Raises:
+            ExecutionError: Forward cannot run as it ran.
+        """
+        create_graph = torch.is_grad_enabled()
+        model, args, kwargs = self._found(why)
+        wanted = self._wanted(why, sources, (args, kwargs))
+        generators, snapshot = Generators.now(), Snapshot(model, (args, kwargs), ())
+        try:
+            if self._generators is not None:
+                torch.set_rng_state(self._generators)
+            with torch.enable_grad():
+                outputs = tensors_in(model.forward(*args, **kwargs))
+        finally:
+            snapshot.restore(Checksums())
+            generators.restore()
+        if len(outputs) != len(tangents):
+            raise _refusal(why, "it returns other outputs")
+        both = [(output, tangent) for output, tangent in zip(outputs, tangents, strict=True) if tangent is not None]
+        self._say(why)
+        if not both or not wanted:
+            return [None] * len(wanted)
+        outputs, given = [output for output, _ in both], [tangent for _, tangent in both]
+        return list(torch.autograd.grad(outputs, wanted, given, create_graph=create_graph, allow_unused=True))
+
+    def _found(self, why: str) -> tuple[Any, Any, Any]:
+        """Return the model and the arguments, if forward would run as it ran."""
+        planned = self._step.schedule.model
+        if self._updated or "returns" in planned.outputs:
+            raise _refusal(why, "it updates buffers or attributes")
+        args, kwargs = mapped(self._given, _strong)
+        model = self._model()
+        tensors = [tensor() for tensor in self._tensors]
+        if model is None or any(leaf is _GONE for _, leaf in leaves((args, kwargs))) or any(t is None for t in tensors):
+            raise _refusal(why, "its inputs are gone: keep a variable for them until backward")
+        if [*map(_VERSION, tensors)] != self._versions:
+            raise _refusal(why, "its inputs or parameters changed after forward")
+        if model.training != planned.training or planned.autocast is not None:
+            raise _refusal(why, "it is planned under autocast, or the model is in another mode now")
+        self._step.check()
+        return model, args, kwargs
+
+    def _wanted(self, why: str, sources: Sequence[int], given: object) -> list[torch.Tensor]:
+        """Return the sources, if autograd can return their gradients."""
+        wanted: list[Any] = [self._tensors[at]() for at in sources]
+        passed = {id(tensor) for tensor in tensors_in(given)}
+        if any(at < self._inputs and id(tensor) not in passed for at, tensor in zip(sources, wanted, strict=True)):
+            raise _refusal(why, "an input has another memory layout than planned")
+        if len({*map(id, wanted)}) != len(wanted):
+            raise _refusal(why, "several inputs or parameters are one tensor")
+        if any(tensor._backward_hooks or tensor.retains_grad for tensor in wanted):
+            raise _refusal(why, "an input or a parameter has hooks on its gradient")
+        return wanted
+
+
+_GONE: Any = object()
+
+
+def _weak(argument: Any) -> Any:
+    """Return an argument with weak references in place of its tensors."""
+    if isinstance(argument, torch.Tensor):
+        return weakref.ref(argument)
+    return mapped(argument, lambda leaf: weakref.ref(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+
+
+def _strong(leaf: Any) -> Any:
+    if not isinstance(leaf, weakref.ref):
+        return leaf
+    tensor = leaf()
+    return _GONE if tensor is None else tensor
+
+
+def _refusal(why: str, reason: str) -> ExecutionError:
+    return ExecutionError(
+        f"{why}, and the model's own forward cannot run again for it: {reason}\n  use the original model there; leave "
+        "a model out of remate.auto that needs it (`remate train --skip CLASS`)"
+    )
