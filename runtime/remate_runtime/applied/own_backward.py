@@ -25,7 +25,7 @@ _VERSION = attrgetter("_version")
 
 
 class OwnBackward:
-    """The model's own forward for a call, to be run again in backward. It keeps no tensor of the call alive."""
+    """The model's own forward for a call, to be run again in backward. It keeps no input alive."""
 
     __slots__ = ("_generators", "_given", "_inputs", "_model", "_say", "_step", "_tensors", "_updated", "_versions")
 
@@ -49,9 +49,8 @@ class OwnBackward:
         self._step, self._say = step, say
         self._model, self._updated = weakref.ref(model), call.step.steps.updated
         self._given = [*map(_weak, given[0])], {key: _weak(arg) for key, arg in given[1].items()}
-        tensors, self._inputs = [*call.inputs, *call.tensors], len(call.inputs)
-        self._tensors = [*map(weakref.ref, tensors)]
-        self._versions = [*map(_VERSION, tensors)]
+        self._inputs, self._tensors = [*map(weakref.ref, call.inputs)], call.tensors
+        self._versions = [*map(_VERSION, call.inputs), *map(_VERSION, call.tensors)]
         self._generators = torch.get_rng_state() if step.draws else None
 
     def gradients(
@@ -95,7 +94,7 @@ class OwnBackward:
             raise _refusal(why, "it updates buffers or attributes")
         args, kwargs = mapped(self._given, _strong)
         model = self._model()
-        tensors = [tensor() for tensor in self._tensors]
+        tensors = self._sources()
         if model is None or any(leaf is _GONE for _, leaf in leaves((args, kwargs))) or any(t is None for t in tensors):
             raise _refusal(why, "its inputs are gone: keep a variable for them until backward")
         if [*map(_VERSION, tensors)] != self._versions:
@@ -105,11 +104,15 @@ class OwnBackward:
         self._step.check()
         return model, args, kwargs
 
+    def _sources(self) -> list[Any]:
+        return [*(tensor() for tensor in self._inputs), *self._tensors]
+
     def _wanted(self, why: str, sources: Sequence[int], given: object) -> list[torch.Tensor]:
         """Return the sources, if autograd can return their gradients."""
-        wanted: list[Any] = [self._tensors[at]() for at in sources]
+        tensors = self._sources()
+        wanted: list[Any] = [tensors[at] for at in sources]
         passed = {id(tensor) for tensor in tensors_in(given)}
-        if any(at < self._inputs and id(tensor) not in passed for at, tensor in zip(sources, wanted, strict=True)):
+        if any(at < len(self._inputs) and id(tensor) not in passed for at, tensor in zip(sources, wanted, strict=True)):
             raise _refusal(why, "an input has another memory layout than planned")
         if len({*map(id, wanted)}) != len(wanted):
             raise _refusal(why, "several inputs or parameters are one tensor")
