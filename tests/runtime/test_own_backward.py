@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+import remate
 from remate_runtime import ExecutionError, SteppedAsideWarning, apply
 
 from .small import data, seeded
@@ -91,12 +92,38 @@ def without_a_variable(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
     return []
 
 
+def frozen(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    y = model(x)
+    y.sum().backward(retain_graph=True)
+    model[0].weight.requires_grad_(False)
+    y.sum().backward()
+    return []
+
+
+def exchanged(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    y = model(x)
+    model[0].weight.data = model[0].weight.data * 2
+    return list(torch.autograd.grad(y.sum(), x, create_graph=True))
+
+
+def in_double(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    y = model(x)
+    torch.set_default_dtype(torch.float64)
+    try:
+        return list(torch.autograd.grad(y.sum(), x, create_graph=True))
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 REFUSED = {
     changed_input: "inputs or parameters changed",
     changed_bias: "inputs or parameters changed",
     in_eval: "another mode",
     hooked: "hooks on its gradient",
     without_a_variable: "inputs are gone",
+    frozen: "frozen after forward",
+    exchanged: "exchanged after forward",
+    in_double: "default dtype",
 }
 
 
@@ -111,3 +138,29 @@ def test_buffers_that_forward_updates_are_refused() -> None:
     planned = apply(model, schedule_of(model, (data(4, 8).requires_grad_(),)), otherwise="original")
     with pytest.raises(ExecutionError, match="it updates buffers"):
         results(planned, second_loss)
+
+
+def test_autocast_around_backward_is_not_forwards(planned: Any) -> None:
+    def backward_in_autocast(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        y = model(x)
+        y.square().mean().backward(retain_graph=True)
+        with torch.autocast("cpu", torch.bfloat16):
+            y[:2].sum().backward()
+        return []
+
+    with pytest.warns(SteppedAsideWarning):
+        actual = results(copy.deepcopy(planned), backward_in_autocast)
+    assert all(map(torch.equal, actual, results(critic(), backward_in_autocast)))
+
+
+def test_live_attributes_that_change_after_forward_are_refused() -> None:
+    model = critic()
+    schedule = remate.plan(model, (data(4, 8).requires_grad_(),), budget="100%", cost="cpu", live=["2.p"])
+    planned = apply(model, schedule, otherwise="original")
+    for p, refused in ((0.3, False), (0.1, True)):
+        y = planned(data(4, 8).requires_grad_())
+        y.sum().backward(retain_graph=True)
+        planned[2].p = p
+        expected = pytest.raises(ExecutionError, match="live attributes changed") if refused else pytest.warns()
+        with expected:
+            y.sum().backward()

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ..bind.containers import mapped
-from ..errors import ExecutionError
+from ..errors import BindError, ExecutionError, StaleModelError
 from ..self_check import Checksums, Snapshot
 from ..self_check.generators import Generators
 from ..self_check.outcome import leaves, tensors_in
@@ -27,7 +27,19 @@ _VERSION = attrgetter("_version")
 class OwnBackward:
     """The model's own forward for a call, to be run again in backward. It keeps no input alive."""
 
-    __slots__ = ("_generators", "_given", "_inputs", "_model", "_say", "_step", "_tensors", "_updated", "_versions")
+    __slots__ = (
+        "_changes",
+        "_generators",
+        "_given",
+        "_inputs",
+        "_model",
+        "_numbers",
+        "_say",
+        "_step",
+        "_tensors",
+        "_updated",
+        "_versions",
+    )
 
     def __init__(
         self,
@@ -50,8 +62,9 @@ class OwnBackward:
         self._model, self._updated = weakref.ref(model), call.step.steps.updated
         self._given = [*map(_weak, given[0])], {key: _weak(arg) for key, arg in given[1].items()}
         self._inputs, self._tensors = [*map(weakref.ref, call.inputs)], call.tensors
+        self._numbers, self._changes = call.numbers, step.changes
         self._versions = [*map(_VERSION, call.inputs), *map(_VERSION, call.tensors)]
-        self._generators = torch.get_rng_state() if step.draws else None
+        self._generators = _generator_states(step.device) if step.draws else ()
 
     def gradients(
         self, why: str, sources: Sequence[int], tangents: Sequence[torch.Tensor | None]
@@ -71,9 +84,9 @@ class OwnBackward:
         wanted = self._wanted(why, sources, (args, kwargs))
         generators, snapshot = Generators.now(), Snapshot(model, (args, kwargs), ())
         try:
-            if self._generators is not None:
-                torch.set_rng_state(self._generators)
-            with torch.enable_grad():
+            for state, device in zip(self._generators, ("cpu", self._step.device), strict=False):
+                _set_generator(state, device)
+            with torch.enable_grad(), _without_autocast(self._step.device):
                 outputs = tensors_in(model.forward(*args, **kwargs))
         finally:
             snapshot.restore(Checksums())
@@ -101,8 +114,23 @@ class OwnBackward:
             raise _refusal(why, "its inputs or parameters changed after forward")
         if model.training != planned.training or planned.autocast is not None:
             raise _refusal(why, "it is planned under autocast, or the model is in another mode now")
-        self._step.check()
+        self._check_call(why, args, kwargs)
         return model, args, kwargs
+
+    def _check_call(self, why: str, args: Any, kwargs: Any) -> None:
+        """Raise ExecutionError if the model or its surroundings differ from those of the call."""
+        try:
+            self._step.check()
+            with _without_autocast(self._step.device):
+                now = self._step.call(args, kwargs)
+        except (BindError, StaleModelError) as error:
+            raise _refusal(why, f"{error}".replace("\n", "\n  ")) from error
+        if now.numbers != self._numbers:
+            raise _refusal(why, "live attributes changed after forward")
+        if self._step.changes != self._changes or any(
+            a is not b for a, b in zip(now.tensors, self._tensors, strict=True)
+        ):
+            raise _refusal(why, "parameters or buffers were exchanged after forward")
 
     def _sources(self) -> list[Any]:
         return [*(tensor() for tensor in self._inputs), *self._tensors]
@@ -116,9 +144,29 @@ class OwnBackward:
             raise _refusal(why, "an input has another memory layout than planned")
         if len({*map(id, wanted)}) != len(wanted):
             raise _refusal(why, "several inputs or parameters are one tensor")
+        if not all(tensor.requires_grad for tensor in wanted):
+            raise _refusal(why, "a parameter was frozen after forward")
         if any(tensor._backward_hooks or tensor.retains_grad for tensor in wanted):
             raise _refusal(why, "an input or a parameter has hooks on its gradient")
         return wanted
+
+
+def _generator_states(device: torch.device) -> list[torch.Tensor]:
+    """Return the states of the generators that forward may draw from: of the CPU, and of its own device."""
+    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *own]
+
+
+def _set_generator(state: torch.Tensor, device: torch.device | str) -> None:
+    if device == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.cuda.set_rng_state(state, device)
+
+
+def _without_autocast(device: torch.device) -> torch.autocast:
+    """Switch off what surrounds backward: forward ran without."""
+    return torch.autocast(device.type, enabled=False)
 
 
 _GONE: Any = object()

@@ -158,6 +158,11 @@ class ScheduledForward:
         self._bound.check_modules()
         self._guard.check()
 
+    @property
+    def changes(self) -> int:
+        """How often a parameter or buffer had other memory, or was another tensor, than at the call before."""
+        return self._bound.changes
+
     def check_tensors(self) -> None:
         """Raise BindError if parameters or buffers of the model are not the planned ones."""
         self._bound.tensors(self.device)
