@@ -260,7 +260,7 @@ class Auto:
             return
         self._scheduled, self.outcome = model, Outcome(schedules, bool(applied_models), time.monotonic() - began)
         if applied_models or shared.is_news:
-            self.settings.say(f"sizes differ; {summary(type(self.plain).__name__, schedules, self.settings.file)}")
+            self.settings.say(f"calls differ; {summary(type(self.plain).__name__, schedules, self.settings.file)}")
         if not applied_models and self._plans < _PLANS:
             self._decide_for_sizes(args, kwargs)  # the rank that planned may have seen shorter lengths only
 

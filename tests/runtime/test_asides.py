@@ -17,7 +17,7 @@ def said(asides: Asides, why: str, over: bool = False) -> list[str]:
 def test_reasons_that_differ_in_numbers_are_one_kind() -> None:
     asides = Asides()
     assert said(asides, "got f32[4,8]") == [
-        "the schedule steps aside: got f32[4,8]. It takes 5 KiB\n  calls of other sizes are not reported"
+        "the schedule steps aside: got f32[4,8]. It takes 5 KiB\n  other calls of this kind are not reported"
     ]
     assert not said(asides, "got f32[4,16]")
     assert said(asides, "got i64[4,16]")
@@ -35,5 +35,5 @@ def test_at_most_four_kinds_are_reported() -> None:
     asides = Asides(parts=True)
     texts = [said(asides, f"{kind}: 1") for kind in "abcde"]
     assert list(map(len, texts)) == [1, 1, 1, 1, 0]
-    assert "calls of other sizes and parts are not reported" in texts[0][0]
+    assert "other calls and parts of this kind are not reported" in texts[0][0]
     assert ["further reasons are not reported" in text for (text,) in texts[:4]] == [False, False, False, True]

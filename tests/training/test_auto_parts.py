@@ -234,7 +234,7 @@ def test_parts_that_step_aside_are_told_together(capsys: pytest.CaptureFixture[s
         train(model, (64, 60, 56, 52))
     aside = [str(warning.message) for warning in caught if isinstance(warning.message, SteppedAsideWarning)]
     assert 1 <= len(aside) <= 2  # within the budget, and over it
-    assert all("calls of other sizes and parts are not reported" in text for text in aside)
+    assert all("other calls and parts of this kind are not reported" in text for text in aside)
     state = state_of(model)
     assert state is not None
     assert state.calls_aside > 6

@@ -92,7 +92,7 @@ def test_lengths_stay_within_what_the_model_takes() -> None:
 def test_an_evaluation_in_between_does_not_matter() -> None:
     model = remate.auto(seeded(Words()).train(), **QUICK)
     trained(model, (16,))
-    with pytest.warns(SteppedAsideWarning, match="calls of other sizes are not reported"):
+    with pytest.warns(SteppedAsideWarning, match="other calls of this kind are not reported"):
         trained(model, (20,))
     with torch.no_grad():
         model.eval()(torch.zeros(4, 9, dtype=torch.long))

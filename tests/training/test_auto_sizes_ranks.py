@@ -71,7 +71,7 @@ def _differ(rank: int, meeting: str, folder: str, batch: int, wrap: Any) -> None
     _trained(wrapped, [17 + rank, 36 - 3 * rank, 9], batch)
     assert auto.calls_aside == aside
     planned: list[Any] = [None, None]
-    dist.all_gather_object(planned, (auto._plans, [text for text in said if text.startswith("sizes differ")]))
+    dist.all_gather_object(planned, (auto._plans, [text for text in said if text.startswith("calls differ")]))
     assert sum(plans for plans, _ in planned) == 2
     assert len(planned[0][1]) == 1  # rank 0 reports, whichever rank has planned
     assert "t" in load(f"{folder}/plan.json").model.dims

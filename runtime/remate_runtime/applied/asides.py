@@ -48,7 +48,7 @@ class Asides:
         self._kinds.add((kind, over))
         text = f"the schedule steps aside: {why}{estimate}"
         if kind != why:
-            text += f"\n  calls of other sizes{' and parts' * self._parts} are not reported"
+            text += f"\n  other calls{' and parts' * self._parts} of this kind are not reported"
         if len({kind for kind, _ in self._kinds}) == _KINDS:
             text += "\n  further reasons are not reported"
         warnings.warn(text, SteppedAsideWarning, stacklevel=frames_to_caller())

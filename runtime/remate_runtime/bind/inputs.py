@@ -254,8 +254,10 @@ def replaces_functions(kind: type[torch.Tensor]) -> bool:
 def _literal(expected: object, name: str) -> Accept:
     def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
         if not _same(argument, expected):
+            advice = f"; as a tensor, torch.tensor({argument}), it may change" if type(argument) is float else ""
             raise BindError(
-                f"the input {name!r} was {expected!r} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
+                f"the input {name!r} was {expected!r} when planning, now it is {_short(argument)}{advice}"
+                f"\n  {_PLAN_AGAIN}"
             )
 
     return run
