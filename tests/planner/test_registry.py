@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from remate.cli import main
 from remate.errors import UnknownNameError
 from remate.strategy import Request, StepInstance, alone, policy, registry, solve
 from remate.strategy.registry import STRATEGIES, bound, bound_names, strategy, strategy_names
@@ -127,3 +128,9 @@ def test_local_search_loads_no_solver(name: str) -> None:
     text = FRESH.format(name=name, solvers=SOLVERS)
     process = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False, cwd=ROOT)
     assert process.returncode == 0, process.stderr
+
+
+def test_the_command_prints_what_auto_tries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["strategies"]) == 0
+    tried = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("auto tries"))
+    assert "hierarchical" in tried
