@@ -44,15 +44,9 @@ def compared(seed: int) -> tuple[int, int]:
 
 
 @pytest.mark.slow
-def test_a_sample_against_exhaustive_search() -> None:
+def test_against_exhaustive_search() -> None:
     counts = [compared(seed) for seed in range(12)]
     assert sum(feasible for feasible, _ in counts) >= 15
-    assert all(feasible == optimal for feasible, optimal in counts)
-
-
-@pytest.mark.slow
-def test_many_against_exhaustive_search() -> None:
-    counts = [compared(seed) for seed in range(12, 32)]
     assert all(feasible == optimal for feasible, optimal in counts)
 
 
