@@ -164,3 +164,26 @@ def test_live_attributes_that_change_after_forward_are_refused() -> None:
         expected = pytest.raises(ExecutionError, match="live attributes changed") if refused else pytest.warns()
         with expected:
             y.sum().backward()
+
+
+def test_an_input_in_another_memory_layout_is_still_there() -> None:
+    model = critic(0.0)
+    planned = apply(model, schedule_of(model, (data(4, 8),)), otherwise="original")
+    x = data(8, 4).t()
+    for run in (planned, eager := critic(0.0)):
+        y = run(x)
+        y.square().mean().backward(retain_graph=True)
+        y[:2].sum().backward()
+    assert planned._remate_step.other_backward
+    assert all(torch.equal(p.grad, q.grad) for p, q in zip(planned.parameters(), eager.parameters(), strict=True))
+
+
+def test_inputs_of_inference_mode_are_as_good_as_before() -> None:
+    model = seeded(nn.Sequential(nn.Embedding(7, 8), nn.Linear(8, 1)))
+    planned = apply(model, schedule_of(model, (torch.arange(5),)), otherwise="original")
+    with torch.inference_mode():
+        ids = torch.arange(5)
+    y = planned(ids)
+    y.sum().backward(retain_graph=True)
+    with pytest.raises(ExecutionError, match="created in inference mode"):
+        y.sum().backward()

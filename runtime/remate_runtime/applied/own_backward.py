@@ -7,9 +7,9 @@ the call. Autograd then differentiates it as in eager PyTorch.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -18,10 +18,8 @@ from ..bind.containers import mapped
 from ..errors import BindError, ExecutionError, StaleModelError
 from ..self_check import Checksums, Snapshot
 from ..self_check.generators import Generators
-from ..self_check.outcome import leaves, tensors_in
+from ..self_check.outcome import tensors_in
 from .scheduled_forward import MatchedCall, ScheduledForward
-
-_VERSION = attrgetter("_version")
 
 
 class OwnBackward:
@@ -31,7 +29,6 @@ class OwnBackward:
         "_changes",
         "_generators",
         "_given",
-        "_inputs",
         "_model",
         "_numbers",
         "_say",
@@ -60,11 +57,12 @@ class OwnBackward:
         """
         self._step, self._say = step, say
         self._model, self._updated = weakref.ref(model), call.step.steps.updated
-        self._given = [*map(_weak, given[0])], {key: _weak(arg) for key, arg in given[1].items()}
-        self._inputs, self._tensors = [*map(weakref.ref, call.inputs)], call.tensors
-        self._numbers, self._changes = call.numbers, step.changes
-        self._versions = [*map(_VERSION, call.inputs), *map(_VERSION, call.tensors)]
-        self._generators = _generator_states(step.device) if step.draws else ()
+        self._tensors, self._numbers, self._changes = call.tensors, call.numbers, step.changes
+        tensors = [*call.tensors]
+        args, kwargs = given
+        self._given = [_weak(arg, tensors) for arg in args], {key: _weak(arg, tensors) for key, arg in kwargs.items()}
+        self._versions = _versions(tensors)
+        self._generators = _generators(step.device) if step.draws else ()
 
     def gradients(
         self, why: str, sources: Sequence[int], tangents: Sequence[torch.Tensor | None]
@@ -80,12 +78,13 @@ class OwnBackward:
             ExecutionError: Forward cannot run as it ran.
         """
         create_graph = torch.is_grad_enabled()
-        model, args, kwargs = self._found(why)
-        wanted = self._wanted(why, sources, (args, kwargs))
-        generators, snapshot = Generators.now(), Snapshot(model, (args, kwargs), ())
+        model, given, tensors = self._found(why)
+        args, kwargs = given
+        wanted = _wanted(why, [tensors[at] for at in sources], (*tensors_in(given), *self._tensors))
+        generators, snapshot = Generators.now(), Snapshot(model, given, ())
         try:
-            for state, device in zip(self._generators, ("cpu", self._step.device), strict=False):
-                _set_generator(state, device)
+            for restore, state in self._generators:
+                restore(state)
             with torch.enable_grad(), _without_autocast(self._step.device):
                 outputs = tensors_in(model.forward(*args, **kwargs))
         finally:
@@ -97,28 +96,29 @@ class OwnBackward:
         self._say(why)
         if not both or not wanted:
             return [None] * len(wanted)
-        outputs, given = [output for output, _ in both], [tangent for _, tangent in both]
-        return list(torch.autograd.grad(outputs, wanted, given, create_graph=create_graph, allow_unused=True))
+        outputs, received = [output for output, _ in both], [tangent for _, tangent in both]
+        return list(torch.autograd.grad(outputs, wanted, received, create_graph=create_graph, allow_unused=True))
 
-    def _found(self, why: str) -> tuple[Any, Any, Any]:
-        """Return the model and the arguments, if forward would run as it ran."""
-        planned = self._step.schedule.model
+    def _found(self, why: str) -> tuple[Any, tuple[Any, Any], list[torch.Tensor]]:
+        """Return the model, the arguments and the sources, if forward would run as it ran."""
+        planned, model = self._step.schedule.model, self._model()
         if self._updated or "returns" in planned.outputs:
             raise _refusal(why, "it updates buffers or attributes")
-        args, kwargs = mapped(self._given, _strong)
-        model = self._model()
-        tensors = self._sources()
-        if model is None or any(leaf is _GONE for _, leaf in leaves((args, kwargs))) or any(t is None for t in tensors):
+        tensors: list[Any] = [*self._tensors]
+        args, kwargs = mapped(self._given, functools.partial(_strong, tensors=tensors))
+        if model is None or any(tensor is None for tensor in tensors):
             raise _refusal(why, "its inputs are gone: keep a variable for them until backward")
-        if [*map(_VERSION, tensors)] != self._versions:
+        if self._versions is None:
+            raise _refusal(why, "an input was created in inference mode, which counts no changes")
+        if _versions(tensors) != self._versions:
             raise _refusal(why, "its inputs or parameters changed after forward")
         if model.training != planned.training or planned.autocast is not None:
             raise _refusal(why, "it is planned under autocast, or the model is in another mode now")
-        self._check_call(why, args, kwargs)
-        return model, args, kwargs
+        call = self._matched_again(why, args, kwargs)
+        return model, (args, kwargs), [*call.inputs, *call.tensors]
 
-    def _check_call(self, why: str, args: Any, kwargs: Any) -> None:
-        """Raise ExecutionError if the model or its surroundings differ from those of the call."""
+    def _matched_again(self, why: str, args: Any, kwargs: Any) -> MatchedCall:
+        """Match the call again. Raise ExecutionError if the model or its surroundings have changed since forward."""
         try:
             self._step.check()
             with _without_autocast(self._step.device):
@@ -131,37 +131,32 @@ class OwnBackward:
             a is not b for a, b in zip(now.tensors, self._tensors, strict=True)
         ):
             raise _refusal(why, "parameters or buffers were exchanged after forward")
-
-    def _sources(self) -> list[Any]:
-        return [*(tensor() for tensor in self._inputs), *self._tensors]
-
-    def _wanted(self, why: str, sources: Sequence[int], given: object) -> list[torch.Tensor]:
-        """Return the sources, if autograd can return their gradients."""
-        tensors = self._sources()
-        wanted: list[Any] = [tensors[at] for at in sources]
-        passed = {id(tensor) for tensor in tensors_in(given)}
-        if any(at < len(self._inputs) and id(tensor) not in passed for at, tensor in zip(sources, wanted, strict=True)):
-            raise _refusal(why, "an input has another memory layout than planned")
-        if len({*map(id, wanted)}) != len(wanted):
-            raise _refusal(why, "several inputs or parameters are one tensor")
-        if not all(tensor.requires_grad for tensor in wanted):
-            raise _refusal(why, "a parameter was frozen after forward")
-        if any(tensor._backward_hooks or tensor.retains_grad for tensor in wanted):
-            raise _refusal(why, "an input or a parameter has hooks on its gradient")
-        return wanted
+        return now
 
 
-def _generator_states(device: torch.device) -> list[torch.Tensor]:
-    """Return the states of the generators that forward may draw from: of the CPU, and of its own device."""
-    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return [torch.get_rng_state(), *own]
+def _wanted(why: str, wanted: list[torch.Tensor], known: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the wanted sources, if autograd can return their gradients. known: what forward is called with."""
+    if not {*map(id, wanted)} <= {*map(id, known)}:
+        raise _refusal(why, "an input has another memory layout than planned")
+    if len({*map(id, wanted)}) != len(wanted):
+        raise _refusal(why, "several inputs or parameters are one tensor")
+    if not all(tensor.requires_grad for tensor in wanted):
+        raise _refusal(why, "a parameter was frozen after forward")
+    if any(tensor._backward_hooks or tensor.retains_grad for tensor in wanted):
+        raise _refusal(why, "an input or a parameter has hooks on its gradient")
+    return wanted
 
 
-def _set_generator(state: torch.Tensor, device: torch.device | str) -> None:
-    if device == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.cuda.set_rng_state(state, device)
+def _generators(device: torch.device) -> list[tuple[Callable[[torch.Tensor], None], torch.Tensor]]:
+    """Return (setter, state) of the generators that forward may draw from: of the CPU, and of its own device alone,
+    because every call pays for it."""
+    generators: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = [
+        (torch.set_rng_state, torch.get_rng_state())
+    ]
+    if device.type == "cuda":
+        own = functools.partial(torch.cuda.set_rng_state, device=device)
+        generators.append((own, torch.cuda.get_rng_state(device)))
+    return generators
 
 
 def _without_autocast(device: torch.device) -> torch.autocast:
@@ -169,21 +164,28 @@ def _without_autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, enabled=False)
 
 
-_GONE: Any = object()
+def _versions(tensors: Sequence[torch.Tensor]) -> list[int] | None:
+    """Return the versions of tensors; None if one was created in inference mode, and has none."""
+    try:
+        return [tensor._version for tensor in tensors]
+    except RuntimeError:
+        return None
 
 
-def _weak(argument: Any) -> Any:
-    """Return an argument with weak references in place of its tensors."""
+def _weak(argument: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return an argument with weak references in place of its tensors, which are appended to `tensors`."""
     if isinstance(argument, torch.Tensor):
+        tensors.append(argument)
         return weakref.ref(argument)
-    return mapped(argument, lambda leaf: weakref.ref(leaf) if isinstance(leaf, torch.Tensor) else leaf)
+    return mapped(argument, lambda leaf: _weak(leaf, tensors) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def _strong(leaf: Any) -> Any:
+def _strong(leaf: Any, tensors: list[torch.Tensor | None]) -> Any:
+    """Return a leaf, or the tensor that it refers to, which is appended to `tensors`: None if it is gone."""
     if not isinstance(leaf, weakref.ref):
         return leaf
-    tensor = leaf()
-    return _GONE if tensor is None else tensor
+    tensors.append(leaf())
+    return tensors[-1]
 
 
 def _refusal(why: str, reason: str) -> ExecutionError:
