@@ -36,9 +36,9 @@ class Hooks:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        for hook in global_hooks():
+        if hooks := global_hooks():
             raise CaptureError(
-                f"the hook {hook!r}, registered for all modules, would never be called by a schedule",
+                f"the hook {hooks[0]!r}, registered for all modules, would never be called by a schedule",
                 hint="remove it while planning and training",
             )
         saved: list[tuple[dict[Any, Any], dict[Any, Any]]] = []

@@ -7,7 +7,6 @@ are still the compared ones, and compares the new ones.
 
 from __future__ import annotations
 
-import itertools
 import operator
 from collections.abc import Collection
 from typing import Any
@@ -112,7 +111,7 @@ class ModelBinding:
         self._counts = [(module._modules, len(module._modules), name) for name, module in modules.items()]
         self._modules = modules
         self._attributes = list(map(_attributes, modules.values()))  # slots and `_children` refer to them
-        self._registered = list(itertools.chain.from_iterable(map(_registered, self._attributes)))
+        self._registered = list(map(_registered, self._attributes))
         self._known = self._known_modules()
         check_device(planned, self.device())
         faults += self._collect(self.device(), applied=True)[1]
@@ -208,14 +207,13 @@ class ModelBinding:
 
     def _known_modules(self) -> list[tuple[Any, ...]]:
         """Return what `_same_modules` compares, for each module."""
-        registered = zip(*[iter(self._registered)] * len(_REGISTERED), strict=True)
         root = ({"": self.model}, "", self.model, self.planned.training, "")
         places = {name: (siblings, key, flag) for siblings, key, _, flag, name in (root, *self._children)}
         counts = (count for _, count, _ in self._counts)
         return [
             (module, attributes, *dicts, count, *places[name])
             for (name, module), attributes, dicts, count in zip(
-                self._modules.items(), self._attributes, registered, counts, strict=True
+                self._modules.items(), self._attributes, self._registered, counts, strict=True
             )
         ]
 
@@ -240,11 +238,11 @@ class ModelBinding:
 
     def _report_dicts(self) -> None:
         faults: list[str] = []
-        registered = iter(self._registered)
-        for (name, module), attributes in zip(self._modules.items(), self._attributes, strict=True):
+        known = zip(self._modules.items(), self._attributes, self._registered, strict=True)
+        for (name, module), attributes, registered in known:
             now = {"__dict__": _attributes(module), **dict(zip(_REGISTERED, _registered(vars(module)), strict=True))}
-            before = (attributes, *itertools.islice(registered, len(_REGISTERED)))
-            other = [key for (key, held), was in zip(now.items(), before, strict=True) if held is not was]
+            before = zip(now.items(), (attributes, *registered), strict=True)
+            other = [key for (key, held), was in before if held is not was]
             if other:
                 what = f"module {name!r}" if name else "the model"
                 faults.append(f"{what}: has another {other[0]} than when the schedule was applied; apply it again")
