@@ -180,7 +180,7 @@ def _weak(argument: Any, tensors: list[torch.Tensor]) -> Any:
     return mapped(argument, lambda leaf: _weak(leaf, tensors) if isinstance(leaf, torch.Tensor) else leaf)
 
 
-def _strong(leaf: Any, tensors: list[torch.Tensor | None]) -> Any:
+def _strong(leaf: Any, tensors: list[Any]) -> Any:
     """Return a leaf, or the tensor that it refers to, which is appended to `tensors`: None if it is gone."""
     if not isinstance(leaf, weakref.ref):
         return leaf
