@@ -124,8 +124,8 @@ def plan(
             axis, name and optionally a range, `{"input_ids": {0: "b", 1: "t=16..1024/8"}}`. `"b*t": 4096` beside the
             arguments limits what grows with sizes, for batches with a number of tokens. `"auto"` opens the size of the
             batch.
-        live: Paths of numbers that change during training, for example `["alpha", "h.*.drop.p"]`. They are read at
-            every call.
+        live: Numbers that change during training and are read at every call: paths of attributes of the model and names
+            of inputs, for example `["alpha", "h.*.drop.p"]`.
         fill: Values that `apply(..., otherwise="pad")` may pad inputs with, for example `{"input_ids": 0, "labels":
             -100}`.
         name: Name of the schedule. Default: the name of the model's class.

@@ -33,6 +33,7 @@ from .explain import explained
 from .fake_module import fake_module, on_meta
 from .followed_hooks import Hooks
 from .gradient_layouts import lay_out_gradients
+from .live_inputs import with_live_inputs
 from .local_tensors import LocalTensors, OtherShapeError, local_tensors
 from .lower import CARRIER, Lowering, Source
 from .origins import complete, origins
@@ -80,7 +81,8 @@ def capture(
             scalar of several outputs that follows from them, else every output that needs a gradient. The others refuse
             a gradient.
         sizes: Receives the decisions that forward makes by sizes of tensors.
-        live: Values of attributes, by path, while forward is traced. The digest leaves these attributes out.
+        live: Values of attributes, by path, and of inputs, by name, while forward is traced. The digest leaves these
+            attributes out.
         stepwise: Capture recurrent layers as time steps, for steps whose sizes vary.
         digested: Record what forward reads in the digest of the result, and whether all ranks have the same step.
             Without it, the result is only for figures.
@@ -167,7 +169,8 @@ def _capture(
 ) -> tuple[Captured, list[Changed]]:
     """Capture the step of a model in its present state. Also returns what tracing changed outside, which is restored.
     Other arguments: see `capture`."""
-    with gc_paused(), overridden_attributes(model, live), surroundings.attributes_as_buffers(model) as borrowed:
+    args, kwargs, attributes = with_live_inputs(model, args, kwargs, live)
+    with gc_paused(), overridden_attributes(model, attributes), surroundings.attributes_as_buffers(model) as borrowed:
         signature = Signature(model, tuple(args), dict(kwargs or {}))
         call = (model, tuple(args), dict(kwargs or {}), differentiate, signature.autocast, borrowed, bool(live))
         traced_module = TracedModule(*call, sizes, stepwise, signature.same, distributed)

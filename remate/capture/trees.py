@@ -58,7 +58,7 @@ def describe(
         return leaf(node, path)
     inner = children(node) if objects or not is_object(node) else None
     if inner is None:
-        if type(node) in _LITERALS:
+        if type(node) in _LITERALS or isinstance(node, float):
             return {"literal": literal(node)}
         opaque(node, path)
         return {"literal": None}
@@ -76,7 +76,7 @@ def literal(value: object) -> Any:
     """Spell a Python literal for a schedule file. JSON has neither infinities nor nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
-    return value
+    return float.__pos__(value) if isinstance(value, float) else value  # of a subclass, as NumPy's, too
 
 
 def clean(name: str) -> str:

@@ -25,7 +25,7 @@ DELIVERED = (
     "use of gradients when backward delivers them: retained to the end of the step (default), accumulated in an "
     "existing .grad, or consumed by an optimizer in backward"
 )
-LIVE = "attributes that change during training, read from the model at every call: alpha 'h.*.drop.p'"
+LIVE = "attributes and inputs that are numbers and change during training, read at every call: alpha 'h.*.drop.p'"
 SPLIT = (
     "permit that the loss head runs in tiles of rows, forward and backward, if that is faster (all: other operations "
     "that need much memory, too): the floor falls, and the file lists gradients with another order of sums; the "

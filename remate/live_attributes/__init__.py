@@ -1,1 +1,1 @@
-"""Attributes that change during training: captures at several values, and expressions that fit all of them."""
+"""Attributes and inputs that change during training: captures at several values, and expressions that fit all."""

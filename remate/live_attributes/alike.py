@@ -1,4 +1,4 @@
-"""Compares captures of a step at different values of live attributes: the numbers that differ, and other
+"""Compares captures of a step at different values of live numbers: the numbers that differ, and other
 differences."""
 
 from __future__ import annotations

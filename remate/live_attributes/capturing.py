@@ -1,18 +1,20 @@
-"""`capture` of a model with live attributes."""
+"""`capture` of a model with live attributes and live inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.staleness import at_path
 
 from ..capture.capture_step import capture
 from ..capture.captured import Captured
+from ..capture.live_inputs import live_tree, number_inputs
 from ..capture.sizes import SizeLog
 from .live_step import LiveStep
-from .requested_ranges import live_attributes
+from .requested_ranges import live_numbers
 
 Say = Callable[[str], None]
 
@@ -30,14 +32,14 @@ def captured(
     digested: bool = True,
     say: Say = lambda text: None,
 ) -> Captured:
-    """Capture the step with the attributes in `live` as its inputs.
+    """Capture the step with the numbers in `live` as its inputs.
 
     Args:
         model: The live model.
         args: Positional arguments of the call.
         kwargs: Keyword arguments of the call.
         differentiate: As in `capture`.
-        live: Names of live attributes.
+        live: Names of live attributes and live inputs.
         sizes: As in `capture`.
         probing: Determine the ranges over which the step is valid, with some more captures.
         stepwise: As in `capture`.
@@ -49,12 +51,16 @@ def captured(
     """
     if not live:
         return capture(model, args, kwargs, differentiate, sizes, stepwise=stepwise, digested=digested)
-    requested = live_attributes(model, live)
-    planned = {path: at_path(model, path) for paths in requested.values() for path in paths}
+    inputs = number_inputs(model, args, kwargs)
+    requested = live_numbers(model, live, inputs)
+    paths = [path for paths in requested.values() for path in paths]
+    planned = {path: inputs[path] if path in inputs else at_path(model, path) for path in paths}
     taken = [sizes]
 
     def trace(values: Mapping[str, object]) -> Captured:
         log = taken.pop() if taken else None  # the first trace records what forward decides by sizes
         return capture(model, args, kwargs, differentiate, log, values, stepwise)
 
-    return LiveStep(requested, planned, trace, say).written(probing)
+    step = LiveStep(requested, planned, trace, say).written(probing)
+    tree = live_tree(model, step.model.inputs, inputs.keys() & planned.keys())
+    return replace(step, model=replace(step.model, inputs=tree))

@@ -1,4 +1,4 @@
-"""Finds expressions of live attributes that are bitwise equal to known numbers at known values.
+"""Finds expressions of live numbers that are bitwise equal to known numbers at known values.
 
 It tries the expressions that forward computed in Python, then those that operators build in C++ (`1 - p`, `1/(1 - p)`),
 and these with a constant of the step (`alpha/4`), which it solves for.
@@ -14,7 +14,7 @@ from remate_runtime.format import Tree, computed, names_of, written_number
 
 from .tracked import bits
 
-Values = Mapping[str, float]  # of live attributes, by path
+Values = Mapping[str, float]  # of live numbers, by path
 _LARGEST = 1 << 31  # largest constant to solve for
 _DIGITS = (6, 9, 12, 15)  # digits of non-integer constants
 

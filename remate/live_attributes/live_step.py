@@ -1,5 +1,5 @@
-"""The step of a model whose live attributes are inputs: traced at and near their planned values, written as one
-step."""
+"""The step with live numbers, of the model or of its call, as inputs: traced at and near their planned values, and
+written as one step."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ class LiveStep:
         self._captured = [self._first]
         self._decisions: dict[NumberComparison, None] = {}
         known: dict[Tree, None] = dict.fromkeys(planned)
+        whole = [path for path, value in planned.items() if isinstance(value, int)]
         for k in (0, 1):
-            tracking = Tracking()
+            tracking = Tracking(whole)
             values = {path: _beside(value, k, at) for at, (path, value) in enumerate(self._planned.items())}
             self._add(values, tracking)
             known.update(dict.fromkeys(tracking.computed.values()))
@@ -98,7 +99,7 @@ class LiveStep:
                 warnings.simplefilter("ignore")  # the first trace emits them
                 return self._plain(self._trace(overridden_attributes))
         except CaptureError as error:
-            message = f"live attributes: with {_spelled(values)}, {error.message}"
+            message = f"live numbers: with {_spelled(values)}, {error.message}"
             raise CaptureError(message, error.module, error.source, error.hint, error.parts) from error
 
     @staticmethod
@@ -257,7 +258,7 @@ def _leaking(leaked: Leak, requested: Sequence[str], planned: Values, values: Va
     was = _spelled({path: planned[path] for path in differ})
     named = ", ".join(map(repr, requested))
     plural = "s" * (len(requested) > 1)
-    message = f"the step depends on the live attribute{plural} {named}: {leaked.what} ({was}, or {_spelled(differ)})"
+    message = f"the step depends on the live number{plural} {named}: {leaked.what} ({was}, or {_spelled(differ)})"
     return CaptureError(message[:1000], leaked.module, leaked.source, _REFUSED)
 
 

@@ -1,4 +1,4 @@
-"""The ranges of live attributes within which forward's decisions stay as traced."""
+"""The ranges of live numbers within which forward's decisions stay as traced."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def interval(decisions: Iterable[NumberComparison], path: str, planned: Values) 
         names = {*names_of(decision.left), *names_of(decision.right)}
         if path not in names:
             continue
-        what = f"forward decides by the live attribute {path!r}"
+        what = f"forward decides by the live number {path!r}"
         if len(names) > 1:
             others = ", ".join(sorted(names - {path}))
             raise CaptureError(
@@ -90,7 +90,7 @@ def _around(decision: NumberComparison, path: str, planned: float) -> Interval:
     was = sides(planned)
     if was is None or COMPARISONS[decision.comparison](*was) != decision.held or not holds(planned):
         raise CaptureError(
-            f"live attribute {path!r} is {planned!r}, where forward does something else than beside it",
+            f"live number {path!r} is {planned!r}, where forward does something else than beside it",
             source=decision.place,
             hint="plan with a number of those that it will take, and leave those out that are always special",
         )

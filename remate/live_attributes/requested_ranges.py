@@ -1,10 +1,11 @@
-"""Resolves the attributes in `live=` of `remate.plan`."""
+"""Resolves the attributes and inputs in `live=` of `remate.plan`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import TypeGuard
 
 from torch import nn
@@ -17,20 +18,30 @@ from ..errors import CaptureError
 _NAME = re.compile(r"[A-Za-z0-9_~-]+(?:\.[A-Za-z0-9_~-]+)*")
 _MACHINERY = frozenset((*vars(nn.Module()), *vars(nn.Module)))
 _MANY = 1 << 12
+NO_INPUTS: Mapping[str, float] = MappingProxyType({})
 
 
-def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the paths of attributes for each requested name, in modules and in their configs.
+def live_numbers(
+    model: nn.Module, requested: Sequence[str], inputs: Mapping[str, float] = NO_INPUTS
+) -> dict[str, tuple[str, ...]]:
+    """Return the paths of attributes, in modules and in their configs, and names of inputs for each requested name.
 
     `*` matches a part between two dots: `h.*.drop.p`.
 
+    Args:
+        model: The live model.
+        requested: Names, as they were written.
+        inputs: The numbers among the arguments of the call, by name.
+
     Raises:
-        CaptureError: A name matches no number.
+        CaptureError: A name matches no number, or an attribute and an input.
     """
     if isinstance(requested, str):
         raise CaptureError(f"live is the text {requested!r}", hint=f"name attributes in a list: live=[{requested!r}]")
     paths_of: dict[str, tuple[str, ...]] = {}
     known = dict(_numbers(model))
+    both = known.keys() & inputs.keys()
+    known |= inputs
     taken: set[str] = set()
     for pattern in requested:
         paths = [path for path in known if _matches(pattern, path)]
@@ -39,6 +50,8 @@ def live_attributes(model: nn.Module, requested: Sequence[str]) -> dict[str, tup
         for path in paths:
             if not _NAME.fullmatch(path):
                 raise CaptureError(f"live: a file cannot name the attribute {path!r}", hint="rename the module")
+            if path in both:
+                raise CaptureError(f"live: both an attribute and an input are called {path!r}", hint="rename one")
         paths_of[pattern] = tuple(path for path in paths if path not in taken)
         taken |= set(paths)
     if len(taken) > _MANY:
@@ -73,8 +86,8 @@ def _why(model: nn.Module, pattern: str) -> str:
     for path, module in model.named_modules():
         if _matches(".".join(holders), path) and hasattr(module, name):
             kind = type(getattr(module, name)).__name__
-            return f"{pattern!r} is of type {kind}, and a live attribute is a number"
-    return f"the model has no attribute {pattern!r} that is a number"
+            return f"{pattern!r} is of type {kind}, and a live number is an int or float"
+    return f"neither the model nor its call has a number {pattern!r}"
 
 
 def _hint(known: dict[str, float]) -> str:

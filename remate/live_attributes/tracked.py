@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 import struct
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
 
-from remate_runtime.format import Tree
+from remate_runtime.format import Tree, names_of
 
 from ..capture.places import user_place
 from ..errors import CaptureError
@@ -30,6 +30,7 @@ _BINARY = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "pow"}
 _LOST = (
     *("int", "float", "complex", "floor", "ceil", "trunc", "round"),
     *("floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod"),
+    "hash",  # a key of a dict or set: for other numbers, another item or none
 )
 _EXACT = 1 << 53
 
@@ -50,9 +51,14 @@ class NumberComparison(msgspec.Struct, frozen=True):
 
 
 class Tracking:
-    """The decisions of a trace on live attributes, and all numbers computed from them, by bits."""
+    """The decisions of a trace on live numbers, and all numbers computed from them, by bits.
 
-    def __init__(self) -> None:
+    Args:
+        whole: Names of the numbers that are integers outside of the trace.
+    """
+
+    def __init__(self, whole: Collection[str] = ()) -> None:
+        self.whole = frozenset(whole)
         self.decisions: dict[NumberComparison, None] = {}
         self.computed: dict[int, Tree] = {}
 
@@ -86,8 +92,6 @@ class Tracked(float):
     tracking: Tracking
     tree: Tree
 
-    __hash__ = float.__hash__
-
     def __reduce__(self) -> Any:
         return float, (float.__pos__(self),)
 
@@ -106,6 +110,16 @@ class Tracked(float):
         nonnegative = float.__ge__(self, 0.0)
         self.tracking.note("ge", self.tree, 0.0, nonnegative, sys._getframe(1))
         return self if nonnegative else -self
+
+
+def _text(name: str) -> Callable[..., str]:
+    """Refuse texts of integers, which may be names of what forward takes (`self.layers[str(step)]`)."""
+    plain = getattr(float, f"__{name}__")
+
+    def text(self: Tracked, *how: Any) -> str:
+        return plain(self, *how) if self.tracking.whole.isdisjoint(names_of(self.tree)) else _lost(name)(self)
+
+    return text
 
 
 def _operand(other: object) -> Tree | None:
@@ -150,9 +164,9 @@ def _comparison(name: str) -> Callable[..., Any]:
 def _lost(name: str) -> Callable[..., Any]:
     def refuse(self: Tracked, *_: object) -> Any:
         raise CaptureError(
-            f"forward takes a number from a live attribute by {name}, which cannot be read at every call",
+            f"forward uses a live number by {name}, which cannot be read at every call",
             source=user_place(sys._getframe(1)).line,
-            hint="compute with the attribute itself (+ - * / **), or do not declare it live",
+            hint="compute with the number itself (+ - * / **), or do not declare it live",
         )
 
     return refuse
@@ -165,5 +179,7 @@ for _name in COMPARISONS:
     setattr(Tracked, f"__{_name}__", _comparison(_name))
 for _name in _LOST:
     setattr(Tracked, f"__{_name}__", _lost(f"{_name}()"))
+for _name in ("str", "repr", "format"):
+    setattr(Tracked, f"__{_name}__", _text(_name))
 for _name in ("is_integer", "as_integer_ratio", "hex"):
     setattr(Tracked, _name, _lost(f"{_name}()"))

@@ -102,7 +102,7 @@ def _leaves(tree: object, path: str = "") -> dict[str, str]:
     if isinstance(tree, list | tuple):
         pairs: Any = ((f"{path}[{i}]", item) for i, item in enumerate(tree))
     elif isinstance(tree, dict):
-        if "tensor" in tree or "value" in tree or "literal" in tree:
+        if tree.keys() & {"tensor", "value", "literal", "live"}:
             return {tree.get("name") or path: _leaf(tree)}
         pairs = ((_join(path, key), item) for key, item in tree.items() if isinstance(item, list | tuple | dict))
     else:
@@ -125,6 +125,8 @@ def _leaf(leaf: dict[str, Any]) -> str:
     grad = ", needs a gradient" if leaf.get("grad") else ""
     if "literal" in leaf:
         return repr(leaf["literal"])
+    if "live" in leaf:
+        return "a live number"
     return f"{leaf['tensor']}{grad}" if "tensor" in leaf else f"tensor{grad}"
 
 

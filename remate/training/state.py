@@ -203,6 +203,9 @@ class Auto:
         step = self._scheduled._remate_step
         if changed := step.changed() or step.refused_form(args, kwargs):
             self._decide_again(StaleModelError(changed), args, kwargs)
+        elif new := [name for name in step.changed_numbers(args, kwargs) if name not in self._live]:
+            what = f"numbers among its inputs change ({', '.join(new)})"
+            self._decide_again(StaleModelError(what, numbers=new), args, kwargs)
         elif self.settings.plan.get("dims") == "auto" and not is_distributed_model(self.plain):
             self._decide_for_sizes(args, kwargs)
 

@@ -314,7 +314,7 @@ def leaves_of(tree: Any, key: str) -> list[Json]:
     """Leaves of a tree of inputs or outputs."""
     if isinstance(tree, list):
         return [leaf for item in tree for leaf in leaves_of(item, key)]
-    if not isinstance(tree, dict) or "literal" in tree:
+    if not isinstance(tree, dict) or "literal" in tree or "live" in tree:
         return []
     if key in tree:
         return [tree]

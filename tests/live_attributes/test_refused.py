@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
     "tensor": (lambda self, x: x * torch.tensor(self.alpha), "made from it in Python"),
     "size": (lambda self, x: x.repeat(round(self.alpha * 10), 1), r"by round\(\)"),
     "returned": (lambda self, x: (x, self.alpha), "returns it"),
-    "two together": (lambda self, x: x * 2 if self.alpha < self.beta + 1 else x, "decides by the live attribute"),
+    "two together": (lambda self, x: x * 2 if self.alpha < self.beta + 1 else x, "decides by the live number"),
     "turns round": (lambda self, x: x * 2 if (self.alpha - 0.5) ** 2 < 0.2 else x, "in a way that gives no range"),
     "other function": (lambda self, x: x * math.sin(self.alpha), "in a way that a file cannot say"),
     "unused": (lambda self, x: x * 2, "computes the same whatever 'leaf.alpha' is"),
@@ -111,9 +111,9 @@ def test_what_is_planned_at_a_special_number_is_refused(run: Any, alpha: float) 
 @pytest.mark.parametrize(
     ("requested", "told"),
     [
-        (["leaf.alpa"], r"no attribute 'leaf.alpa' that is a number\n  hint: did you mean leaf.alpha"),
-        (["leaf.weight"], "'leaf.weight' is of type Parameter, and a live attribute is a number"),
-        (["leaf.*.alpha"], "no attribute"),
+        (["leaf.alpa"], r"neither the model nor its call has a number 'leaf.alpa'\n  hint: did you mean leaf.alpha"),
+        (["leaf.weight"], "'leaf.weight' is of type Parameter, and a live number is an int or float"),
+        (["leaf.*.alpha"], "neither the model"),
         (["leaf.training"], "'leaf.training' is of type bool"),
         ("leaf.alpha", r"live is the text 'leaf.alpha'\n  hint: name attributes in a list"),
     ],

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
+from ..bind.changed_numbers import changed_numbers
 from ..bind.containers import children
 from ..flat_step.expansion import expand
 from ..format.schedule import Schedule
@@ -30,12 +31,15 @@ def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, obj
     """
     settings, request = schedule.solve.settings, size_request(schedule, args, kwargs)
     budget = _budget_of(schedule) if request is None else _budget_at_sizes(schedule, request)
+    live = list(schedule.model.live if settings is None else settings.live)
+    live += [n for n, value in _changed(schedule, model, args, kwargs).items() if isinstance(value, float)]
+    read = f", live={live!r}" if live else ""
     try:
         written = _call(args, kwargs, {} if request is None else _shapes(schedule, request, args, kwargs))
     except ValueError:
         written = ""
     if not written or len(written) > _LONG:
-        return _RECORD.format(at="", budget=budget)
+        return _RECORD.format(at="", budget=budget + read)
     chosen = (
         f", differentiate={list(settings.differentiate)!r}" if settings is not None and settings.differentiate else ""
     )
@@ -45,11 +49,17 @@ def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, obj
     opened = f", dims={sizes!r}" if sizes else ""
     if schedule.solve.gradients != "retained":
         opened += f", gradients={schedule.solve.gradients!r}"
-    text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened})"
+    text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened}{read})"
     if torch.is_autocast_enabled(device.type):
         text = f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
     alone = request.alone if request is not None else ""
     return f"{text}  # {alone} has its own step: apply(model, [this, the schedule])" if alone else text
+
+
+def _changed(
+    schedule: Schedule, model: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]
+) -> dict[str, int | float]:
+    return changed_numbers(schedule.model.inputs, model.forward, tuple(args), dict(kwargs))
 
 
 def plan_parts_call(schedules: Sequence[Schedule]) -> str:
@@ -122,7 +132,9 @@ def _written(argument: object, shapes: Mapping[int, tuple[int, ...]]) -> str:
         return _tensor(argument, shapes.get(id(argument), tuple(argument.shape)))
     inner = children(argument)
     if inner is None:
-        if isinstance(argument, bool | int | float | str | None):
+        if isinstance(argument, float):
+            return repr(float(argument))  # NumPy's name their type
+        if isinstance(argument, bool | int | str | None):
             return repr(argument)
         raise ValueError
     kind, parts = inner

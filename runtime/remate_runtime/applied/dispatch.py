@@ -14,6 +14,7 @@ from torch import nn
 from ..bind.agreement import agree, sharded_actions
 from ..bind.autocast_regions import AutocastRegion
 from ..bind.call_form import form_of
+from ..bind.changed_numbers import changed_numbers
 from ..bind.fsdp2 import Fsdp2, sharding_fault
 from ..bind.modes import tell_own_forward, tell_scheduled
 from ..bind.sharding import refuse_sharded_since, sharded_parts
@@ -133,6 +134,11 @@ class Dispatch:
         """Return why the form of a call is refused; "" if it is not."""
         form = form_of(args, kwargs) if self._refused_forms else None
         return next((self._refused_forms[step, form] for step in self.steps if (step, form) in self._refused_forms), "")
+
+    def changed_numbers(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> list[str]:
+        """Return the names of the numbers among the inputs in which a call differs from the planned ones."""
+        inputs = self.steps[0].schedule.model.inputs
+        return list(changed_numbers(inputs, self.model.forward, args, kwargs))
 
     def __getattr__(self, name: str) -> Any:
         if name in ("__code__", "__globals__"):  # torch.export and torch.jit read these attributes of a forward

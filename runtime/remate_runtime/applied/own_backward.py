@@ -126,7 +126,7 @@ class OwnBackward:
         except (BindError, StaleModelError) as error:
             raise _refusal(why, f"{error}".replace("\n", "\n  ")) from error
         if now.numbers != self._numbers:
-            raise _refusal(why, "live attributes changed after forward")
+            raise _refusal(why, "live attributes or inputs changed after forward")
         if self._step.changes != self._changes or any(
             a is not b for a, b in zip(now.tensors, self._tensors, strict=True)
         ):

@@ -43,7 +43,7 @@ class MatchedCall(NamedTuple):
         inputs: Tensors of the call in the planned layout.
         tensors: Parameters and buffers.
         given: The original tensors by name, if the step updates buffers.
-        numbers: Live attributes.
+        numbers: Live attributes and live inputs.
         own: Gradients of the model's own forward, as for `run_step`.
     """
 
@@ -90,7 +90,7 @@ class ScheduledForward:
         steps.distributed = self._bound.distributed
         self._dtype = torch.get_default_dtype()
         self._guard = unchecked(model, schedule, stale, part)
-        self._live = LiveNumbers(model, schedule.model.live)
+        self._live = LiveNumbers(model, schedule.model)
         planned = self._steps.at(self._planned_size())
         self._detached = Detached(schedule.model.outputs)
         self.layouts = GradientLayouts(output_leaves(schedule.model.outputs))
@@ -182,7 +182,8 @@ class ScheduledForward:
         step = self._steps.at({} if self._sizes is None else self._sizes.of(args, kwargs, device))
         inputs = step.call.flatten(args, kwargs, device)
         tensors = self._bound.tensors(device)
-        return MatchedCall(step, inputs, tensors, self._written.given(args, kwargs, device), self._live.read())
+        numbers = self._live.read(args, kwargs)
+        return MatchedCall(step, inputs, tensors, self._written.given(args, kwargs, device), numbers)
 
     def accepts(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Return whether the schedule is for this call."""

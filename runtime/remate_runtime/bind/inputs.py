@@ -27,7 +27,8 @@ _OTHER_SHAPE = (
 )
 _PLAN_AGAIN = "plan again for this call, or call as planned"
 
-Accept = Callable[[Any, torch.device, list[torch.Tensor]], None]  # checks an argument and appends its tensors
+Accept = Callable[[Any, torch.device, list[Any]], None]  # checks an argument and appends its tensors
+Leaf = Callable[[Mapping[str, Any], str], Accept]  # of a tensor, a number or a literal, and its name in errors
 
 
 class Inputs:
@@ -36,6 +37,7 @@ class Inputs:
     Args:
         ordered: Whether to refuse keys in another order than the recorded one.
         sized: Whether the tree contains named sizes. `flatten` then checks neither types nor literals.
+        leaf: Returns what accepts a leaf, instead of a check of its type or value.
 
     Attributes:
         names: The input leaves in the order in which `flatten` returns their tensors. This is the order of forward, not
@@ -43,18 +45,23 @@ class Inputs:
     """
 
     def __init__(
-        self, tree: Mapping[str, Any], forward: Callable[..., Any], ordered: bool = True, sized: bool = False
+        self,
+        tree: Mapping[str, Any],
+        forward: Callable[..., Any],
+        ordered: bool = True,
+        sized: bool = False,
+        leaf: Leaf | None = None,
     ) -> None:
         self._signature, self._ordered = inspect.signature(forward), ordered
-        self._leaf = _any_leaf if sized else _leaf
+        self._leaf = leaf or (_any_leaf if sized else _leaf)
         self.names: list[str] = []
         self._nodes = recorded = self._bind(tree.get("args", ()), tree.get("kwargs", {}))
         self._extra = [key for key in recorded if key.startswith("**")]
         self._accepts = self._recorded(recorded)
         self._forms: dict[tuple[int, tuple[str, ...]], list[tuple[Accept, int | str | None]]] = {}
 
-    def flatten(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> list[torch.Tensor]:
-        """Return the tensors of a live call in the order of `names`.
+    def flatten(self, args: tuple[object, ...], kwargs: dict[str, Any], device: torch.device) -> list[Any]:
+        """Return the tensors of a live call in the order of `names`, or what `leaf` collects.
 
         Raises:
             BindError: The call is not the recorded one; the text names the input.
@@ -64,7 +71,7 @@ class Inputs:
         plan = self._forms.get(form)
         if plan is None:
             plan = self._forms[form] = self._plan(len(args), form[1])
-        tensors: list[torch.Tensor] = []
+        tensors: list[Any] = []
         for accept, where in plan:
             argument = _MISSING if where is None else args[where] if isinstance(where, int) else kwargs[where]
             accept(argument, device, tensors)
@@ -141,7 +148,7 @@ class Inputs:
 
 
 def _or_default(accept: Accept, default: object, name: str) -> Accept:
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if argument is _MISSING:
             if default is _MISSING:
                 raise BindError(f"the input {name!r} is missing\n  {_PLAN_AGAIN}")
@@ -152,7 +159,7 @@ def _or_default(accept: Accept, default: object, name: str) -> Accept:
 
 
 def _left_out(name: str, default: object) -> Accept:
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if argument is not _MISSING and argument is not default and not _same(argument, default):
             raise BindError(
                 f"the input {name!r} was left out when planning ({default!r}), the call passes {_short(argument)}"
@@ -160,9 +167,6 @@ def _left_out(name: str, default: object) -> Accept:
             )
 
     return run
-
-
-Leaf = Callable[[Mapping[str, Any], str], Accept]  # of a tensor or a literal, and its name in errors
 
 
 def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bool, leaf: Leaf) -> Accept:
@@ -178,7 +182,7 @@ def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bo
     if "tensor" in node:
         names.append(node.get("name", label))
         return leaf(node, names[-1])
-    if "literal" in node:
+    if "literal" in node or "live" in node:
         return leaf(node, label)
     if "tuple" in node or "list" in node:
         items = node["tuple"] if "tuple" in node else node["list"]
@@ -191,13 +195,15 @@ def _acceptor(node: Mapping[str, Any], label: str, names: list[str], ordered: bo
 def _leaf(node: Mapping[str, Any], label: str) -> Accept:
     if "tensor" in node:
         return _tensor(parse_type(node["tensor"]), label, node.get("grad", False))
+    if "live" in node:
+        return _any_leaf(node, label)  # LiveNumbers reads and checks it
     return _literal(literal(node["literal"], _CPU), label)
 
 
 def _any_leaf(node: Mapping[str, object], label: str) -> Accept:
     """Accept a tensor of any type, or any literal, because the sizes of the call are not known yet."""
 
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if "tensor" in node:
             if not isinstance(argument, torch.Tensor):
                 was = f"a tensor {node['tensor']}"
@@ -212,7 +218,7 @@ def _any_leaf(node: Mapping[str, object], label: str) -> Accept:
 def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
     shape, dtype = torch.Size(type_.shape), TORCH_DTYPES[type_.dtype]
 
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if not isinstance(argument, torch.Tensor):
             raise BindError(
                 f"the input {name!r} was a tensor {type_} when planning, now it is {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -252,9 +258,10 @@ def replaces_functions(kind: type[torch.Tensor]) -> bool:
 
 
 def _literal(expected: object, name: str) -> Accept:
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if not _same(argument, expected):
-            advice = f"; as a tensor, torch.tensor({argument}), it may change" if type(argument) is float else ""
+            live = isinstance(argument, float) and isinstance(expected, int | float)
+            advice = f"; it may change if the whole model is planned with live=[{name!r}]" if live else ""
             raise BindError(
                 f"the input {name!r} was {expected!r} when planning, now it is {_short(argument)}{advice}"
                 f"\n  {_PLAN_AGAIN}"
@@ -264,7 +271,7 @@ def _literal(expected: object, name: str) -> Accept:
 
 
 def _sequence(children: list[Accept], name: str) -> Accept:
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if not isinstance(argument, Sequence) or isinstance(argument, str) or len(argument) != len(children):
             raise BindError(
                 f"the input {name!r} must be a sequence of {len(children)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -278,7 +285,7 @@ def _sequence(children: list[Accept], name: str) -> Accept:
 def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
     order = list(parts)
 
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         if not isinstance(argument, Mapping) or argument.keys() != parts.keys():
             raise BindError(
                 f"the input {name!r} must have the keys {sorted(parts)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
@@ -292,7 +299,7 @@ def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
 
 
 def _record(kind: str, parts: dict[str, Accept], name: str) -> Accept:
-    def run(argument: object, device: torch.device, tensors: list[torch.Tensor]) -> None:
+    def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
         record = children(argument)
         if record is None or record[0] != "record" or type(argument).__name__ != kind:
             raise BindError(
@@ -325,7 +332,9 @@ def _same(argument: object, expected: object) -> bool:
 def _short(given: object) -> str:
     if isinstance(given, torch.Tensor):
         return f"a tensor {described(given)}"
-    if isinstance(given, bool | int | float | str | None):
+    if isinstance(given, float):
+        return repr(float(given))
+    if isinstance(given, bool | int | str | None):
         return repr(given)[:80]
     if isinstance(given, Mapping):
         return f"{type(given).__name__} with the keys {sorted(map(str, given))}"[:400]

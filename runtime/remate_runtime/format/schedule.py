@@ -145,7 +145,8 @@ class Dimension(FileObject, frozen=True, kw_only=True):
 
 
 class Live(FileObject, frozen=True, kw_only=True):
-    """A number of the model that is read at every call, with the range over which the step stays the same.
+    """A number of the model or of its inputs that is read at every call, with the range over which the step stays the
+    same.
 
     min and max belong to the range, above and below do not. planned: its value during capture. If that is an integer,
     integers are accepted, too.
@@ -165,7 +166,8 @@ class Model(FileObject, frozen=True):
     forward asks whether it is the very tensor of another one) or
     `{"value": "%name", "name": n, "grad": true}` (output; `"detached": true` if it refuses a gradient),
     `{"tuple": [...]}`, `{"list": [...]}`, `{"dict": {...}}`, `{"record": "ClassName", "fields": {...}}`, a literal
-    `{"literal": null|bool|int|float|str}`. `inputs` is `{"args": [tree...], "kwargs": {name: tree}}`.
+    `{"literal": null|bool|int|float|str}`, or in inputs a live number `{"live": name}`. `inputs` is
+    `{"args": [tree...], "kwargs": {name: tree}}`.
     """
 
     fingerprint: str
@@ -190,7 +192,7 @@ class Model(FileObject, frozen=True):
     distributed: tuple[Distributed, ...] = ()  # parameters and buffers that each rank has a part or a copy of
     sharded: Sharded | None = None  # how FSDP2 divides the parameters
     caches: tuple[str, ...] = ()  # attributes and buffers that forward creates at its first call and keeps
-    live: dict[str, Live] = {}  # attributes that are read at every call, by their path
+    live: dict[str, Live] = {}  # attributes (by path) and inputs (by name) that are read at every call
     dims: dict[str, Dimension] = {}  # named sizes; without them, the file is for one size
     limits: dict[str, int] = {}  # expressions of named sizes, and their largest value: b*t, 4096
     inputs: dict[str, Any] = {}

@@ -215,7 +215,7 @@ class SemanticCheck:
         for other, name in model.tied.items():
             self.name(name, f"{where}/tied/{escape(other)}")
         self._references(model.gradients, f"{where}/gradients")
-        trees = TreeCheck(self)
+        trees = TreeCheck(self, model.live)
         trees.inputs(model.inputs, f"{where}/inputs")
         if model.outputs is None:
             self.add(

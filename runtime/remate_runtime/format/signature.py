@@ -62,6 +62,23 @@ def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
         yield from leaves(tree, "tensor", f"/model/inputs/kwargs/{escape(name)}")
 
 
+def live_inputs(inputs: dict[str, Any]) -> Iterator[str]:
+    """Yield the names of live inputs in call order."""
+    for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
+        yield from _live_inputs(tree)
+
+
+def _live_inputs(tree: Any) -> Iterator[str]:
+    if isinstance(tree, dict) and "live" in tree:
+        yield tree["live"]
+    elif isinstance(tree, dict) and "tensor" not in tree and "literal" not in tree:
+        kind = next(kind for kind in ("tuple", "list", "dict", "fields") if kind in tree)
+        nodes: Any = tree[kind]
+        below: list[Any] = [*(nodes.values() if kind in ("dict", "fields") else nodes)]
+        for child in below:
+            yield from _live_inputs(child)
+
+
 def output_leaves(outputs: Any) -> Iterator[Leaf]:
     """Yield the tensor leaves of forward's result, then of the attributes that it sets."""
     where = "/model/outputs"
@@ -137,7 +154,7 @@ def leaves(tree: Any, key: str, where: str) -> Iterator[Leaf]:
         if not is_permutation(axes):
             raise ScheduleError("R016", "expected each axis once", f"{where}/gradient_axes")
         yield Leaf(name, text, tree.get("grad", False), where, tree.get("detached") is True, same, tuple(axes))
-    elif isinstance(tree, dict) and "literal" in tree:
+    elif isinstance(tree, dict) and ("literal" in tree or (key == "tensor" and "live" in tree)):
         return
     elif isinstance(tree, dict) and ("tuple" in tree or "list" in tree):
         kind = "tuple" if "tuple" in tree else "list"

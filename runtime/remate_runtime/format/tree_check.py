@@ -1,33 +1,41 @@
 """Checks the trees `model.inputs` and `model.outputs`. Does not require torch.
 
-A node is a leaf (`tensor` in inputs, `value` in outputs), `tuple`, `list`, `dict`, `record`, or `literal`; its key
-determines which.
+A node is a leaf (`tensor` or `live` in inputs, `value` in outputs), `tuple`, `list`, `dict`, `record`, or `literal`.
+Its key determines which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from .json_values import is_array, is_object
 from .limits import MAX_DEPTH, MAX_PARAMETERS, MAX_TEXT
 from .literals import Faults, check_number, check_object
 from .signature import escape, is_attribute, is_permutation
-from .vocabulary import CONTAINERS
+from .vocabulary import CONTAINERS, INPUT_LEAVES
 
 _FIELDS = {
     "tensor": {"tensor", "name", "grad", "same"},
     "value": {"value", "name", "grad", "detached", "gradient_axes"},
     "record": {"record", "fields"},
 }
+_LEAVES = {"tensor": INPUT_LEAVES, "value": ("value",)}
 
 
 class TreeCheck:
-    """Checks the trees of a schedule. Names of input leaves must be unique, and so must those of output leaves."""
+    """Checks the trees of a schedule. Names of input leaves must be unique, and so must those of output leaves.
 
-    def __init__(self, faults: Faults) -> None:
+    Args:
+        faults: Receives the faults.
+        live: Names in `live` of the model.
+    """
+
+    def __init__(self, faults: Faults, live: Collection[str]) -> None:
         self._faults = faults
         self._names: set[str] = set()
+        self._known_live = live
+        self._live_names: set[str] = set()
 
     def inputs(self, value: dict[str, Any], where: str) -> None:
         """Check `{"args": [tree...], "kwargs": {name: tree}}`, both optional."""
@@ -65,11 +73,10 @@ class TreeCheck:
                 )
 
     def _node(self, node: Any, leaf: str, where: str, depth: int) -> None:
-        kinds = [key for key in (leaf, *CONTAINERS) if key in node] if is_object(node) else []
+        known = (*_LEAVES[leaf], *CONTAINERS)
+        kinds = [key for key in known if key in node] if is_object(node) else []
         if not is_object(node) or len(kinds) != 1:
-            self._faults.add(
-                "R016", "not a node of a tree", where, f"an object with one of {leaf}, {', '.join(CONTAINERS)}"
-            )
+            self._faults.add("R016", "not a node of a tree", where, f"an object with one of {', '.join(known)}")
             return
         kind = kinds[0]
         for key in node.keys() - _FIELDS.get(kind, {kind}):
@@ -78,6 +85,8 @@ class TreeCheck:
             self._faults.add("R071", f"arrays and objects nested more than {MAX_DEPTH} deep", where)
         elif kind == leaf:
             self._leaf(node, leaf, where)
+        elif kind == "live":
+            self._live(node["live"], f"{where}/live")
         elif kind == "literal":
             self._literal(node["literal"], f"{where}/literal")
         elif kind == "record":
@@ -126,6 +135,16 @@ class TreeCheck:
         if "gradient_axes" in node and not (node.get("grad") is True and is_permutation(node["gradient_axes"])):
             message = "`gradient_axes` has each axis of an output with `grad` once"
             self._faults.add("R016", message, f"{where}/gradient_axes", "delete it")
+
+    def _live(self, name: Any, where: str) -> None:
+        if not isinstance(name, str):
+            self._faults.add("R016", "expected the name of a live input", where)
+        elif name in self._live_names:
+            self._faults.add("R031", f"the live input {name[:80]!r} twice", where, "give each its own name")
+        elif name not in self._known_live:
+            self._faults.add("R037", f"{name[:80]!r} is not in `live` of the model", where)
+        else:
+            self._live_names.add(name)
 
     def _literal(self, value: Any, where: str) -> None:
         if is_object(value) and "number" in value:

@@ -51,7 +51,7 @@ NonFinite = Literal["inf", "-inf", "nan"]
 Spelling = Literal[
     "dtype", "device", "layout", "memory_format", "float", "complex", "size", "number"
 ]  # for values without JSON literal
-InputLeaf = Literal["tensor"]
+InputLeaf = Literal["tensor", "live"]
 OutputLeaf = Literal["value"]
 Container = Literal[
     "tuple", "list", "dict", "record", "literal"
@@ -65,6 +65,7 @@ DTYPE_NAMES: tuple[Dtype, ...] = get_args(Dtype)
 MEMORY_FORMATS: tuple[MemoryFormat, ...] = get_args(MemoryFormat)
 NON_FINITE: tuple[NonFinite, ...] = get_args(NonFinite)
 SPELLINGS: tuple[Spelling, ...] = get_args(Spelling)
+INPUT_LEAVES: tuple[InputLeaf, ...] = get_args(InputLeaf)
 CONTAINERS: tuple[Container, ...] = get_args(Container)
 # the words that each spelling takes; `complex` takes an array of two numbers instead, `size` an expression of named
 # sizes, and `float` one, too; `number` one of live attributes

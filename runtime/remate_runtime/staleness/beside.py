@@ -35,9 +35,8 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         tensor.copy_(number if dtype.is_floating_point or dtype.is_complex else number.round())
         leaves.append(tensor.requires_grad_(leaf.grad))
     args, kwargs = recorded.inputs.get("args", []), recorded.inputs.get("kwargs", {})
-    tree = {
-        "tuple": [{"tuple": [_as_values(a) for a in args]}, {"dict": {k: _as_values(v) for k, v in kwargs.items()}}]
-    }
+    positional, named = _as_values(list(args), recorded), {k: _as_values(v, recorded) for k, v in kwargs.items()}
+    tree = {"tuple": [{"tuple": positional}, {"dict": named}]}
     try:
         return output_builder(tree, model)(leaves)
     except BindError as fault:
@@ -47,10 +46,12 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         ) from None
 
 
-def _as_values(tree: object) -> Any:
+def _as_values(tree: object, recorded: Model) -> Any:
     """Convert a tree of inputs to a tree of outputs, which can be built."""
     if isinstance(tree, list):
-        return [_as_values(item) for item in tree]
+        return [_as_values(item, recorded) for item in tree]
     if not isinstance(tree, dict) or "literal" in tree:
         return tree
-    return {"value": ""} if "tensor" in tree else {key: _as_values(item) for key, item in tree.items()}
+    if "live" in tree:
+        return {"literal": recorded.live[tree["live"]].planned}
+    return {"value": ""} if "tensor" in tree else {key: _as_values(item, recorded) for key, item in tree.items()}

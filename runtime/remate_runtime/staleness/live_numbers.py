@@ -1,4 +1,4 @@
-"""Live attributes: numbers of the model that a step reads at every call."""
+"""Live attributes and live inputs: numbers of the model and of the call that a step reads at every call."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
+from ..bind.inputs import Accept, Inputs
 from ..errors import BindError
 from ..format.live_range import holds, range_text
-from ..format.schedule import Live
+from ..format.schedule import Live, Model
+from ..format.signature import live_inputs
 from .values import MISSING, attribute
 
 _HINT = "set it to a number, or plan again without live="
+_CPU = torch.device("cpu")
 
 
 class _LivePlace(NamedTuple):
@@ -35,20 +39,52 @@ class _LivePlace(NamedTuple):
 
 
 class LiveNumbers:
-    """The live attributes of a model. Raises BindError for an attribute that is not a number in its range."""
+    """The live attributes of a model, and the live inputs of its calls.
 
-    def __init__(self, model: nn.Module, planned: Mapping[str, Live]) -> None:
+    Args:
+        model: The live model.
+        planned: The model of the schedule.
+
+    Raises:
+        BindError: An attribute is not a number in its range.
+    """
+
+    def __init__(self, model: nn.Module, planned: Model) -> None:
         modules = dict(model.named_modules(remove_duplicate=False))
-        self._places = [_place(modules, path, live) for path, live in planned.items()]
-        self.read()
+        inputs = {*live_inputs(planned.inputs)}
+        self._live = planned.live
+        self._places = [_place(modules, path, live) for path, live in planned.live.items() if path not in inputs]
+        self._inputs = Inputs(planned.inputs, model.forward, ordered=False, leaf=_input) if inputs else None
+        for place in self._places:
+            _number(_found(place), place.live, f"live attribute {place.path!r}")
 
-    def read(self) -> list[float]:
+    def read(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> list[float]:
         """Return the numbers in the order of the file, without running any code of the model.
+
+        Args:
+            args: Positional arguments of a call that fits the schedule otherwise.
+            kwargs: Its keyword arguments.
 
         Raises:
             BindError: The step is not valid for a number.
         """
-        return [_number(_found(place), place) for place in self._places]
+        if self._inputs is None:
+            return [_number(_found(place), place.live, f"live attribute {place.path!r}") for place in self._places]
+        given: dict[str, object] = dict(self._inputs.flatten(args, kwargs, _CPU))
+        numbers = {name: _number(value, self._live[name], f"live input {name!r}") for name, value in given.items()}
+        for place in self._places:
+            numbers[place.path] = _number(_found(place), place.live, f"live attribute {place.path!r}")
+        return [numbers[name] for name in self._live]
+
+
+def _input(node: Mapping[str, Any], label: str) -> Accept:
+    """Return what collects the name and the value of a live input, and ignores other leaves."""
+
+    def run(argument: object, device: torch.device, pairs: list[Any]) -> None:
+        if "live" in node:
+            pairs.append((node["live"], argument))
+
+    return run
 
 
 def _place(modules: Mapping[str, nn.Module], path: str, live: Live) -> _LivePlace:
@@ -64,19 +100,18 @@ def _found(place: _LivePlace) -> Any:
     return attribute(holder, place.name)
 
 
-def _number(value: object, place: _LivePlace) -> float:
-    path, live = place.path, place.live
+def _number(value: object, live: Live, what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BindError(f"live attribute {path!r} is {_kind(value)}, and the schedule reads a number\n  {_HINT}")
+        raise BindError(f"{what} is {_kind(value)}, and the schedule reads a number\n  {_HINT}")
     if isinstance(value, int) and isinstance(live.planned, float):
-        raise BindError(f"live attribute {path!r} is the integer {value}, planned was a float\n  write {value}.0")
+        raise BindError(f"{what} is the integer {value}, planned was a float\n  write {value}.0")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not holds(live, number) or number != value:
         raise BindError(
-            f"live attribute {path!r} is {value!r}, and the schedule is for {range_text(live)}: forward does something "
+            f"{what} is {value!r}, and the schedule is for {range_text(live)}: forward does something "
             "else there\n  plan again with such a value, or let the model's own forward run: apply(..., "
             "otherwise='original')"
         )
