@@ -69,13 +69,11 @@ def live_inputs(inputs: dict[str, Any]) -> Iterator[str]:
 
 
 def _live_inputs(tree: Any) -> Iterator[str]:
-    if isinstance(tree, dict) and "live" in tree:
+    if "live" in tree:
         yield tree["live"]
-    elif isinstance(tree, dict) and "tensor" not in tree and "literal" not in tree:
+    elif "tensor" not in tree and "literal" not in tree:
         kind = next(kind for kind in ("tuple", "list", "dict", "fields") if kind in tree)
-        nodes: Any = tree[kind]
-        below: list[Any] = [*(nodes.values() if kind in ("dict", "fields") else nodes)]
-        for child in below:
+        for child in tree[kind].values() if kind in ("dict", "fields") else tree[kind]:
             yield from _live_inputs(child)
 
 

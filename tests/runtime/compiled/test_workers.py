@@ -7,6 +7,7 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 
 from remate.step_measurement.allocator import peak_bytes
 from remate_runtime import apply, predicted_peak
-from remate_runtime.engine.compiled import workers
+from remate_runtime.engine.compiled import inductor, workers
 from remate_runtime.engine.compiled.artefacts import Artefacts
 from remate_runtime.engine.compiled.compiled_engine import computations
 from remate_runtime.engine.compiled.fit import fit
@@ -133,8 +134,6 @@ def test_processes_compile_what_this_one_then_takes() -> None:
 def test_what_processes_fail_at_is_compiled_here(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from remate_runtime.engine.compiled import inductor
-
     monkeypatch.setattr(workers, "processes", lambda: 2)
     monkeypatch.setattr(workers, "_WORTHWHILE", 2)
     monkeypatch.setattr(inductor, "_compile_here", divmod)  # refuses what it is given
@@ -143,6 +142,19 @@ def test_what_processes_fail_at_is_compiled_here(
     assert "2 of 2 functions compiled; failed: TypeError" in caplog.text
     assert "is interpreted" not in caplog.text
     assert_same(step(result, (data(4, 8),)), step(model, (data(4, 8),)), 1e-5)
+
+
+def test_a_process_that_ends_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It imports what is beside the script, as a file that is called like a module of the standard library."""
+    (tmp_path / "linecache.py").write_text("raise SystemExit(1)")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    jobs = [("x" * 100_000,) for _ in range(8)]  # more than a pipe holds
+    reasons = list(inductor.compile_side_by_side(jobs, 2))
+    assert reasons
+    assert {*reasons} <= {"SubprocPool closed", "the process that compiles ended"}
+    assert capfd.readouterr().err == ""
 
 
 def functions(layers: int) -> int:

@@ -5,12 +5,14 @@ Tested with torch 2.11 to 2.15. Code for CUDA was run on an H100 with torch 2.11
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
+import subprocess
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import as_completed
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
 from .kernel_units import in_units
 
 OLDEST, NEWEST = (2, 11), (2, 15)
+_ENDED = "the process that compiles ended"
 _FEW_READS = 2  # Inductor's default is 4
 
 Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of its arguments
@@ -242,13 +245,43 @@ def compile_side_by_side(jobs: Sequence[tuple[object, ...]], count: int) -> Iter
     each = max(1, (settings.compile_threads or 1) // count)
     about = torch.get_num_threads(), {**settings.save_config_portable(), "compile_threads": each}
     pool = SubprocPool(count, kind=SubprocKind.FORK)
+    _notice_its_end(pool.process)
+    with _without_messages(SubprocPool.__module__):
+        try:
+            waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
+            for future in as_completed(waited):
+                error = RuntimeError(_ENDED) if future.cancelled() else future.exception()
+                yield "" if error is None else str(error).strip().splitlines()[-1]
+        except (OSError, RuntimeError):
+            yield _ENDED
+        finally:
+            pool.shutdown()
+            with suppress(OSError):  # what it still had to write
+                pool.write_pipe.close()
+            pool.process.poll()
+
+
+def _notice_its_end(process: subprocess.Popen[bytes]) -> None:
+    """Close this process's copies of the ends of the pipes that a child uses.
+
+    The pool keeps them open, and would wait forever for a child that ends early: for example because a file beside the
+    script, such as `types.py`, replaces a module of the standard library there.
+    """
+    options = [str(option) for option in process.args]  # type: ignore[union-attr]
+    for option in options:
+        if option.startswith(("--read-fd=", "--write-fd=")):
+            os.close(int(option.partition("=")[2]))
+
+
+@contextmanager
+def _without_messages(logger: str) -> Iterator[None]:
+    """Let no messages of a logger through: the reason of a failure is returned."""
+    log = logging.getLogger(logger)
+    before, log.disabled = log.disabled, True
     try:
-        waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
-        for future in as_completed(waited):
-            error = RuntimeError("the process ended") if future.cancelled() else future.exception()
-            yield "" if error is None else str(error).strip().splitlines()[-1]
+        yield
     finally:
-        pool.shutdown()
+        log.disabled = before
 
 
 def _compile_here(about: tuple[int, dict[str, Any]], job: bytes) -> None:
