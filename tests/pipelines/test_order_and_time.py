@@ -21,8 +21,9 @@ def use(forward: int = 1, backward: int = 2, kept: int = 10, **more: int) -> Sta
     return StageUse(forward=forward, backward=backward, kept=kept, **{**rest, **given})
 
 
-def orders() -> list[PipelineOrder]:
-    return [pipeline_order(name, 4, 8) for name in SCHEDULES]
+@pytest.fixture(params=SCHEDULES)
+def order(request: pytest.FixtureRequest) -> PipelineOrder:
+    return pipeline_order(request.param, 4, 8)
 
 
 def test_1f1b_holds_one_microbatch_less_on_each_stage_and_gpipe_all() -> None:
@@ -31,7 +32,6 @@ def test_1f1b_holds_one_microbatch_less_on_each_stage_and_gpipe_all() -> None:
     assert [pipeline_order("zbvzerobubble", 4, 8).in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
 
 
-@pytest.mark.parametrize("order", orders(), ids=lambda order: order.schedule)
 def test_each_stage_runs_each_microbatch_once(order: PipelineOrder) -> None:
     actions = [action for row in order.ranks for action in row]
     for stage in range(4):
@@ -60,7 +60,6 @@ def test_equal_stages_take_the_time_of_the_textbook(name: str) -> None:
     assert graph.lower_bound(times, dict.fromkeys(range(stages), 10)) == graph.time(times)
 
 
-@pytest.mark.parametrize("order", orders(), ids=lambda order: order.schedule)
 def test_the_bound_is_never_above_the_time(order: PipelineOrder) -> None:
     rng, graph = random.Random(0), PipelineGraph(order)
     for _ in range(30):

@@ -4,6 +4,7 @@ come."""
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 import threading
 from collections.abc import Callable
@@ -50,7 +51,12 @@ def arena(model: nn.Module, schedule: Schedule) -> Any:
 def subject(recomputes: Any = just_in_time) -> tuple[Any, Any, torch.Tensor]:
     """A model, the same with its step in a block, and what they take."""
     model, x = seeded(Mixed(0.2)), data(64, 8)
-    return model, arena(copy.deepcopy(model), schedule_of(model, (x,), recomputes=recomputes)), x
+    return model, arena(copy.deepcopy(model), _subjects_schedule(recomputes)), x
+
+
+@functools.cache
+def _subjects_schedule(recomputes: Any) -> Schedule:
+    return schedule_of(seeded(Mixed(0.2)), (data(64, 8),), recomputes=recomputes)
 
 
 def blocks_of(planned: Any) -> Any:
