@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 
 from msgspec.structs import replace
 from torch import nn
@@ -15,6 +16,8 @@ from ..capture.live_inputs import live_tree, number_inputs
 from ..capture.sizes import SizeLog
 from .live_step import LiveStep
 from .requested_ranges import live_numbers
+from .tracked import Tracked
+from .tracked_functions import tracked_functions
 
 Say = Callable[[str], None]
 
@@ -59,7 +62,9 @@ def captured(
 
     def trace(values: Mapping[str, object]) -> Captured:
         log = taken.pop() if taken else None  # the first trace records what forward decides by sizes
-        return capture(model, args, kwargs, differentiate, log, values, stepwise)
+        is_tracked = any(isinstance(value, Tracked) for value in values.values())
+        with tracked_functions(model) if is_tracked else nullcontext():
+            return capture(model, args, kwargs, differentiate, log, values, stepwise)
 
     step = LiveStep(requested, planned, trace, say).written(probing)
     tree = live_tree(model, step.model.inputs, inputs.keys() & planned.keys())

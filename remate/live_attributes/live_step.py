@@ -54,9 +54,8 @@ class LiveStep:
         self._captured = [self._first]
         self._decisions: dict[NumberComparison, None] = {}
         known: dict[Tree, None] = dict.fromkeys(planned)
-        whole = [path for path, value in planned.items() if isinstance(value, int)]
         for k in (0, 1):
-            tracking = Tracking(whole)
+            tracking = Tracking()
             values = {path: _beside(value, k, at) for at, (path, value) in enumerate(self._planned.items())}
             self._add(values, tracking)
             known.update(dict.fromkeys(tracking.computed.values()))

@@ -8,12 +8,12 @@ from __future__ import annotations
 import operator
 import struct
 import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import msgspec
 
-from remate_runtime.format import Tree, names_of
+from remate_runtime.format import Tree
 
 from ..capture.places import user_place
 from ..errors import CaptureError
@@ -30,7 +30,8 @@ _BINARY = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "pow"}
 _LOST = (
     *("int", "float", "complex", "floor", "ceil", "trunc", "round"),
     *("floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod"),
-    "hash",  # a key of a dict or set: for other numbers, another item or none
+    # Keys of a dict or set, or parts of such a key: for other numbers, it has another item or none.
+    *("hash", "str", "repr", "format"),
 )
 _EXACT = 1 << 53
 
@@ -51,14 +52,9 @@ class NumberComparison(msgspec.Struct, frozen=True):
 
 
 class Tracking:
-    """The decisions of a trace on live numbers, and all numbers computed from them, by bits.
+    """The decisions of a trace on live numbers, and all numbers computed from them, by bits."""
 
-    Args:
-        whole: Names of the numbers that are integers outside of the trace.
-    """
-
-    def __init__(self, whole: Collection[str] = ()) -> None:
-        self.whole = frozenset(whole)
+    def __init__(self) -> None:
         self.decisions: dict[NumberComparison, None] = {}
         self.computed: dict[int, Tree] = {}
 
@@ -95,6 +91,19 @@ class Tracked(float):
     def __reduce__(self) -> Any:
         return float, (float.__pos__(self),)
 
+    def __copy__(self) -> Tracked:
+        return self
+
+    def __deepcopy__(self, known: object) -> Tracked:
+        return self
+
+    def conjugate(self) -> Tracked:
+        return self
+
+    @property
+    def real(self) -> Tracked:  # type: ignore[override]
+        return self
+
     def __bool__(self) -> bool:
         nonzero = float.__ne__(self, 0.0)
         self.tracking.note("ne", self.tree, 0.0, nonzero, sys._getframe(1))
@@ -110,16 +119,6 @@ class Tracked(float):
         nonnegative = float.__ge__(self, 0.0)
         self.tracking.note("ge", self.tree, 0.0, nonnegative, sys._getframe(1))
         return self if nonnegative else -self
-
-
-def _text(name: str) -> Callable[..., str]:
-    """Refuse texts of integers, which may be names of what forward takes (`self.layers[str(step)]`)."""
-    plain = getattr(float, f"__{name}__")
-
-    def text(self: Tracked, *how: Any) -> str:
-        return plain(self, *how) if self.tracking.whole.isdisjoint(names_of(self.tree)) else _lost(name)(self)
-
-    return text
 
 
 def _operand(other: object) -> Tree | None:
@@ -161,13 +160,26 @@ def _comparison(name: str) -> Callable[..., Any]:
     return compare
 
 
+def lost(name: str, place: str) -> NoReturn:
+    """Refuse what takes the value of a live number in a way that cannot be repeated at every call.
+
+    Args:
+        name: What does it: `int()`.
+        place: `file.py:12`.
+
+    Raises:
+        CaptureError: Always.
+    """
+    raise CaptureError(
+        f"forward uses a live number by {name}, which cannot be read at every call",
+        source=place,
+        hint="compute with the number itself (+ - * / **), or do not declare it live",
+    )
+
+
 def _lost(name: str) -> Callable[..., Any]:
     def refuse(self: Tracked, *_: object) -> Any:
-        raise CaptureError(
-            f"forward uses a live number by {name}, which cannot be read at every call",
-            source=user_place(sys._getframe(1)).line,
-            hint="compute with the number itself (+ - * / **), or do not declare it live",
-        )
+        lost(name, user_place(sys._getframe(1)).line)
 
     return refuse
 
@@ -179,7 +191,5 @@ for _name in COMPARISONS:
     setattr(Tracked, f"__{_name}__", _comparison(_name))
 for _name in _LOST:
     setattr(Tracked, f"__{_name}__", _lost(f"{_name}()"))
-for _name in ("str", "repr", "format"):
-    setattr(Tracked, f"__{_name}__", _text(_name))
 for _name in ("is_integer", "as_integer_ratio", "hex"):
     setattr(Tracked, _name, _lost(f"{_name}()"))

@@ -171,6 +171,7 @@ class ByStep(nn.Module):
         ("set", 5.0, "uses a live number by hash"),
         ("dict", 5, "uses a live number by hash"),
         ("text", 5, "uses a live number by format"),
+        ("text", 5.0, "uses a live number by format"),
     ],
 )
 def test_what_forward_looks_up_is_refused(how: str, step: float, text: str) -> None:

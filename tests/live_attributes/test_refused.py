@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
+from math import isclose, sqrt
 from typing import Any
 
 import pytest
@@ -54,12 +56,19 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
     "float": (lambda self, x: x * (2.0 if float(self.alpha) > 0.1 else 1.0), r"by float\(\)"),
     "floor": (lambda self, x: x * math.floor(self.alpha + 2), r"by floor\(\)"),
     "remainder": (lambda self, x: x * (self.alpha % 0.01), r"by mod\(\)"),
-    "tensor": (lambda self, x: x * torch.tensor(self.alpha), "made from it in Python"),
+    "tensor": (lambda self, x: x * torch.tensor(self.alpha), r"by torch.tensor\(\)"),
     "size": (lambda self, x: x.repeat(round(self.alpha * 10), 1), r"by round\(\)"),
     "returned": (lambda self, x: (x, self.alpha), "returns it"),
     "two together": (lambda self, x: x * 2 if self.alpha < self.beta + 1 else x, "decides by the live number"),
     "turns round": (lambda self, x: x * 2 if (self.alpha - 0.5) ** 2 < 0.2 else x, "in a way that gives no range"),
-    "other function": (lambda self, x: x * math.sin(self.alpha), "in a way that a file cannot say"),
+    "other function": (lambda self, x: x * math.sin(self.alpha), r"by math.sin\(\)"),
+    "function by its name": (lambda self, x: x * 2 if isclose(self.alpha, 7) else x, r"by math.isclose\(\)"),
+    "function of a list": (lambda self, x: x * 2 if math.fsum([self.alpha, 1]) > 50 else x, r"by math.fsum\(\)"),
+    "item": (lambda self, x: x * 2 if torch.tensor([self.alpha]).item() > 50 else x, r"by torch.tensor\(\)"),
+    "text": (lambda self, x: x * {"7": 2.0}.get(f"{self.alpha:.0f}", 1.0), r"by format\(\)"),
+    "item of a dict": (lambda self, x: x * {7.0: 2.0}.get(self.alpha, 1.0), r"by hash\(\)"),
+    "real part": (lambda self, x: x * 2 if int(self.alpha.real) > 50 else x, r"by int\(\)"),
+    "copy": (lambda self, x: x * 2 if int(copy.deepcopy(self.alpha)) > 50 else x, r"by int\(\)"),
     "unused": (lambda self, x: x * 2, "computes the same whatever 'leaf.alpha' is"),
     "changed": (_changing, "forward itself changes the live attribute 'leaf.alpha'"),
 }
@@ -121,6 +130,23 @@ def test_what_is_planned_at_a_special_number_is_refused(run: Any, alpha: float) 
 def test_names_that_are_no_numbers_are_refused(requested: Any, told: str) -> None:
     with pytest.raises(CaptureError, match=told):
         captured(Model(lambda self, x: x * self.alpha), (X,), {}, live=requested)
+
+
+@pytest.mark.parametrize(
+    ("run", "end"),
+    [
+        (lambda self, x: x * 2 if math.exp(self.alpha) > 100 else x, math.log(100)),
+        (lambda self, x: x * 2 if sqrt(self.alpha + 1) > 4 else x, 15),
+        (lambda self, x: x * 2 if math.log(self.alpha + 2, 2) > 4 else x, 14),
+        (lambda self, x: x * 2 if math.fabs(self.alpha) > 9 and math.isfinite(self.alpha) else x, 9),
+    ],
+)
+def test_decisions_by_functions_give_a_range(run: Any, end: float) -> None:
+    """No value that is tried is beyond it."""
+    live = captured(Model(lambda self, x: run(self, x) * self.alpha), (X,), {}, live=["leaf.alpha"]).model.live
+    assert live["leaf.alpha"].max == pytest.approx(end)
+    assert math.exp(0) == 1
+    assert type(math.exp) is type(sqrt)  # set back
 
 
 def test_an_input_of_the_same_name_is_refused() -> None:
