@@ -26,6 +26,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..errors import CaptureError, LostOutputWarning
 from . import surroundings, torch_api
 from .branches import Branches
+from .c_functions import size_functions
 from .caches import caches_made, refuse_unlike
 from .captured import Captured
 from .carried import holds, refuse_carried
@@ -207,6 +208,7 @@ def _attempt(step: TracedModule, signature: Signature) -> tuple[TracedModule, Br
             surroundings.checkpoints_run_once(step.note_checkpoint),
             Hooks(step.model).followed(),
             step.reads.watching_backward(),
+            size_functions(step.model, step.sizes),
         ):
             joint = _traced(step, signature, branches)
     except Exception as error:

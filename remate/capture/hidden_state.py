@@ -104,7 +104,7 @@ def _words(value: object, depth: int) -> Iterator[Any]:
     elif isinstance(value, float):
         yield float.__repr__(value)  # nan equals nan here; a live attribute refuses to give its number
     elif isinstance(value, int) and not isinstance(value, bool):
-        yield int(value)  # sizes may have a recording type
+        yield int.__pos__(value)  # of a traced size, without a record
     elif isinstance(value, _PLAIN):
         yield value
     elif isinstance(value, tuple | list) and depth < _DEPTH:

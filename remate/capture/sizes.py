@@ -35,6 +35,12 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 _DIVISIONS = ("floordiv", "mod")
 _ONE_OPERAND = ("neg", "abs")
+_READS = (
+    *("__int__", "__float__", "__hash__", "__str__", "__repr__", "__format__", "bit_length", "as_integer_ratio"),
+    *("__round__", "__floor__", "__ceil__", "__trunc__", "__truediv__", "__rtruediv__", "__divmod__", "__rdivmod__"),
+    *("__pow__", "__rpow__", "__and__", "__rand__", "__or__", "__ror__", "__xor__", "__rxor__", "__invert__"),
+    *("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"),
+)
 _COUNTS = ("size", "numel", "nelement", "__len__")
 
 
@@ -50,11 +56,17 @@ class SizeComparison(msgspec.Struct, frozen=True):
 
 
 class SizeLog:
-    """The decisions of one trace, in order, and the numbers by which Python code divides sizes."""
+    """The decisions of one trace, in order, and the numbers by which Python code divides sizes.
+
+    Attributes:
+        reads: The sizes from which forward takes plain numbers, (how, size), in order. What it decides by these numbers
+            is not recorded.
+    """
 
     def __init__(self) -> None:
         self.decisions: list[SizeComparison] = []
         self.divisors: set[int] = set()
+        self.reads: list[tuple[str, int]] = []
 
     def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
         place = user_place(frame).line
@@ -69,7 +81,7 @@ class SizeLog:
         return result
 
     def size(self, number: int) -> Any:
-        return _tracked(self, int(number), int(number)) if isinstance(number, int) else number
+        return _tracked(self, _plain(number), _plain(number)) if isinstance(number, int) else number
 
 
 class TracedSize(int):
@@ -78,15 +90,20 @@ class TracedSize(int):
     log: SizeLog
     tree: Tree
 
-    __hash__ = int.__hash__
-
     def __reduce__(self) -> Any:
-        return int, (int(self),)
+        return int, (_plain(self),)
+
+    def read(self, how: str) -> None:
+        """Record that forward takes a plain number from the size. how: by which function."""
+        self.log.reads.append((how, _plain(self)))
 
     def __bool__(self) -> bool:
-        held = int(self) != 0
+        held = _plain(self) != 0
         self.log.note("ne", self.tree, 0, held, sys._getframe(1))
         return held
+
+
+_plain = int.__pos__  # an int without a record
 
 
 def _tracked(log: SizeLog, number: int, tree: Tree) -> TracedSize:
@@ -96,7 +113,7 @@ def _tracked(log: SizeLog, number: int, tree: Tree) -> TracedSize:
 
 
 def _tree(operand: int) -> Tree:
-    return operand.tree if isinstance(operand, TracedSize) else int(operand)
+    return operand.tree if isinstance(operand, TracedSize) else _plain(operand)
 
 
 def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
@@ -105,9 +122,10 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
     def compute(self: TracedSize, *others: Any) -> Any:
         result = plain(self, *others)
         if type(result) is not int:
+            self.read(name)  # by a float, which computes without a record
             return result
         if name in _DIVISIONS and not swapped:
-            self.log.divisors.add(abs(int(others[0])))
+            self.log.divisors.add(abs(_plain(others[0])))
         operands = [_tree(each) for each in (self, *others)]
         return _tracked(self.log, result, (name, *(reversed(operands) if swapped else operands)))
 
@@ -121,9 +139,21 @@ def _comparison(name: str) -> Callable[..., Any]:
         held = plain(self, other)
         if held is not NotImplemented:
             self.log.note(name, self.tree, _tree(other), held, sys._getframe(1))
+        elif isinstance(other, float):
+            self.read(name)
         return held
 
     return compare
+
+
+def _read(name: str) -> Callable[..., Any]:
+    plain = getattr(int, name)
+
+    def read(self: TracedSize, *others: Any) -> Any:
+        self.read(name)
+        return plain(self, *others)
+
+    return read
 
 
 for _name in ARITHMETIC:
@@ -132,3 +162,5 @@ for _name in ARITHMETIC:
         setattr(TracedSize, f"__r{_name}__", _arithmetic(_name, True))
 for _name in COMPARISONS:
     setattr(TracedSize, f"__{_name}__", _comparison(_name))
+for _name in _READS:
+    setattr(TracedSize, _name, _read(_name))

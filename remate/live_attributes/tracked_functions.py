@@ -9,22 +9,19 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
+from ..capture.c_functions import TensorsOfNumbers, replaced_functions
 from ..capture.places import user_place
 from .tracked import Tracked, lost
 
 _EXPRESSED = {"sqrt": "sqrt", "exp": "exp", "log": "log", "pow": "pow"}  # operations that a file can express
 _OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # of the live numbers themselves
 _HOOKED = {"floor", "ceil", "trunc"}  # these ask
-_MAKERS = {torch.tensor, torch.as_tensor, torch.asarray, torch.scalar_tensor, torch.Tensor.new_tensor}
 
 
 @contextmanager
@@ -39,29 +36,8 @@ def tracked_functions(model: nn.Module) -> Iterator[None]:
         for name, function in vars(math).items()
         if callable(function) and name not in _HOOKED and not name.startswith("__")
     }
-    replaced: list[tuple[dict[str, Any], str, Any]] = []
-    try:
-        for names in _namespaces(model):
-            for name, value in list(names.items()):
-                if type(value) is _BUILTIN and value in following:
-                    replaced.append((names, name, value))
-                    names[name] = following[value]
-        with _Makers():
-            yield
-    finally:
-        for names, name, value in reversed(replaced):
-            names[name] = value
-
-
-_BUILTIN = type(math.exp)
-
-
-def _namespaces(model: nn.Module) -> Iterator[dict[str, Any]]:
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType) and module.__name__ != __name__:
-            yield vars(module)
-    for module in model.modules():
-        yield vars(module)
+    with replaced_functions(model, following), TensorsOfNumbers(_refuse_tensors):
+        yield
 
 
 def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,13 +68,9 @@ def _is_tracked(value: object) -> bool:
     return isinstance(value, Tracked)
 
 
-class _Makers(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func in _MAKERS and _is_tracked(args):
-            frame = sys._getframe(1)
-            while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":  # of other modes
-                frame = frame.f_back
-            lost(f"torch.{func.__name__}()", user_place(frame).line)
-        return func(*args, **(kwargs or {}))
+def _refuse_tensors(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if _is_tracked(args):
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
+            frame = frame.f_back
+        lost(f"torch.{function.__name__}()", user_place(frame).line)

@@ -36,7 +36,7 @@ def spec(value: Any, tensor: Callable[[torch.Tensor], Tensor]) -> Any:
     if kind in _PLAIN:
         return kind, value
     if kind is int or kind is TracedSize:
-        return int, int(value)
+        return int, int.__pos__(value)
     if kind is float:
         return float, float.__repr__(value)  # nan is nan, and -0.0 is not 0.0
     if kind in _SEQUENCES:

@@ -216,7 +216,8 @@ class Dispatch:
             )
         if self.checks.first:
             shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
-            if turn := self.self_check.due(self.model, step, shapes, sharded is not None, form):
+            each = step.schedule.model.untracked_sizes
+            if turn := self.self_check.due(self.model, step, shapes, sharded is not None, form, each):
                 program = step.program(call, args, kwargs, sharded)
                 try:
                     outputs = self.self_check.run(turn, program, self._fixed)

@@ -22,7 +22,7 @@ from .vocabulary import Captured, Device, Dtype, Gradients, StoppedBy
 
 FORMAT = "remate.schedule"
 VERSION = 1
-REVISION = 2
+REVISION = 3
 PAGE_FEATURE = "page"  # what a file with `page` statements requires
 SPLIT_FEATURE = "split"  # the same for `split` statements
 RANKS_FEATURE = "ranks"  # what a file with collectives or distributed tensors requires
@@ -195,6 +195,7 @@ class Model(FileObject, frozen=True):
     live: dict[str, Live] = {}  # attributes (by path) and inputs (by name) that are read at every call
     dims: dict[str, Dimension] = {}  # named sizes; without them, the file is for one size
     limits: dict[str, int] = {}  # expressions of named sizes, and their largest value: b*t, 4096
+    untracked_sizes: bool = False  # forward takes numbers from sizes by which it may decide: each size is checked
     inputs: dict[str, Any] = {}
     fill: dict[str, bool | int | float] = {}  # inputs that may be padded, and with what
     outputs: Any = None

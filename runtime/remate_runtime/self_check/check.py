@@ -59,7 +59,7 @@ class SelfCheck:
         self._verdicts = ranks.Verdicts(self._warn)
         self._lock = threading.RLock()  # generators and the state of the model are shared between threads
 
-    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable) -> Turn | None:
+    def due(self, model: Any, step: Hashable, size: Hashable, sharded: bool, form: Hashable, each: bool) -> Turn | None:
         """Return the turn to check the call that is about to run; None if it is not checked.
 
         Args:
@@ -68,11 +68,12 @@ class SelfCheck:
             size: The size among those of the file.
             sharded: Whether torch shards parts of the model.
             form: The form of the call (`bind.call_form`). Ranks that call together may get calls of different forms.
+            each: Check each new size.
         """
         together = ranks.calls_together(model, sharded)
         modes = tuple(map(type, callers_modes()))  # such a mode may change what an operator computes
         family = (step, torch.is_grad_enabled(), together, modes, None if together else form)
-        if not self._turns.due(family, size):
+        if not self._turns.due(family, size, each):
             return None
         if not together and _is_watched():
             self._turns.again(family, size)

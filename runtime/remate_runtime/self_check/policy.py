@@ -74,7 +74,8 @@ class Turns:
     """Counts the calls of an applied model, and selects those to check.
 
     A program is a file at a size, with or without gradients. Of a file for a range of sizes, the first, second, fourth,
-    eighth, … new size is checked, so that varying lengths cost little.
+    eighth, … new size is checked, so that varying lengths cost little. If forward may decide by sizes in ways that the
+    planner could not follow, each new size is checked.
     """
 
     def __init__(self, checks: Checks) -> None:
@@ -84,12 +85,13 @@ class Turns:
         self._sizes: dict[Hashable, int] = {}
         self._calls: dict[Hashable, int] = {}
 
-    def due(self, family: Hashable, size: Hashable) -> bool:
+    def due(self, family: Hashable, size: Hashable, each: bool) -> bool:
         """Return whether to check the call that is about to run.
 
         Args:
             family: The file, and whether gradients are enabled.
             size: The size of the call.
+            each: Check each new size.
         """
         checks = self._checks
         if not checks.first or (not checks.every and (family, size) in self._seen):
@@ -104,7 +106,7 @@ class Turns:
                 return False
             self._seen.add((family, size))
             sizes = self._sizes[family] = self._sizes.get(family, 0) + 1
-            return sizes & (sizes - 1) == 0  # a power of two
+            return each or sizes & (sizes - 1) == 0  # a power of two
 
     def start_again(self) -> None:
         """Check the next call of every program, as at the beginning."""
