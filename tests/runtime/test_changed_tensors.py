@@ -3,6 +3,7 @@ raw error."""
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -211,6 +212,7 @@ def test_parameters_may_be_swapped_after_planning():
     model, twin, x = seeded(Scaled()), seeded(Scaled()), torch.randn(4, 8)
     planned = apply(model, schedule_of(model, (x,)))
     planned(x).backward()
+    gc.collect()  # cycles of the trace that are garbage
     for each in (model, twin):
         each.zero_grad()
         # torch refuses a tensor with weak references, which a trace must not leave behind
