@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """No test, nor a process that it starts, reads or writes the user's cache; Ctrl-C works as at a terminal, wherever
     the suite was started."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    # Traces and imports make many objects and little garbage: a tenth of the time of all tests.
+    # Traces and imports make many objects and little garbage, which Python looks for at every 700 by default.
     gc.set_threshold(20_000)
     folder = tempfile.mkdtemp(prefix="remate-test-cache-")
     os.environ.update(XDG_CACHE_HOME=folder, LOCALAPPDATA=folder)
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     os.environ["TORCHINDUCTOR_VEC_ISA_OK"] = "1"  # no programs that try out what /proc/cpuinfo says (15 s per folder)
     gold = shutil.which("ld.gold")
-    if gold:  # GCC's other linker takes twice as long to read the symbols of torch
+    if gold:  # GCC's other linker takes longer to read the symbols of torch
         linkers = os.path.join(folder, "linkers")
         os.mkdir(linkers)
         os.symlink(gold, os.path.join(linkers, "ld"))
