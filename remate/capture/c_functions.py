@@ -92,6 +92,7 @@ class TensorsOfNumbers(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        named = dict(kwargs or {})
         if func in _MAKERS:
-            self._seen(func, args)
-        return func(*args, **(kwargs or {}))
+            self._seen(func, (*args, *named.values()))
+        return func(*args, **named)

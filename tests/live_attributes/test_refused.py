@@ -64,6 +64,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
     "other function": (lambda self, x: x * math.sin(self.alpha), r"by math.sin\(\)"),
     "function by its name": (lambda self, x: x * 2 if isclose(self.alpha, 7) else x, r"by math.isclose\(\)"),
     "function of a list": (lambda self, x: x * 2 if math.fsum([self.alpha, 1]) > 50 else x, r"by math.fsum\(\)"),
+    "named argument": (lambda self, x: x * torch.tensor(data=self.alpha), r"by torch.tensor\(\)"),
     "item": (lambda self, x: x * 2 if torch.tensor([self.alpha]).item() > 50 else x, r"by torch.tensor\(\)"),
     "text": (lambda self, x: x * {"7": 2.0}.get(f"{self.alpha:.0f}", 1.0), r"by format\(\)"),
     "item of a dict": (lambda self, x: x * {7.0: 2.0}.get(self.alpha, 1.0), r"by hash\(\)"),
