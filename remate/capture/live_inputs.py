@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import torch
 
-from remate_runtime.bind import children, rebuild
+from remate_runtime.bind import children, is_number, rebuild
 
 from .signature import argument_names
 
@@ -19,7 +19,7 @@ def number_inputs(
     numbers: dict[str, int | float] = {}
 
     def note(name: str, value: object) -> object:
-        if _is_number(value):
+        if is_number(value):
             numbers[name] = value if isinstance(value, int) else float.__pos__(value)
         return value
 
@@ -42,15 +42,11 @@ def with_live_inputs(
     attributes = dict(live)
 
     def value_of(name: str, value: object) -> object:
-        return attributes.pop(name) if name in attributes and _is_number(value) else value
+        return attributes.pop(name) if name in attributes and is_number(value) else value
 
     names = argument_names(model, len(args))
     positional = tuple(_mapped(name, value, value_of) for name, value in zip(names, args, strict=True))
     return positional, {name: _mapped(name, value, value_of) for name, value in kwargs.items()}, attributes
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _mapped(name: str, node: Any, leaf: Any) -> Any:

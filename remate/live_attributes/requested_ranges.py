@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import TypeGuard
 
 from torch import nn
 
+from remate_runtime.bind import is_number
 from remate_runtime.format import did_you_mean
 from remate_runtime.staleness import attribute, is_config
 
@@ -66,14 +66,10 @@ def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
         for name in names:
             value = None if name in _MACHINERY or name.startswith("__") else attribute(module, name)
             full = f"{path}.{name}".lstrip(".")
-            if _is_number(value):
+            if is_number(value):
                 yield full, value
             elif is_config(value) and hasattr(value, "__dict__"):
-                yield from ((f"{full}.{key}", each) for key, each in vars(value).items() if _is_number(each))
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+                yield from ((f"{full}.{key}", each) for key, each in vars(value).items() if is_number(each))
 
 
 def _matches(pattern: str, path: str) -> bool:

@@ -56,7 +56,7 @@ def planned_again(
         call: The call.
         settings: Arguments of `auto`.
         known: The replaced schedules.
-        live: Attributes whose numbers have changed. They are read at every call if that can be planned.
+        live: Attributes and inputs whose numbers have changed. They are read at every call if that can be planned.
         warned: Warnings about the model so far, which are not repeated; extended.
         instead: Why the parts are planned and not the whole model, and what to do about it.
         settled: The model has been called before, and later calls are no easier to capture.

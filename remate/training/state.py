@@ -74,7 +74,7 @@ class Auto:
         self._plans = 0  # by this rank
         self._turns = self._wider = 0  # plans of any rank that this one has asked for, and of other sizes among them
         self._stale = ""  # why the schedules of the file do not fit any more, while others are planned
-        self._live: tuple[str, ...] = ()  # attributes whose numbers changed, to be read at every call
+        self._live: tuple[str, ...] = ()  # attributes and inputs that changed, to be read at every call
         self._was_aside = False  # the last training call fitted no schedule
         self._instead: tuple[str, str] | None = None  # why parts are planned, as in `planned_again`
         self._served: set[tuple[bool, ...]] = set()  # decided cases: which inputs require gradients

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .changed_numbers import is_number
 from .containers import children, is_object, mapped, rebuild
 from .distributed import mesh_groups, mesh_names
 from .records import record_class
@@ -12,6 +13,7 @@ __all__ = [
     "CallSizes",
     "children",
     "is_distributed",
+    "is_number",
     "is_object",
     "mapped",
     "mesh_groups",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -35,11 +35,12 @@ def _number(node: Mapping[str, Any], label: str) -> Accept:
     planned = node.get("literal")
 
     def run(argument: object, device: torch.device, pairs: list[Any]) -> None:
-        if _is_number(planned) and _is_number(argument) and argument != planned:
+        if is_number(planned) and is_number(argument) and argument != planned:
             pairs.append((label, argument))
 
     return run
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value is a number that can be live; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
