@@ -7,7 +7,7 @@ machine. A limit in seconds is a safety net.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -60,7 +60,7 @@ class Deadline:
         return float("inf") if self._at is None else max(0.0, self._at - time.monotonic())
 
     @contextmanager
-    def limited(self, visits: float) -> Iterator[None]:
+    def limited(self, visits: float) -> Generator[None]:
         """Limit the work of one strategy or bound. It shares the limit of the strategy that runs it, if any."""
         before = self._left
         allowed = self._left = min(before, visits)

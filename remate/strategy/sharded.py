@@ -50,6 +50,7 @@ def _equal_in_leaves(graph: Graph, leaves: Sequence[BlockSpan], extra: list[int]
         shape = form(graph, leaf)
         alike.setdefault(shape.key, []).append(shape.operations)
     for members in alike.values():
+        same: tuple[int, ...]
         for same in zip(*members, strict=True):
             largest = max(extra[op] for op in same)
             for op in same:

@@ -34,7 +34,7 @@ from ..milp.formulation import PARTS, linear
 from ..milp.highs import SolveOptions
 from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, pyo
 from .block_frontier import block_frontier
 from .block_plan import BlockPlan
 
@@ -119,12 +119,16 @@ class BlockSelection:
             before += plan.retained
         return base, timeline.peak
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         m: Any = pyo.ConcreteModel()
         count = len(self.leaves)
         pairs = [(p, o) for p in range(count) for o in range(len(self.plans(p)))]
         m.budget = pyo.Param(initialize=float(self.baseline), mutable=True)
-        m.beside = pyo.Param(range(count), (0, 1), initialize=lambda m, p, b: self.base[p][b], mutable=True)
+
+        def beside_at_first(m: Any, p: int, b: int) -> int:
+            return self.base[p][b]
+
+        m.beside = pyo.Param(range(count), (0, 1), initialize=beside_at_first, mutable=True)
         m.x = pyo.Var(pairs, domain=pyo.Binary)
         m.before = pyo.Var(range(count + 1))  # retained by the instances before p
 
@@ -134,6 +138,9 @@ class BlockSelection:
 
         others = self.problem.graph.calls - 1
         beside = [m.before[count]] if others else []
+
+        def single(m: Any, p: int) -> Any:
+            return linear(figures(p, "retained")[0]) == 1
 
         def chain(m: Any, p: int) -> Any:
             variables, sizes = figures(p, "retained")
@@ -149,13 +156,13 @@ class BlockSelection:
             return linear([*earlier[0], *later[0]], [*earlier[1], *later[1]]) <= 0
 
         latest: dict[int, int] = {}
-        neighbours = []
+        neighbours: list[tuple[int, int]] = []
         for q, template in enumerate(self.template):
             if template in latest and len(self.frontiers[template]) > 1:
                 neighbours.append((latest[template], q))
             latest[template] = q
         m.first = pyo.Constraint(expr=m.before[0] == 0)
-        m.single = pyo.Constraint(range(count), rule=lambda m, p: linear(figures(p, "retained")[0]) == 1)
+        m.single = pyo.Constraint(range(count), rule=single)
         m.chain = pyo.Constraint(range(count), rule=chain)
         m.level = pyo.Constraint([(p, b) for p in range(count) for b in (0, 1)], rule=level)
         m.order = pyo.Constraint(neighbours, rule=order)

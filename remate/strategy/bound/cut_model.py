@@ -41,7 +41,7 @@ from ..effort import Effort
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions
 from ..problem import Problem
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, pyo
 from .floor import arguments
 
 Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the number of cuts)
@@ -91,16 +91,18 @@ class CutModel:
         self.variables = len(self.engine.cost)
         self._hold: Mapping[tuple[int, int], int] = {key: self.engine.column(v) for key, v in self.model.hold.items()}
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         problem, cuts = self.problem, range(self.count)
         wanted = set(self.storages)
         m: Any = pyo.ConcreteModel()
         m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes that are free in any schedule
         m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
-        bounds = {f: (0, int(f not in problem.once)) for f in self.operations}
-        m.recompute = pyo.Var(
-            self.operations, list(self.stretches), domain=pyo.Binary, bounds=lambda m, f, c, d: bounds[f]
-        )
+        may = {f: (0, int(f not in problem.once)) for f in self.operations}
+
+        def bounds(m: Any, f: int, c: int, d: int) -> tuple[int, int]:
+            return may[f]
+
+        m.recompute = pyo.Var(self.operations, list(self.stretches), domain=pyo.Binary, bounds=bounds)
 
         def available(s: int, c: int, d: int) -> list[Any]:
             return [m.hold[s, c], m.recompute[problem.producer[s], c, d]]
@@ -132,9 +134,11 @@ class CutModel:
             self.operations, [(*span, *part) for span in whole for part in self.stretches[span]], rule=part
         )
         sizes = [problem.size[s] / self.unit for s in self.storages]
-        m.memory = pyo.Constraint(
-            cuts, rule=lambda m, c: linear([m.hold[s, c] for s in self.storages], sizes) <= m.free[c] / self.unit
-        )
+
+        def memory(m: Any, c: int) -> Any:
+            return linear([m.hold[s, c] for s in self.storages], sizes) <= m.free[c] / self.unit
+
+        m.memory = pyo.Constraint(cuts, rule=memory)
         keys = [(f, c) for f in self.operations for c in cuts]
         cost = [problem.time[f] / self.percent for f, _ in keys]
         m.time = pyo.Objective(expr=linear([m.recompute[f, c, c + 1] for f, c in keys], cost))
@@ -172,7 +176,7 @@ class CutModel:
         """
         infinity, problem = float("inf"), self.problem
         ends = [*places, len(problem.real)]
-        columns, lower, upper = [], [], []
+        columns, lower, upper = list[int](), list[float](), list[float]()
         for c, k in enumerate(places):
             self.model.free[c].set_value(budget - int(forced[k]))
             resident = set(arguments(problem, k))

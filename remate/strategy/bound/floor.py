@@ -68,5 +68,5 @@ def _shares(problem: Problem, i: int) -> bool:
 
 def arguments(problem: Problem, i: int) -> list[int]:
     """Return forward storages that must be resident while operation i runs, and that `forced_bytes` does not count."""
-    counted = problem.returned if i >= problem.backward_start else frozenset()
+    counted = problem.returned if i >= problem.backward_start else frozenset[int]()
     return [s for s in problem.reads[i] if problem.producer[s] < problem.backward_start and s not in counted]

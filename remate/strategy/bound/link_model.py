@@ -26,7 +26,7 @@ from ..deadline import Deadline
 from ..milp.formulation import linear
 from ..milp.highs import HighsModel, SolveOptions
 from ..problem import Problem
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, pyo
 from .floor import arguments
 from .spine import SpineLink
 
@@ -83,7 +83,7 @@ def shape_of(problem: Problem, link: SpineLink, first: int, second: int, *, top:
     number = {s: n for n, s in enumerate(storages)}
     if link.source >= 0:
         number[link.source] = SOURCE
-    at = [frozenset(arguments(problem, k)) if k < len(problem.real) else frozenset() for k in (first, second)]
+    at = [frozenset(arguments(problem, k)) if k < len(problem.real) else frozenset[int]() for k in (first, second)]
 
     def about(s: int) -> tuple[int, bool, bool, bool, bool]:
         readers = problem.readers[s]
@@ -141,7 +141,7 @@ class LinkModel:
             self._known[key] = value
         return self._known[key]
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         shape = self.shape
         m: Any = pyo.ConcreteModel()
         operations, storages = range(len(shape.operations)), range(len(shape.storages))
@@ -152,8 +152,11 @@ class LinkModel:
                 return 0, 0
             return int(shape.storages[s][3 + c]), 1
 
+        def again(m: Any, f: int, c: int) -> tuple[int, int]:
+            return 0, int(not shape.operations[f][1])
+
         m.hold = pyo.Var(storages, (0, 1), bounds=held)
-        m.recompute = pyo.Var(operations, (0, 1), bounds=lambda m, f, c: (0, int(not shape.operations[f][1])))
+        m.recompute = pyo.Var(operations, (0, 1), bounds=again)
         m.requested = pyo.Var(range(4), bounds=(0, 1))  # as the fields of LinkQuery
         m.rows = pyo.ConstraintList()
 

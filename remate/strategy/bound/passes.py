@@ -200,7 +200,7 @@ class _Passes:
         )
         used = min(used, unused)
         for a in range(b - 1, -1, -1):
-            below = []
+            below: list[float] = []
             for after in (False, True):
                 costs = (
                     above

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from ortools.sat.python import cp_model
@@ -35,6 +35,7 @@ from .moccasin import Answered, IntervalQuery
 
 SEED = 20260101
 SUBSOLVERS = ("default_lp", "quick_restart_no_lp")  # of tree search; CP-SAT would take nine in turns
+_Terms: TypeAlias = dict[tuple[int, int], Any]  # numbers, or variables and expressions of CP-SAT, by interval
 
 
 def main() -> None:
@@ -66,16 +67,17 @@ class RetentionIntervals:
             if c <= len(stages):
                 model.add_hint(stage[n, c], stages[c - 1])
         solver = cp_model.CpSolver()
-        solver.parameters.num_workers = 1
-        solver.parameters.interleave_search = True
-        solver.parameters.subsolvers.extend(SUBSOLVERS)
-        solver.parameters.random_seed = SEED
-        solver.parameters.cp_model_probing_level = 0  # probing, symmetries and further passes gain nothing here
-        solver.parameters.symmetry_level = 0
-        solver.parameters.max_presolve_iterations = 1
-        solver.parameters.max_deterministic_time = requested.work
+        parameters: Any = solver.parameters
+        parameters.num_workers = 1
+        parameters.interleave_search = True
+        parameters.subsolvers.extend(SUBSOLVERS)
+        parameters.random_seed = SEED
+        parameters.cp_model_probing_level = 0  # probing, symmetries and further passes gain nothing here
+        parameters.symmetry_level = 0
+        parameters.max_presolve_iterations = 1
+        parameters.max_deterministic_time = requested.work
         if requested.seconds is not None:  # the time that building the model took counts
-            solver.parameters.max_time_in_seconds = max(0.0, requested.seconds - (time.monotonic() - began))
+            parameters.max_time_in_seconds = max(0.0, requested.seconds - (time.monotonic() - began))
         status = solver.solve(model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
@@ -89,11 +91,11 @@ class RetentionIntervals:
         """Return the moment of operation n in stage t, which is a number or a variable."""
         return t * (self.last + 1) + n
 
-    def _intervals(self, model: Any) -> tuple[dict, dict, dict, dict]:
-        begin: dict[tuple[int, int], Any] = {}
-        end: dict[tuple[int, int], Any] = {}
-        active: dict[tuple[int, int], Any] = {}
-        stage: dict[tuple[int, int], Any] = {}
+    def _intervals(self, model: Any) -> tuple[_Terms, _Terms, _Terms, _Terms]:
+        begin: _Terms = {}
+        end: _Terms = {}
+        active: _Terms = {}
+        stage: _Terms = {}
         horizon = self.moment(self.last, self.last)
         for n in range(self.last + 1):
             for c in range(self.copies if self.requested.again[n] else 1):
@@ -116,10 +118,10 @@ class RetentionIntervals:
             model.add_max_equality(self.moment(until, until), ends)
         return begin, end, active, stage
 
-    def _needs(self, model: Any, begin: dict, end: dict, active: dict) -> None:
+    def _needs(self, model: Any, begin: _Terms, end: _Terms, active: _Terms) -> None:
         for (n, c), own in begin.items():
             for source in self.sources[n]:
-                choices = []
+                choices: list[Any] = []
                 for k in range(self.copies):
                     if (source, k) not in begin:
                         continue
@@ -134,7 +136,7 @@ class RetentionIntervals:
                 else:
                     model.add_bool_or(choices)
 
-    def _memory(self, model: Any, begin: dict, end: dict, active: dict) -> Any:
+    def _memory(self, model: Any, begin: _Terms, end: _Terms, active: _Terms) -> Any:
         requested, intervals, demands = self.requested, list[Any](), list[int]()
         for (n, c), first in begin.items():
             most = self.moment(self.last, self.last) + 1

@@ -42,7 +42,7 @@ from ..milp.formulation import PARTS
 from ..milp.highs import Result, SolveOptions, binaries
 from ..milp.solver_model import HIGHS, solver_model
 from ..problem import Problem
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, constraints, pyo
 from .options import LevelPart, mapped
 
 
@@ -72,8 +72,8 @@ class LevelModel:
         self._limit = self.engine.columns([self.model.limit])
         self._time = self.engine.cost.copy()
         self._held = self.engine.columns([self.model.held])
-        self._again = list(self.model.again)
-        self._used = list(self.model.use)
+        self._again: list[tuple[int, int, int]] = list(self.model.again)
+        self._used: list[tuple[int, int]] = list(self.model.use)
         self._columns = [self.engine.columns(v.values()) for v in (self.model.again, self.model.use)]
 
     def _reads(self) -> None:
@@ -140,15 +140,17 @@ class LevelModel:
             return True
         return self._wanted(c if forward < 0 else len(self.parts) - 1, s) or 0 <= forward <= self.last[s]
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         m, parts = self._variables(), self.parts
         rows = [*self._option_rows(m), *self._flow_rows(m), *self._need_rows(m), *self._memory_rows(m)]
         rows.append(m.held == self._at_backward_start(m))
-        m.rows = pyo.Constraint(range(len(rows)), rule=lambda m, at: rows[at])
+        m.rows = constraints(rows)
         keep = [part.options[part.keep].plan.time for part in parts]
+        again: dict[tuple[int, int, int], Any] = dict(m.again.items())
+        use: dict[tuple[int, int], Any] = dict(m.use.items())
         m.time = pyo.Objective(
-            expr=sum(parts[j].options[o].time / self.percent * v for (c, j, o), v in m.again.items())
-            + sum((parts[c].options[o].plan.time - keep[c]) / self.percent * v for (c, o), v in m.use.items())
+            expr=sum(parts[j].options[o].time / self.percent * v for (_, j, o), v in again.items())
+            + sum((parts[c].options[o].plan.time - keep[c]) / self.percent * v for (c, o), v in use.items())
             + 0.0 * m.limit
             + 0.0 * m.held
         )
@@ -159,8 +161,11 @@ class LevelModel:
         have = [(c, j, o) for c in stages for j in range(c + 1) for o in range(len(parts[j].options))]
         hold = [(c, s) for c in stages for s in self.loose if self._wanted(c, s)]
         first = stages[0] if stages else -1
-        domain = {key: pyo.Binary if key[0] == first else pyo.Reals for key in have}
-        m.have = pyo.Var(have, domain=lambda m, *key: domain[key], bounds=(0, 1))
+
+        def domain(m: Any, c: int, j: int, o: int) -> Any:
+            return pyo.Binary if c == first else pyo.Reals
+
+        m.have = pyo.Var(have, domain=domain, bounds=(0, 1))
         m.again = pyo.Var([(c, j, o) for c, j, o in have if parts[j].options[o].again], domain=pyo.Binary)
         m.use = pyo.Var([(c, o) for c in stages for o in range(len(parts[c].options))], domain=pyo.Binary)
         m.hold = pyo.Var(hold, bounds=(0, 1))
@@ -221,7 +226,8 @@ class LevelModel:
                 for s in option.reads:
                     if (c, s) in m.hold:
                         yield self._there(m, c, s, c + 1) >= m.use[c, o]
-        for c, j, o in m.again:
+        again: list[tuple[int, int, int]] = list(m.again)
+        for c, j, o in again:
             for s in self.parts[j].options[o].forward_reads:
                 if (c, s) in m.hold and self.maker[s] < j:
                     yield m.there[c, s, j] >= m.again[c, j, o]
@@ -275,14 +281,14 @@ class LevelModel:
 
     def _shared(self, m: Any, c: int, at: int, skip: int) -> Any:
         """Return bytes of shared storages in stage c when part `at` runs, except those that part `skip` produces."""
-        unit, size = self.unit, self.problem.size
-        return sum(size[s] / unit * self._there(m, c, s, at) for k, s in m.hold if k == c and self.maker[s] != skip)
+        unit, size, hold = self.unit, self.problem.size, list[tuple[int, int]](m.hold)
+        return sum(size[s] / unit * self._there(m, c, s, at) for k, s in hold if k == c and self.maker[s] != skip)
 
     def _at_backward_start(self, m: Any) -> Any:
         if not self.stages:
             return 0.0
-        first, size = self.stages[0], self.problem.size
-        shared = sum(size[s] / self.unit * m.hold[c, s] for c, s in m.hold if c == first)
+        first, size, hold = self.stages[0], self.problem.size, list[tuple[int, int]](m.hold)
+        shared = sum(size[s] / self.unit * m.hold[c, s] for c, s in hold if c == first)
         return self._inner(m, [(first, j) for j in range(first + 1)]) + shared
 
     def least_time(self, deadline: Deadline, limit: float) -> float:

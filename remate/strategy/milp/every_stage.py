@@ -32,7 +32,7 @@ from remate_runtime.flat_step import FlatRecompute
 from remate_runtime.support.gc_pause import gc_paused
 
 from ..instance import StepInstance
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, constraints, pyo
 from .formulation import PARTS, linear
 from .highs import binaries
 from .horizon import horizon
@@ -71,14 +71,14 @@ class EveryStage:
         with gc_paused():
             self.model: Any = self._build()
             self.engine = solver_model(self.model, solver)
-        self.runs = list(self.model.run)
-        self.holds = list(self.model.hold)
+        self.runs: list[tuple[int, int]] = list(self.model.run)
+        self.holds: list[tuple[int, int]] = list(self.model.hold)
         self.run_columns = self.engine.columns(self.model.run.values())
         self.hold_columns = self.engine.columns(self.model.hold.values())
         self.peak_column = self.engine.columns([self.model.peak])
         self.time_cost = self.engine.cost.copy()
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         about, model = self.about, self._variables()
         run, hold, free, over, level = (
             dict(v.items()) for v in (model.run, model.hold, model.free, model.over, model.level)
@@ -95,7 +95,7 @@ class EveryStage:
                 if self.maker[s] <= t <= about.until[s]:
                     rows += self.rows.deaths(m, t, s, [k for k in uses[s] if k in present])
             rows += self._memory(m, t, present)
-        model.rows = pyo.Constraint(range(len(rows)), rule=lambda m, at: rows[at])
+        model.rows = constraints(rows)
         model.time = pyo.Objective(expr=linear([m.peak, *m.run.values()], [0.0, *(self._cost(n) for _, n in m.run)]))
         return model
 

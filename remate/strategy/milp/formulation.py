@@ -32,7 +32,7 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..problem import Problem
-from ..pyomo_api import LinearExpression, pyo
+from ..pyomo_api import LinearExpression, Model, pyo
 from .highs import SMALLEST, Result, SolveOptions, binaries
 from .solver_model import HIGHS, solver_model
 from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows
@@ -73,7 +73,7 @@ class Formulation:
         self._others = self.engine.columns([self.model.beside]) if problem.graph.calls > 1 else self._peak[:0]
         self.time_cost = self.engine.cost.copy()
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         windows, problem = self.windows, self.problem
         m: Any = pyo.ConcreteModel()
         m.hold = pyo.Var([(s, k) for s, ks in windows.stages.items() for k in ks], domain=pyo.Binary)
@@ -119,9 +119,11 @@ class Formulation:
 
         m.change = pyo.Constraint(range(len(self.rows)), rule=change)
         beside = self._beside(m) if self.problem.graph.calls > 1 else 0
-        m.memory = pyo.Constraint(
-            range(len(self.rows)), rule=lambda m, n: m.level[n] + self.rows[n].base / self.unit + beside <= m.peak
-        )
+
+        def memory(m: Any, n: int) -> Any:
+            return m.level[n] + self.rows[n].base / self.unit + beside <= m.peak
+
+        m.memory = pyo.Constraint(range(len(self.rows)), rule=memory)
 
     def _kept(self, m: Any) -> None:
         """Add variables for storages that stay in memory after their last certain reader."""

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from ..deadline import Deadline
-from ..pyomo_api import LinearStandardFormCompiler, pyo
+from ..pyomo_api import LinearStandardFormCompiler, Model
 
 SEED = 20260101
 CHECK = 300  # simplex iterations that one check of a search counts as; whole relaxations are solved between checks
@@ -99,8 +99,8 @@ _STATUS = {
 class HighsModel:
     """A linear Pyomo model with one objective to minimise, inside HiGHS. Columns are its variables."""
 
-    def __init__(self, model: pyo.ConcreteModel) -> None:
-        form = LinearStandardFormCompiler().write(model, mixed_form=True)
+    def __init__(self, model: Model) -> None:
+        form: Any = LinearStandardFormCompiler().write(model, mixed_form=True)
         self._column = {id(v): j for j, v in enumerate(form.columns)}
         self._row = {id(entry.constraint): i for i, entry in enumerate(form.rows)}
         self._keep = model  # ids stay valid as long as the model lives

@@ -134,7 +134,7 @@ def _free(problem: Problem, stage: tuple[int, ...], given: Candidate, rng: rando
         weight[recompute.op] += problem.time[recompute.op] + 1
     costly = [f for f in problem.forward if weight[f]]
     at = {f: n for n, f in enumerate(problem.forward)}
-    centres = []
+    centres: list[tuple[int, float]] = []
     for _ in range(2 if rng.random() < TWO else 1):
         anywhere = rng.random() < ANYWHERE
         chosen = rng.choice(problem.forward) if anywhere else rng.choices(costly, [weight[f] for f in costly])[0]

@@ -8,7 +8,7 @@ HiGHS, another machine may then get another result. First solutions and targets 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import UnknownNameError
 from ..deadline import Deadline
-from ..pyomo_api import LinearExpression, LinearStandardFormCompiler, SolverStatus, TerminationCondition, pyo
+from ..pyomo_api import LinearExpression, LinearStandardFormCompiler, Model, SolverStatus, TerminationCondition, pyo
 from .highs import DEFAULT, Result, SolveOptions
 
 # Names of the options for seconds, nodes, absolute gap and relative gap, by a part of the solver's name.
@@ -46,10 +46,10 @@ class PyomoModel:
         UnknownNameError: Pyomo has no such solver, or it is not installed.
     """
 
-    def __init__(self, model: pyo.ConcreteModel, solver: str) -> None:
+    def __init__(self, model: Model, solver: str) -> None:
         self.model, self.solver, self.name = model, available(solver), solver
-        form = LinearStandardFormCompiler().write(model, mixed_form=True)
-        self.variables = list(form.columns)
+        form: Any = LinearStandardFormCompiler().write(model, mixed_form=True)
+        self.variables: list[Any] = list(form.columns)
         self._column = {id(v): j for j, v in enumerate(self.variables)}
         self.lower = np.array([-np.inf if v.lb is None else v.lb for v in self.variables], dtype=float)
         self.upper = np.array([np.inf if v.ub is None else v.ub for v in self.variables], dtype=float)
@@ -101,7 +101,7 @@ class PyomoModel:
         return self._result(results)
 
     @contextmanager
-    def _relaxed(self, relax: bool) -> Iterator[None]:
+    def _relaxed(self, relax: bool) -> Generator[None]:
         """Let integer variables be fractional for a while."""
         integer = [v for v in self.variables if relax and not v.is_continuous()]
         domains, bounds = [v.domain for v in integer], [(v.lb, v.ub) for v in integer]
@@ -161,7 +161,7 @@ def _bound(results: Any) -> float:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Silence Pyomo's warnings about limits and missing solvers."""
     logger = logging.getLogger("pyomo")
     level = logger.level

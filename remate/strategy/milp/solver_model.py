@@ -6,7 +6,7 @@ Pyomo.
 
 from __future__ import annotations
 
-from ..pyomo_api import pyo
+from ..pyomo_api import Model
 from ..solver_choice import HIGHS
 from .highs import HighsModel
 from .pyomo_model import PyomoModel
@@ -14,6 +14,6 @@ from .pyomo_model import PyomoModel
 SolverModel = HighsModel | PyomoModel  # PyomoModel takes the place of HighsModel: the same methods and arrays
 
 
-def solver_model(model: pyo.ConcreteModel, solver: str = HIGHS) -> SolverModel:
+def solver_model(model: Model, solver: str = HIGHS) -> SolverModel:
     """Return a model for the solver of this name."""
     return HighsModel(model) if solver == HIGHS else PyomoModel(model, solver)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,10 +71,14 @@ def offloaded(
     stalls, exact = _exact(step, request.budget, time_limit)
     bound = base.time + stalls
     candidates: list[tuple[Paged, str]] = []
+
+    def program(target: int) -> list[Absence] | None:
+        return exact if target == request.budget else _exact(step, target, time_limit)[1]
+
     for name, select in (
-        ("integer program", lambda target: exact if target == request.budget else _exact(step, target, time_limit)[1]),
-        ("greedy by span", lambda target: _greedy(step, target, True)),
-        ("greedy by size", lambda target: _greedy(step, target, False)),
+        ("integer program", program),
+        ("greedy by span", partial(_greedy, step, by_span=True)),
+        ("greedy by size", partial(_greedy, step, by_span=False)),
     ):
         paged = _judged(step, select, request.budget, limit)
         candidates += [(paged, name)] if paged is not None else []
@@ -152,7 +157,7 @@ def _judged(
     return None
 
 
-def _greedy(step: WeightedStep, target: int, by_span: bool) -> list[Absence] | None:
+def _greedy(step: WeightedStep, target: int, *, by_span: bool) -> list[Absence] | None:
     """Add the best absence of the fullest slot until all slots fit; then drop absences that are not needed.
 
     The score is bytes times the time away divided by the time of the copy, or the number of bytes.
@@ -211,9 +216,11 @@ def _exact(step: WeightedStep, target: int, time_limit: float | None) -> tuple[i
         return linear([m.away[n] for n in present], [absences[n].nbytes / unit for n in present]) >= excess / unit
 
     model.relieved = pyo.Constraint([int(slot) for slot in over], rule=relieved)
-    model.order = pyo.Constraint(
-        range(len(reads)), rule=lambda m, k: linear([m.waited[k + 1], m.waited[k]], [1.0, -1.0]) >= 0
-    )
+
+    def order(m: Any, k: int) -> Any:
+        return linear([m.waited[k + 1], m.waited[k]], [1.0, -1.0]) >= 0
+
+    model.order = pyo.Constraint(range(len(reads)), rule=order)
     gradients = [n for n in numbers if absences[n].read is None]
     since = sorted({0, step.graph.backward_start, *reads[:: max(1, len(reads) // _SINCE)]})
 

@@ -37,7 +37,7 @@ from ..instance import StepInstance
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 from ..problem import Problem
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, pyo
 
 _CUTS = 6  # operations whose relaxation is solved
 _GAP = 0.02  # percent of the baseline's time
@@ -119,25 +119,36 @@ class _PagedCut:
             self.model: Any = self._build()
             self.engine = HighsModel(self.model)
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         problem = self.problem
         m: Any = pyo.ConcreteModel()
         wanted = set(self.storages)
         read = set(arguments(problem, self.k))
-        m.hold = pyo.Var(self.storages, domain=pyo.Binary, bounds=lambda m, s: (int(s in read), 1))
-        m.recompute = pyo.Var(self.operations, domain=pyo.Binary, bounds=lambda m, f: (0, int(f not in problem.once)))
+
+        def held(m: Any, s: int) -> tuple[int, int]:
+            return int(s in read), 1
+
+        def again(m: Any, f: int) -> tuple[int, int]:
+            return 0, int(f not in problem.once)
+
+        m.hold = pyo.Var(self.storages, domain=pyo.Binary, bounds=held)
+        m.recompute = pyo.Var(self.operations, domain=pyo.Binary, bounds=again)
         m.page = pyo.Var(self._pageable, domain=pyo.Binary)
         m.before, m.after = pyo.Var(bounds=(0, None)), pyo.Var(bounds=(0, None))
 
         def ways(s: int) -> list[Any]:
             return [m.hold[s], m.recompute[problem.producer[s]], *([m.page[s]] if s in m.page else [])]
 
+        def need(m: Any, s: int) -> Any:
+            return linear(ways(s)) >= 1
+
+        def closure(m: Any, f: int, u: int) -> Any:
+            return linear([*ways(u), m.recompute[f]], [*[1] * len(ways(u)), -1]) >= 0
+
         later = [s for s in self.storages if self._first_read(s) is not None]
         pairs = [(f, u) for f in self.operations for u in problem.reads[f] if u in wanted]
-        m.need = pyo.Constraint(later, rule=lambda m, s: linear(ways(s)) >= 1)
-        m.closure = pyo.Constraint(
-            pairs, rule=lambda m, f, u: linear([*ways(u), m.recompute[f]], [*[1] * len(ways(u)), -1]) >= 0
-        )
+        m.need = pyo.Constraint(later, rule=need)
+        m.closure = pyo.Constraint(pairs, rule=closure)
         sizes = [problem.size[s] / self._unit for s in self.storages]
         m.free = pyo.Param(initialize=0.0, mutable=True)
         m.memory = pyo.Constraint(expr=linear([*m.hold.values()], sizes) <= m.free)

@@ -366,7 +366,7 @@ def greedy_choice(
 def _options(instance: StepInstance, gaps: Gaps, storage: Storage, weight: float) -> Iterator[_Option]:
     problem = instance.problem
     once = problem.once | set(range(problem.backward_start, len(problem.real)))
-    for gap, value in enumerate(gaps.values.tolist()):
+    for gap, value in enumerate(list[int](gaps.values.tolist())):
         nbytes = int(gaps.nbytes[gap])
         yield _Option(gap, False, weight * (storage.out_ns(nbytes) + storage.back_ns(nbytes)))
         producer = problem.producer[value]

@@ -40,7 +40,7 @@ from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 from ..milp.horizon import horizon
 from ..milp.stage_rows import StageRows
-from ..pyomo_api import pyo
+from ..pyomo_api import Model, constraints, pyo
 
 
 class StorageStretch(NamedTuple):
@@ -160,7 +160,7 @@ class PoetModel:
         taken = binaries(x, self.engine.columns(variables.values()))
         return [key for key, chosen in zip(variables, taken.tolist(), strict=True) if chosen]
 
-    def _build(self) -> pyo.ConcreteModel:
+    def _build(self) -> Model:
         m = self._variables()
         run, hold, free, back = (dict(v.items()) for v in (m.run, m.hold, m.free, m.back))
         variables = _Terms(run, hold, free, back, dict(m.out.items()), dict(m.level.items()), m.peak)
@@ -176,7 +176,7 @@ class PoetModel:
                     rows += self._rows.deaths(variables, t, s, uses, variables.back.get((t, s), 0))
             rows += self._memory(variables, t, present)
         rows += self._storage(variables)
-        m.rows = pyo.Constraint(range(len(rows)), rule=lambda m, at: rows[at])
+        m.rows = constraints(rows)
         self._figures(m, variables)
         m.goal = pyo.Objective(expr=m.energy + m.time)
         return m
