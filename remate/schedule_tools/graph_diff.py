@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 
 import msgspec
 
-from remate_runtime.flat_step import Graph, Op, to_json
+from remate_runtime.flat_step import Argument, Graph, Op, to_json
 
 from .analysis import Analysis, pattern
 from .names import owners
@@ -99,7 +99,7 @@ def _differences(
 ) -> list[tuple[str, str]]:
     """(before, after) for each part, except the operator, in which two corresponding operations differ. inside: id of
     their instance, with a dot."""
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     types = _types(old, was), _types(new, now)
     if types[0] != types[1]:
         pairs.append(types)
@@ -121,7 +121,7 @@ def _arguments(graph: Graph, op: Op, inside: str, rename: Callable[[str], str] =
         full = rename(graph.values[value].name)
         return full.removeprefix(inside) if not inside or full.startswith(inside) else pattern(full)
 
-    def text(argument: object) -> str:
+    def text(argument: Argument) -> str:
         return msgspec.json.encode(to_json(argument, name)).decode()
 
     named = [f"{key}={text(value)}" for key, value in op.kwargs.items()]

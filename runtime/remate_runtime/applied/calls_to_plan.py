@@ -11,6 +11,7 @@ from torch import nn
 from ..bind.changed_numbers import changed_numbers
 from ..bind.containers import children
 from ..flat_step.expansion import expand
+from ..format.json_values import is_object
 from ..format.schedule import Schedule
 from ..format.sized_type import open_axes
 from ..link.linker import link
@@ -90,7 +91,7 @@ def _named(schedule: Schedule) -> dict[str, dict[int, str] | int]:
     inputs, dims = schedule.model.inputs, schedule.model.dims or {}
     axes_by_name: dict[str, dict[int, str]] = {}
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
-        if isinstance(tree, dict) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
+        if is_object(tree) and "tensor" in tree and (named := open_axes(tree["tensor"], dims)):
             axes_by_name[tree["name"]] = {axis: range_of_size(name, dims[name]) for axis, name in named.items()}
     return {**axes_by_name, **schedule.model.limits}
 

@@ -128,7 +128,7 @@ class Dispatch:
         """
         for step in self.steps:
             step.layouts.warns = warns
-        return next((step.layouts.differentiate for step in self.steps if step.layouts.arrived), [])
+        return next((step.layouts.differentiate for step in self.steps if step.layouts.arrived), list[str]())
 
     def refused_form(self, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Return why the form of a call is refused; "" if it is not."""

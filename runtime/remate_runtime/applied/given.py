@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from ..bind.modules import modules_by_path
 from ..engine.compiled_step import Engine
 from ..errors import BindError, ScheduleError, ScheduleFaultsError
 from ..format.module_paths import unfold_paths
@@ -91,7 +92,7 @@ def parts_within(model: nn.Module, given: Sequence[Read]) -> dict[str, list[Read
     Raises:
         BindError: Only some are for parts, or a part does not exist or cannot have a schedule.
     """
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = modules_by_path(model)
     by_path: dict[str, list[Read]] = {}
     for entry in given:
         for path in unfold_paths(entry.schedule.model.at):

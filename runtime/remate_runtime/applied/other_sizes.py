@@ -14,6 +14,7 @@ from ..errors import RemateError
 from ..flat_step.expansion import expand
 from ..format.expression_text import parse_size
 from ..format.expressions import spelled
+from ..format.json_values import is_object
 from ..format.schedule import Dimension, Schedule
 from ..format.size_limits import largest_sizes, over_limit
 from ..format.sized_type import open_axes
@@ -187,7 +188,7 @@ def _axes(schedule: Schedule, args: Sequence[object], kwargs: Mapping[str, objec
     axes: list[_Axis] = []
     names: dict[int, str] = {}  # by length, of sizes without a name in the file
     for tree, given in [*zip(positional, args, strict=True), *((named[key], kwargs[key]) for key in kwargs)]:
-        text = tree.get("tensor") if isinstance(tree, dict) else None
+        text: str | None = tree.get("tensor") if is_object(tree) else None
         if text is None or not isinstance(given, torch.Tensor):
             if text is not None or isinstance(given, torch.Tensor):
                 return []

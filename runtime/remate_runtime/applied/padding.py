@@ -11,6 +11,7 @@ from torch import nn
 from ..bind.containers import children, mapped, rebuild
 from ..bind.sizes import CallSizes
 from ..errors import BindError
+from ..format.json_values import is_object
 from ..format.schedule import Schedule
 from ..staleness.shapes import returned
 from ..torch_private import pytree
@@ -50,7 +51,7 @@ class Padding:
                 "the file declares no values to pad with\n  remate.plan(..., fill={'input_ids': 0, 'attention_mask': "
                 "0, 'labels': -100}), or write them into the file as model.fill"
             )
-        elif isinstance(schedule.model.outputs, dict) and "returns" in schedule.model.outputs:
+        elif is_object(schedule.model.outputs) and "returns" in schedule.model.outputs:
             self._refused = (
                 "forward sets attributes of its modules, which would have the padded shapes\n  plan for a range of "
                 "sizes (dims=), or for this size, too"

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.modules import modules_by_path
 from ..errors import SteppedAsideWarning
 from .dispatch import Dispatch
 from .programs import CompiledForward
@@ -159,7 +160,7 @@ def _shown(module: object) -> Mapping[str, tuple[nn.Module, nn.Module]]:
         return {}
 
 
-def _attribute(base: type) -> Callable[[Any, str], Any]:
+def _attribute(base: type[nn.Module]) -> Callable[[Any, str], Any]:
     def get(self: Any, name: str) -> Any:
         if name in _shown(self):
             children = self._modules
@@ -201,7 +202,7 @@ def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:
 
 def refused_paths(model: nn.Module, paths: Sequence[str]) -> list[str]:
     """Return the reasons why these modules cannot have their own schedules."""
-    modules, reasons = dict(model.named_modules(remove_duplicate=False)), []
+    modules, reasons = modules_by_path(model), list[str]()
     for path in paths:
         above = [".".join(path.split(".")[:n]) for n in range(path.count(".") + 1)]
         if path not in modules:

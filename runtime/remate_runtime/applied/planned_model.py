@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from ..bind.agreement import agree, communicated
+from ..bind.modules import modules_by_path
 from ..bind.sharding import refuse_sharded
 from ..engine.compiled_step import Engine
 from ..engine.experimental.cuda_graphs import in_cuda_graphs
@@ -137,7 +138,7 @@ def _applied_to_parts(
     verify: bool | Call,
 ) -> nn.Module:
     """Return the model with scheduled parts. A module at several paths is scheduled at all of them."""
-    modules = dict(model.named_modules(remove_duplicate=False))
+    modules = modules_by_path(model)
     replacements: dict[int, nn.Module] = {}
     steps: dict[str, Dispatch] = {}
     verified: list[Schedule] = []
@@ -301,7 +302,8 @@ def _permitted(model: nn.Module, texts: list[str], plain: tuple[Any, ...], names
     return _apply_again(model, [decode(text) for text in texts], how, otherwise)
 
 
-torch.serialization.add_safe_globals([_restored])
+_serialization: Any = torch.serialization  # which declares functions without their parameters
+_serialization.add_safe_globals([_restored])
 
 
 def _apply_again(model: nn.Module, schedules: list[Schedule], how: How, otherwise: Otherwise) -> nn.Module:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable
-from types import FrameType
+from inspect import currentframe
 from typing import Any
 
 from torch import nn
@@ -75,7 +74,7 @@ def refuse_other_attention(applied: object, schedules: Iterable[Schedule]) -> No
 
 def refuse_compiled(model: nn.Module) -> None:
     """Raise BindError for a model that torch.compile returned."""
-    if hasattr(model, "_orig_mod") and "_orig_mod" in model._modules:
+    if hasattr(model, "_orig_mod") and any(name == "_orig_mod" for name, _ in model.named_children()):
         raise BindError(
             "this is a result of torch.compile, and a schedule is for the model itself\n  apply it to the original "
             "model, and do not compile the result; torch.compile of the loop around it may stay"
@@ -92,7 +91,7 @@ def is_compiled_alone(step: object) -> bool:
 
     In that case a frame of the compiler is on the stack, for a method of this model.
     """
-    frame: FrameType | None = sys._getframe(1)
+    frame = currentframe()
     while frame is not None:
         if frame.f_code.co_name == "compile_wrapper":
             about = getattr(frame.f_locals.get("fn"), "__self__", None)

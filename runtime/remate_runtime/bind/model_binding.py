@@ -29,6 +29,7 @@ from ..support.plain_text import plain
 from .distributed import DistributedBinding, local_tensor
 from .fsdp2 import Fsdp2
 from .inputs import replaces_functions
+from .modules import modules_by_path
 from .sharding import is_distributed
 from .surroundings import check_device
 
@@ -95,7 +96,7 @@ class ModelBinding:
     def __init__(self, model: nn.Module, planned: Model) -> None:
         self.model, self.planned = model, planned
         faults: list[str] = []
-        modules = dict(model.named_modules(remove_duplicate=False))
+        modules = modules_by_path(model)
         frozen = set(planned.frozen)
         self.slots = _slots(modules, planned.parameters, frozen, True, faults)
         self.slots += _slots(modules, planned.buffers, frozen, False, faults)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import accumulate
 from typing import Any
@@ -57,7 +57,7 @@ class AllocationLog:
     """Allocations and frees from `start` to `stop`, on the calling thread and on autograd's threads."""
 
     def __init__(self) -> None:
-        self._session = profiler.profile(profile_memory=True)
+        self._session: Any = profiler.profile(profile_memory=True)
 
     def start(self) -> None:
         with _quiet():
@@ -78,7 +78,7 @@ class AllocationLog:
             seen: Receives name and time of every other event.
         """
         result = self._session.kineto_results
-        tree = result.experimental_event_tree() if result else []
+        tree: list[Any] = result.experimental_event_tree() if result else []
         return sorted(_allocations(tree, seen), key=lambda event: event[0])
 
     def left_open(self) -> list[str]:
@@ -166,7 +166,7 @@ def _allocations(nodes: list[Any], seen: Callable[[str, int], Any]) -> Iterator[
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Remove the profiler's messages from stderr; other output still appears."""
     with suppress(OSError, ValueError):
         sys.stderr.flush()

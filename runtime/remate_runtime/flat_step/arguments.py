@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..errors import ScheduleError
+from ..format.json_values import Json
 from ..format.literals import spelling_fault
 from ..format.number_text import names_of, parse_number, renamed, written_number
 from ..format.suggest import did_you_mean
-from .graph import Number, Ref
+from .graph import Argument, Number, Ref
 
 
-def to_graph(argument: object, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
+def to_graph(argument: Json, scope: Mapping[str, int], live: Mapping[str, int], reads: list[int]) -> Any:
     """Convert JSON to Graph form.
 
     Args:
@@ -48,7 +49,7 @@ def to_graph(argument: object, scope: Mapping[str, int], live: Mapping[str, int]
     return argument
 
 
-def to_json(argument: object, name: Callable[[int], str]) -> Any:
+def to_json(argument: Argument | list[Argument], name: Callable[[int], str]) -> Any:
     """Convert Graph form to JSON.
 
     Args:

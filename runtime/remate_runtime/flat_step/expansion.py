@@ -15,6 +15,7 @@ import msgspec
 
 from ..errors import ScheduleError
 from ..format.distributed_check import gradient_shapes
+from ..format.json_values import Json
 from ..format.schedule import LANES, Operation, Schedule
 from ..format.signature import escape, input_leaves, named_faults, output_leaves
 from ..format.substitution import at_size
@@ -31,6 +32,7 @@ from .split_plan import SplitPlan, split_by_plan
 from .statements import StatedSplit, flat_plan, stated_splits
 from .type_rules import no_gradient_of, no_update_of, not_as_declared, too_large
 
+_Data = tuple[Any, ...] | None  # elements of a value, if the file states them
 Scopes = tuple[Mapping[str, int], Mapping[str, int]]  # values by local name, and live attributes
 
 
@@ -119,7 +121,7 @@ class _Expansion:
 
     # Values
 
-    def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: tuple | None = None) -> int:
+    def _add(self, name: str, text: str, kind: str, where: str, producer: int = -1, data: _Data = None) -> int:
         try:
             parsed = parse_type(text)
             if data is not None and len(data) != parsed.numel:
@@ -302,9 +304,9 @@ class _Expansion:
         return Op(self.full_ids[index], line.op, args, kwargs, reads, *about)
 
     def _arguments(
-        self, given: Iterable[tuple[object, object]], scopes: Scopes, read: list[int], index: int, part: str
+        self, given: Iterable[tuple[object, Json]], scopes: Scopes, read: list[int], index: int, part: str
     ) -> dict[Any, Any]:
-        converted, key = {}, None
+        converted, key = dict[Any, Any](), None
         try:
             for key, argument in given:
                 converted[key] = to_graph(argument, *scopes, read)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -24,6 +24,9 @@ DEVICE, HOST = "device", "host"  # memories: of the schedule's device, and of it
 LIVE = "live"
 SOURCES = ("parameter", "buffer", "input", "constant", "tangent", LIVE)
 NUMBER = TensorType("f64", (), None, True)  # the type of a live attribute, which is not a tensor
+
+
+Argument: TypeAlias = "Ref | Number | bool | int | float | str | dict[str, Any] | tuple[Argument, ...] | None"
 
 
 class Ref(msgspec.Struct, frozen=True, gc=False):

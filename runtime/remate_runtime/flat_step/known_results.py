@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import ScheduleError
 from ..format.tensor_type import DTYPES, TensorType
 from ..operators.rows import ROWS
-from .graph import Graph, Op, Ref
+from .graph import Argument, Graph, Op, Ref
 from .tile_types import as_view, same_layout
 
 Shape = tuple[int, ...]
+_Typed: TypeAlias = "TensorType | Argument | tuple[_Typed, ...]"  # an argument with types for values
 _Shapes = Sequence[Shape | None] | None  # of results; None where the rule does not say
 
 
@@ -51,14 +52,14 @@ def result_shapes(name: str, args: Sequence[Any]) -> _Shapes:
         return None
 
 
-def typed(graph: Graph, argument: object) -> Any:
+def typed(graph: Graph, argument: Argument) -> Any:
     """Return an argument with types for values."""
     if isinstance(argument, Ref):
         return graph.values[argument.value].type
     return tuple(typed(graph, each) for each in argument) if isinstance(argument, tuple) else argument
 
 
-def _tensors(args: Sequence[object]) -> list[TensorType]:
+def _tensors(args: Sequence[_Typed]) -> list[TensorType]:
     inside = [each for argument in args for each in (argument if isinstance(argument, tuple) else (argument,))]
     return [each for each in inside if isinstance(each, TensorType)]
 
@@ -130,6 +131,10 @@ def _sliced(base: TensorType, at: int = 0, start: int | None = None, end: int | 
     return (*base.shape[:at], len(range(*slice(start, end, step).indices(base.shape[at]))), *base.shape[at + 1 :])
 
 
+def _same(base: TensorType) -> Shape:
+    return base.shape
+
+
 _VIEW_SHAPES: Mapping[str, Callable[..., Shape | None]] = {
     "reshape": _reshaped,
     "transpose": _transposed,
@@ -138,7 +143,7 @@ _VIEW_SHAPES: Mapping[str, Callable[..., Shape | None]] = {
     "unsqueeze": _unsqueezed,
     "squeeze": _squeezed,
     "slice": _sliced,
-    "same": lambda base: base.shape,
+    "same": _same,
 }
 
 
@@ -155,11 +160,11 @@ def _broadcast(*shapes: Shape) -> Shape | None:
     return tuple(result)
 
 
-def _elementwise(*args: object) -> _Shapes:
+def _elementwise(*args: _Typed) -> _Shapes:
     return [_broadcast(*(kind.shape for kind in _tensors(args)))]
 
 
-def _alike(*args: object) -> _Shapes:
+def _alike(*args: _Typed) -> _Shapes:
     """The rule of operators whose tensors all have one shape."""
     first, *others = (kind.shape for kind in _tensors(args))
     return [first] if all(shape == first for shape in others) else None

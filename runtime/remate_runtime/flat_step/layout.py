@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from ..errors import ScheduleError
+from ..format.json_values import Json
 from ..format.limits import MAX_BLOCK_DEPTH, MAX_ITEMS, MAX_NAME, MAX_OPERATIONS
 from ..format.schedule import BASELINE, Block, Instance, Operation, Schedule, Statement
 from ..format.signature import escape
@@ -180,7 +181,7 @@ def _items_of(line: Operation) -> int:
     return outputs + _nested(line.args) + sum(1 + _nested(value) for value in line.kwargs.values())
 
 
-def _nested(argument: object) -> int:
+def _nested(argument: Json) -> int:
     if not isinstance(argument, list | tuple):
         return 0
     return len(argument) + sum(_nested(item) for item in argument if isinstance(item, list | tuple))

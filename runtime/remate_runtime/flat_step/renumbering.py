@@ -7,10 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from .graph import Graph, Number, Op, Ref, roots
+from .graph import Argument, Graph, Number, Op, Ref, roots
 
 
-def values_in(argument: object) -> Iterator[int]:
+def values_in(argument: Argument) -> Iterator[int]:
     """Yield the values that an argument (as in `Op`) refers to."""
     if isinstance(argument, Ref):
         yield argument.value
@@ -19,7 +19,7 @@ def values_in(argument: object) -> Iterator[int]:
             yield from values_in(item)
 
 
-def renumbered_argument(argument: object, value: Callable[[int], int]) -> Any:
+def renumbered_argument(argument: Argument, value: Callable[[int], int]) -> Any:
     """Return an argument (as in `Op`), a tuple or a dict of arguments with each value replaced."""
     if isinstance(argument, Ref):
         return Ref(value(argument.value))

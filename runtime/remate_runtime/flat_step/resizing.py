@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from ..errors import ScheduleError
 from ..format.distributed_check import gradient_shapes
+from ..format.json_values import Json
 from ..format.schedule import Block, Operation, Schedule
 from ..format.signature import Leaf, input_leaves, output_leaves
 from ..format.tensor_type import TensorType, parse_type
@@ -210,7 +211,7 @@ def _type_numbers(graph: Graph, lines: Iterable[_Line], tangents: Iterable[int])
     return tuple(map(numbers.__getitem__, keys))
 
 
-def _changed(was: Mapping[Any, object], now: Mapping[Any, object]) -> dict[Any, Any]:
+def _changed(was: Mapping[Any, Json], now: Mapping[Any, Json]) -> dict[Any, Any]:
     """Return the changed arguments. Raises ScheduleError if one contains values beside sizes."""
     return {key: to_graph(given, {}, {}, []) for key, given in now.items() if given != was[key]}
 

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from ..errors import ScheduleError
 from ..operators.rows import ROWS, RowRule
-from .graph import Graph, Op, Ref
+from .graph import Graph, Op
+from .renumbering import values_in
 from .tile_masks import why_not_drawn
 
 Axes = tuple[int, int]
@@ -173,7 +174,7 @@ class Rows:
                 "it reduces all elements at once, which tiles would do in another order",
                 'leave it out, or use reduction="none" in the model and take the mean of each row and then of the rows',
             )
-        applied = _RULES[rule.rule](self, op, rule)
+        applied: _Found | None = _RULES[rule.rule](self, op, rule)
         if applied is None:
             return False
         self.read[i], outs = applied
@@ -231,7 +232,7 @@ class Rows:
         return read, [out] * len(op.writes)
 
     def along(self, op: Op, rule: RowRule) -> _Found | None:
-        values = [v for at in rule.cut for v in _values(op.args[at])]
+        values = [v for at in rule.cut for v in values_in(op.args[at])]
         axes = next((known for v in values if (known := self.of(v)) is not None), None)
         if axes is None and rule.out[0] == "rows" and op.writes[0] is not None:
             axes = self.of(op.writes[0])
@@ -297,7 +298,8 @@ class Rows:
 
         With reduction, `tile_loss` reads the target of all rows before the first tile.
         """
-        scores, target = op.args[0].value, op.args[1].value
+        scores: int = op.args[0].value
+        target: int = op.args[1].value
         if op.args[3] and self._inside(target):
             maker = self.graph.operations[self.graph.values[self.graph.root[target]].producer].id[:120]
             raise _refused(op, f"it reads the target of all rows, which {maker!r} computes", f"leave {maker!r} out")
@@ -337,13 +339,6 @@ _RULES: dict[str, Any] = {
     "loss": Rows.loss,
     "loss_backward": Rows.loss_backward,
 }
-
-
-def _values(argument: Any) -> list[int]:
-    """Return the values that an argument names."""
-    if isinstance(argument, tuple):
-        return [v for item in argument for v in _values(item)]
-    return [argument.value] if isinstance(argument, Ref) else []
 
 
 def _refused(op: Op, why: str, hint: str) -> ScheduleError:

@@ -154,7 +154,7 @@ def _once(faults: list[ScheduleError]) -> list[ScheduleError]:
     alike: dict[tuple[str, str], list[ScheduleError]] = {}
     for fault in faults:
         alike.setdefault((fault.code, fault.where), []).append(fault)
-    unique = []
+    unique: list[ScheduleError] = []
     for (code, where), same in alike.items():
         several = len({fault.message for fault in same})
         more = f" (the same in {several - 1:,} more instances)" if several > 1 else ""
@@ -289,9 +289,13 @@ def _values(name: str, names: _Names, where: str) -> list[int]:
     return [value for value in values if not stays(graph, value, names.held)] or values[:1]
 
 
+def _nothing(statement: Split, names: _Names, where: str) -> list[Stated]:
+    return []  # `split_by_plan` has applied it
+
+
 # How to convert a statement, by its type (`format.schedule.STATEMENTS`).
 _MEANING: Mapping[type, Callable[..., list[Stated]]] = {
     Recompute: _recomputes,
     Page: _pages,
-    Split: lambda statement, names, where: [],  # `split_by_plan` has applied it
+    Split: _nothing,
 }

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ..format.tensor_type import TensorType
 from ..operators.rows import ROWS
-from .graph import Graph, Op, Ref
+from .graph import Graph, Number, Op, Ref
 from .renumbering import values_in
 from .tile_types import expanded, memory_order
 from .tile_writer import ALL, TILE, Costs, TileWriter, unknown
@@ -99,7 +99,7 @@ def _reader(out: TileWriter, i: int) -> Op:
     return Op(op.id, operator, args, kwargs, reads, (result,), False, False, False, op.ns, op.workspace, op.source)
 
 
-def _mask(out: TileWriter, i: int, like: TensorType, kept: object, value: int | None) -> int:
+def _mask(out: TileWriter, i: int, like: TensorType, kept: float | Number, value: int | None) -> int:
     """Draw a mask in the order of memory.
 
     Args:

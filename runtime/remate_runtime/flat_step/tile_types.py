@@ -68,6 +68,8 @@ def as_view(op: Op, base: TensorType, kind: TensorType) -> TensorType:
             strides = list(_strides(base))
             strides[at] *= step
             return _with_strides(kind, strides)
+        case "reshape" | "squeeze" | "unsqueeze":
+            pass
     if (view := reshaped(base, kind.shape)) is None:
         message = f"{op.id[:120]!r} is a view of a tensor that is not contiguous"
         raise ScheduleError("R091", message, hint="leave operations out of the split")

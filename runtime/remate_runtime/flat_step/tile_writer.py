@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ..format.tensor_type import TensorType
 from ..operators import RANDOM, VIEWS
-from .graph import Graph, Op, Ref, Value, roots
+from .graph import Argument, Graph, Op, Ref, Value, roots
 from .renumbering import values_in
 
 TILE = "@"  # in ids: OPERATION@TILE
@@ -49,9 +49,9 @@ class TileWriter:
         i: int,
         name: str,
         operator: str,
-        args: tuple[object, ...],
+        args: tuple[Argument, ...],
         writes: tuple[int | None, ...],
-        kwargs: Mapping[str, object] | None = None,
+        kwargs: Mapping[str, Argument] | None = None,
         like: Op | None = None,
     ) -> None:
         """Append an operation.
@@ -106,7 +106,7 @@ class TileWriter:
         return result
 
     def view(
-        self, i: int, name: str, operator: str, value: int, arguments: tuple[object, ...], kind: TensorType
+        self, i: int, name: str, operator: str, value: int, arguments: tuple[Argument, ...], kind: TensorType
     ) -> int:
         """Append a view of a value. arguments: those after the value."""
         result = self.new(name, kind)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ..errors import ScheduleError
 from ..format.tensor_type import TensorType
 from ..operators.rows import ROWS
-from .graph import Ref
+from .graph import Argument, Ref
 from .rows import NOT_SPLIT, Axes, Rows
 from .tile_types import as_view, dense, reshaped, sliced
 from .tile_writer import ALL, TILE, TileWriter
@@ -69,7 +69,7 @@ class Tiles:
     def _arguments(self, i: int, tile: int) -> tuple[Any, ...]:
         read, count = self.rows.read[i], 0
 
-        def taken(argument: object) -> Any:
+        def taken(argument: Argument) -> Any:
             nonlocal count
             if isinstance(argument, tuple):
                 return tuple(map(taken, argument))

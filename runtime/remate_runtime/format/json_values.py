@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any, TypeAlias, TypeGuard
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | tuple[Json, ...] | dict[str, Json] | None"
 
 
 def is_object(value: object) -> TypeGuard[dict[str, Any]]:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..bind.inputs import Accept, Inputs
+from ..bind.modules import modules_by_path
 from ..errors import BindError
 from ..format.live_range import holds, range_text
 from ..format.schedule import Live, Model
@@ -50,7 +51,7 @@ class LiveNumbers:
     """
 
     def __init__(self, model: nn.Module, planned: Model) -> None:
-        modules = dict(model.named_modules(remove_duplicate=False))
+        modules = modules_by_path(model)
         inputs = {*live_inputs(planned.inputs)}
         self._live = planned.live
         self._places = [_place(modules, path, live) for path, live in planned.live.items() if path not in inputs]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+from inspect import currentframe
 
 _INNER = ("remate", "remate_runtime", "torch", "contextlib")
 
 
 def frames_to_caller() -> int:
     """Return the `stacklevel` for a warning of the calling function: the first frame outside remate and PyTorch."""
-    frame, count = sys._getframe(1), 1
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INNER:
+    frame, count = currentframe(), 0
+    while frame and frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] in _INNER:
         frame, count = frame.f_back, count + 1
     return count

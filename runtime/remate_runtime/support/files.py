@@ -7,7 +7,7 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -191,7 +191,7 @@ def _lock_at_once(file: BinaryIO) -> None:
 
 
 @contextmanager
-def alone(path: str | os.PathLike[str]) -> Iterator[None]:
+def alone(path: str | os.PathLike[str]) -> Generator[None]:
     """Let one process at a time enter, if the system has file locks; creates the empty file `path`.
 
     Raises:

@@ -80,7 +80,7 @@ def dispatch_modes() -> list[Any]:
     return _get_current_dispatch_mode_stack() if _C._len_torch_dispatch_stack() else []
 
 
-def function_modes() -> list[Any]:
+def function_modes() -> list[object]:
     """Return the active modes of `__torch_function__`, which may replace functions of torch."""
     return _get_current_function_mode_stack() if _C._len_torch_function_stack() else []
 
