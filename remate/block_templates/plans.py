@@ -62,7 +62,7 @@ def split(
             inner[home][before] = ops[first_own:]
         if ops[:first_own]:
             outer[before] = ops[:first_own]
-    of_part, of_template = [], {}
+    of_part, of_template = list[str](), dict[str, dict[str, _Plan]]()
     for part, template, points in zip(parts, templates, inner, strict=True):
         defined = of_template.setdefault(template, {})
         of_part.append(_define(graph, part, _spell(graph, points, part.parts, ids, part.id), defined, ids))
@@ -112,9 +112,9 @@ def _spell(
     def local(path: str) -> str:
         return path.removeprefix(enclosing + ".") if enclosing else path
 
-    entries = []
+    entries: list[Recompute] = []
     for before, ops in points.items():
-        names, at = [], 0
+        names, at = list[str](), 0
         while at < len(ops):
             whole = [w for w in starts.get(ops[at], ()) if ops[at : at + len(w[0])] == w[0]]
             sequence, path = max(whole, key=lambda w: len(w[0]), default=([ops[at]], ids[ops[at]]))

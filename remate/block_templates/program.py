@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.flat_step import FlatPage, FlatRecompute, Graph
-from remate_runtime.format import Block, Instance, Model, Statement
+from remate_runtime.format import Block, Instance, Json, Model, Statement
 
 from ..capture.captured import Captured
 from ..partition.hierarchy import BlockSpan
@@ -94,7 +94,7 @@ def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
     return msgspec.structs.replace(captured.model, outputs=_rename(captured.model.outputs, renamed), gradients=left)
 
 
-def _rename(tree: object, renamed: dict[str, str]) -> Any:
+def _rename(tree: Json, renamed: dict[str, str]) -> Any:
     """Return an output tree with its `{"value": "%name"}` leaves renamed."""
     if isinstance(tree, dict):
         reference = tree.get("value")

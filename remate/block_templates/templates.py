@@ -82,7 +82,7 @@ class Templates:
         graph = self._captured.graph
         uses = [self.use(child) for child in part.parts]
         inside = {v for i in _operations(part) for v in graph.operations[i].writes if v is not None}
-        names, allocator = {}, NameAllocator()
+        names, allocator = dict[int, str](), NameAllocator()
         for child in part.parts:
             allocator.take(relative(child.id, part.id))
         for v in dict.fromkeys(v for use in uses for v in use.bindings.values() if v not in inside):

@@ -23,7 +23,7 @@ class RemateCallback(TrainerCallback):
 
     def __init__(self, budget: str | int | None = None, file: str | Path | None = None, **options: Any) -> None:
         self._budget, self._file = budget, file
-        self._options = {"on_refused": "original", **options}
+        self._options: dict[str, Any] = {"on_refused": "original", **options}
 
     def on_init_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
         """Take over the model before the Trainer wraps its forward in autocast."""

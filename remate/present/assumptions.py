@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from remate_runtime.format import Model, range_text, sharded_text
 
@@ -48,7 +49,7 @@ def split_lines(reordered: Sequence[str], rounded: Sequence[str], limit: int | N
 
 def attributes_set(model: Model) -> list[str]:
     """Return the paths of the attributes that forward sets to outputs."""
-    outputs = model.outputs
+    outputs: dict[str, Any] | list[Any] | None = model.outputs
     return list(outputs["attributes"]) if isinstance(outputs, dict) and "returns" in outputs else []
 
 

@@ -74,7 +74,7 @@ def _plans(changes: ScheduleDiff) -> str:
 
 
 def _graph(changes: ScheduleDiff, limit: int | None) -> str:
-    lines = []
+    lines: list[str] = []
     for field in changes.instances[:limit]:
         lines.append(f"  instance {field.field}: {_value(field.old)} -> {_value(field.new)}")
     lines += _rest(len(changes.instances), limit, "  ")

@@ -62,7 +62,7 @@ def table(rows: Sequence[Sequence[str]], right: Sequence[int] = (), indent: str 
     rows = [[plain(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows)))]
     widths = _narrowed(widths, right, terminal_width() - len(indent))
-    lines = []
+    lines: list[str] = []
     for row in rows:
         cells = [_cut(cell, widths[i]) for i, cell in enumerate(row)]
         cells = [c.rjust(widths[i]) if i in right else c.ljust(widths[i]) for i, c in enumerate(cells)]

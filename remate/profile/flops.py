@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import log2, prod
-from typing import Any
 
 from remate_runtime.flat_step import Graph, Op, Ref
 from remate_runtime.format import TensorType
@@ -120,7 +119,7 @@ def _fourier(graph: Graph, op: Op) -> float:
     if types[0] is None:
         return 0.0
     larger = max((types[0], output), key=lambda t: t.numel)
-    dimensions: Any = op.args[1]
+    dimensions: tuple[int, ...] = op.args[1]
     points = prod(larger.shape[d] for d in dimensions)
     return (5.0 if op.op == "aten._fft_c2c" else 2.5) * larger.numel * log2(max(2, points))
 

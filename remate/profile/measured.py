@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,8 @@ _LARGEST_KEPT = (32 << 20) - (1 << 16)
 REFERENCE = "reference"  # the entry of a profile with the time of the work below
 STEADY = 0.1  # a machine whose speed changed by less than this share has not changed: timings differ that much
 
+_random: Any = torch.random  # torch declares its functions without types
+
 
 def device_of(graph: Graph) -> torch.device:
     """Return the device of the graph's operations. Raises ProfileError if it is absent."""
@@ -55,11 +57,11 @@ def device_name(device: torch.device) -> str:
 
 
 @contextmanager
-def generators_kept(device: torch.device) -> Iterator[None]:
+def generators_kept(device: torch.device) -> Generator[None]:
     """Restore generator states afterwards; inside, random numbers are the same every time."""
     devices = [torch.cuda.current_device()] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(0)
+    with _random.fork_rng(devices=devices), torch.no_grad():
+        _random.manual_seed(0)
         yield
 
 

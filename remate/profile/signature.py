@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
+from remate_runtime.flat_step import Argument, Graph, Number, Op, Ref, planned_number
 
 
 def signature(graph: Graph, op: Op) -> str:
@@ -15,7 +15,7 @@ def signature(graph: Graph, op: Op) -> str:
     """
     seen: dict[int, int] = {}
 
-    def text(argument: object) -> str:
+    def text(argument: Argument | list[Argument]) -> str:
         if isinstance(argument, Ref):
             if argument.value in seen:
                 return f"&{seen[argument.value]}"

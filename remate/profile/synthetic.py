@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from remate_runtime.flat_step import Graph, Number, Op, Ref, planned_number
+from remate_runtime.flat_step import Argument, Graph, Number, Op, Ref, planned_number
 from remate_runtime.format import TensorType
 from remate_runtime.operator_calls import TORCH_DTYPES, literal, read_on_host
 
@@ -27,7 +27,7 @@ def arguments(graph: Graph, op: Op, device: torch.device) -> tuple[list[Any], di
         for value in op.reads
     }
 
-    def live(argument: object) -> Any:
+    def live(argument: Argument | list[Argument]) -> Any:
         if isinstance(argument, Ref):
             return tensors[argument.value]
         if isinstance(argument, Number):
@@ -103,7 +103,8 @@ def _bounds(graph: Graph, op: Op) -> dict[int, int]:
         return _bound(args[1], args[2])
     if name in _BY_DIMENSION:
         shape = _shape(graph, args[0])
-        return _bound(args[2], shape[args[1]] if shape else 1)
+        axis: int = args[1]
+        return _bound(args[2], shape[axis] if shape else 1)
     if name in _BY_POSITION:
         bounds: dict[int, int] = {}
         at = 0
@@ -127,5 +128,5 @@ def _bound(argument: object, below: int) -> dict[int, int]:
     return {argument.value: below} if isinstance(argument, Ref) else {}
 
 
-def _shape(graph: Graph, argument: Any) -> tuple[int, ...]:
+def _shape(graph: Graph, argument: Ref) -> tuple[int, ...]:
     return graph.values[argument.value].type.shape

@@ -55,6 +55,7 @@ def workspace(graph: Graph, op: Op, kind: str) -> int:
 
 def _index_of_windows(op: Op) -> int:
     """Return the bytes of the index of the elements in overlapping windows."""
+    shape: tuple[int, ...] | Number
     shape, axis, size, step = op.args[1:5]
     if not (isinstance(shape, tuple) and isinstance(axis, int) and isinstance(size, int) and isinstance(step, int)):
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -118,7 +118,7 @@ def open_text(data: bytes) -> Analysis:
 
 
 @contextmanager
-def faults_located(data: bytes) -> Iterator[None]:
+def faults_located(data: bytes) -> Generator[None]:
     """Add lines and columns in the text of a schedule to the faults that the `with` block raises."""
     try:
         yield

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.flat_step import Graph, InstanceSpan, Number, Op, Ref
+from remate_runtime.flat_step import Argument, Graph, InstanceSpan, Number, Op, Ref
 
 from .analysis import Analysis
 
@@ -89,7 +89,7 @@ def _row(op: Op, number: dict[int, int]) -> tuple[Any, ...]:
     return op.op, arguments, named, writes
 
 
-def _argument(argument: object, number: dict[int, int]) -> Any:
+def _argument(argument: Argument | list[Argument], number: dict[int, int]) -> Any:
     if isinstance(argument, Ref):
         return "value", number.setdefault(argument.value, len(number))
     if isinstance(argument, tuple | list):

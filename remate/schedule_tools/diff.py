@@ -95,7 +95,7 @@ def compare(old: Analysis, new: Analysis) -> ScheduleDiff:
 
 
 def _plans(a: Schedule, b: Schedule) -> tuple[PlanChange, ...]:
-    changes = []
+    changes: list[PlanChange] = []
     for name, block in b.blocks.items():
         before = a.blocks[name].plans if name in a.blocks else {}
         for plan in dict.fromkeys((*before, *block.plans)):
@@ -121,7 +121,7 @@ def _true_figures(old: Analysis, new: Analysis) -> tuple[str, ...]:
 def _solve(old: Analysis, new: Analysis) -> tuple[FieldChange, ...]:
     """Of a record in it, such as `compiled`, each field by its path."""
     a, b = old.schedule.solve, new.schedule.solve
-    compiled = [msgspec.to_builtins(solve.compiled) or {} for solve in (a, b)]
+    compiled: list[dict[str, Any]] = [msgspec.to_builtins(solve.compiled) or {} for solve in (a, b)]
     fields = _fields(a, b, skip=("note", "profile", "compiled", *_true_figures(old, new)))
     return (*fields, *_entries("compiled", *compiled))
 
@@ -144,11 +144,12 @@ def _costs_of(s: Schedule) -> dict[tuple[str, str], tuple[int, int | str]]:
 
 
 def _model(a: Schedule, b: Schedule) -> tuple[FieldChange, ...]:
-    changes = []
+    changes: list[FieldChange] = []
     for change in _fields(a.model, b.model, skip=("fingerprint", "note")):
-        old, new = getattr(a.model, change.field), getattr(b.model, change.field)
-        if isinstance(old, dict) and isinstance(new, dict) and change.field != "inputs":
-            changes += _entries(change.field, old, new)
+        sides = getattr(a.model, change.field), getattr(b.model, change.field)
+        maps: list[dict[str, Any]] = [side for side in sides if isinstance(side, dict)]
+        if len(maps) == 2 and change.field != "inputs":
+            changes += _entries(change.field, *maps)
         else:
             changes.append(change)
     return tuple(changes)

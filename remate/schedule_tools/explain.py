@@ -227,7 +227,7 @@ class _Explainer:
         return ", ".join(names[:4]) + more if names else "nothing"
 
     def _held(self, index: int) -> tuple[ResidentValue, ...]:
-        residents = []
+        residents: list[ResidentValue] = []
         for value in self.steps.results(index):
             residents += [self._span(value, span) for span in self.steps.spans.get(value, ()) if span.allocation.nbytes]
         return tuple(residents)

@@ -152,7 +152,7 @@ def _unhidden(opened: Analysis) -> Iterator[ScheduleError]:
 
 def _names(opened: Analysis) -> dict[str, str]:
     """For each JSON pointer of a recomputation, the first operation that it stands for."""
-    operations, names = opened.graph.operations, {}
+    operations, names = opened.graph.operations, dict[str, str]()
     for recompute, where in zip(opened.expanded.recomputes, opened.expanded.stated, strict=True):
         names.setdefault(where, operations[recompute.op].id)
     return names

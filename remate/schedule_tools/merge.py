@@ -96,7 +96,7 @@ def _keys(path: Path, items: list[Any]) -> list[Any] | None:
         return None
     if path == ("statements",) or path[2:3] == ("plans",):
         seen: Counter[str] = Counter()
-        keys = []
+        keys: list[tuple[str, int]] = []
         for item in items:
             point = item["before"] if "before" in item else f"page {json.dumps(item.get('page'))}"
             keys.append((point, seen[point]))

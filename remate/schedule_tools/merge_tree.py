@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from remate_runtime.format import Json
+
 Side = Literal["ours", "theirs"]
 Path = tuple[str, ...]
 _GONE: Any = object()
@@ -19,7 +21,7 @@ class TreeMerge:
         self.conflicts: list[Path] = []
         self._prefer, self._keys_of = prefer, keys_of
 
-    def merged(self, base: object, ours: object, theirs: object, path: Path = ()) -> Any:
+    def merged(self, base: Json, ours: Json, theirs: Json, path: Path = ()) -> Any:
         """Merge the changes of both sides to `base`."""
         if ours == theirs or theirs == base:
             return ours
@@ -40,7 +42,7 @@ class TreeMerge:
         return None if keys is None or len(set(keys)) < len(keys) else dict(zip(keys, items, strict=True))
 
     def _maps(self, base: dict[Any, Any], ours: dict[Any, Any], theirs: dict[Any, Any], path: Path) -> dict[Any, Any]:
-        merged = {}
+        merged: dict[Any, Any] = {}
         for key in _order(list(base), list(ours), list(theirs)):
             where = (*path, key if isinstance(key, str) else str(key[0]))
             value = self.merged(base.get(key, _GONE), ours.get(key, _GONE), theirs.get(key, _GONE), where)

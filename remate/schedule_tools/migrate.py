@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import REPLAN, ScheduleError
-from remate_runtime.format import FORMAT, VERSION, Schedule, decode, scan
+from remate_runtime.format import FORMAT, VERSION, Json, Schedule, decode, scan
 
 Tree = dict[str, Any]
 Migration = Callable[[Tree], Tree]
@@ -42,7 +42,7 @@ def version_of(data: bytes) -> int | None:
     try:
         if scan(data):
             return None
-        tree = json.loads(data)
+        tree: Json = json.loads(data)
     except (ValueError, RecursionError):
         return None
     version = tree.get("version") if isinstance(tree, dict) and tree.get("format") == FORMAT else None

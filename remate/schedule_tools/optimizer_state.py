@@ -53,7 +53,7 @@ def _state(text: str, factory: Factory) -> list[int]:
     """Bytes of each storage that the optimizer keeps for a parameter of this type."""
     import torch
 
-    from remate_runtime.operator_calls import TORCH_DTYPES
+    from remate_runtime.operator_calls import TORCH_DTYPES, storage_identity
     from remate_runtime.staleness import tensors_of
 
     kind = parse_type(text)
@@ -68,7 +68,7 @@ def _state(text: str, factory: Factory) -> list[int]:
             name = getattr(factory, "__qualname__", repr(factory))
             raise UnknownNameError(f"{name} cannot be run on a tensor {text} without memory: {error}{_HINT}") from None
     storages = {
-        tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes()
+        storage_identity(tensor): tensor.untyped_storage().nbytes()
         for tensor in tensors_of(optimizer.state.get(parameter, {}))
         if tensor.device.type == "meta"  # counters of steps stay on the CPU
     }

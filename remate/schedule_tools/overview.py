@@ -74,7 +74,7 @@ def _costliest(opened: Analysis, steps: StepPositions, trials: Trials) -> tuple[
         name, kind = (about.name, str(about.type)) if about else (unnamed(allocation), "")
         groups.setdefault((pattern(name), kind, roles.role(allocation, value)), []).append((allocation, value))
     ranked = sorted(groups.items(), key=lambda g: (-sum(h.nbytes for h, _ in g[1]), g[0]))[:COSTLIEST]
-    costliest = []
+    costliest: list[Costly] = []
     for (name, kind, state), held in ranked:
         other, outcome = _other(steps, trials, state, [value for _, value in held if value is not None])
         cost = (outcome.peak, outcome.time) if outcome else (None, None)
@@ -94,7 +94,7 @@ def _other(
         return "keep", trials.keeping(producers)
     if state != "kept":
         return None, None
-    more = []
+    more: list[FlatRecompute] = []
     for op in sorted(producers):
         point = steps.first_backward_read(op)
         if point >= 0 and steps.first_run[point] > steps.opened.timeline.peak_at:

@@ -31,7 +31,7 @@ def schema_faults(text: str) -> list[ScheduleError]:
     """Faults by the schema, with their places in `text`. Empty for a text above MOST_BYTES."""
     if len(text) > MOST_BYTES:
         return []
-    faults = []
+    faults: list[ScheduleError] = []
     for error in _validator().iter_errors(json.loads(text)):
         where = "".join(f"/{escape(str(part))}" for part in error.absolute_path)
         message = f"the published JSON Schema refuses it: {error.message[:200]}"

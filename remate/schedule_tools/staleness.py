@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.flat_step import Graph, Number, Ref, to_json
-from remate_runtime.format import Digest, Model, Schedule
+from remate_runtime.flat_step import Argument, Graph, Number, Ref, to_json
+from remate_runtime.format import Digest, Json, Model, Schedule
 
 _ABSENT = "absent"
 
@@ -97,13 +97,13 @@ def _mapping(kind: str, recorded: Mapping[str, str], live: Mapping[str, str]) ->
             yield StalenessCause(f"{kind} {name}", ours, theirs)
 
 
-def _leaves(tree: object, path: str = "") -> dict[str, str]:
+def _leaves(tree: Json, path: str = "") -> dict[str, str]:
     """The leaves of a tree of inputs or outputs by their path: type for a tensor, the value for a literal."""
     if isinstance(tree, list | tuple):
         pairs: Any = ((f"{path}[{i}]", item) for i, item in enumerate(tree))
     elif isinstance(tree, dict):
         if tree.keys() & {"tensor", "value", "literal", "live"}:
-            return {tree.get("name") or path: _leaf(tree)}
+            return {str(tree.get("name") or path): _leaf(tree)}
         pairs = ((_join(path, key), item) for key, item in tree.items() if isinstance(item, list | tuple | dict))
     else:
         return {}
@@ -151,7 +151,7 @@ def _calls(graph: Graph) -> Iterator[tuple[str, str]]:
         v: f"{at}:{k}" for at, op in enumerate(graph.operations) for k, v in enumerate(op.writes) if v is not None
     }
 
-    def text(value: object) -> str:
+    def text(value: Argument | list[Argument]) -> str:
         if isinstance(value, Ref):
             source = graph.values[value.value]
             return f"%{source.data or source.name if source.producer < 0 else producers[value.value]}"

@@ -4,7 +4,7 @@ gradients."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from statistics import median
 from typing import Any
@@ -34,6 +34,7 @@ from remate_runtime.torch_private import pytree
 from .allocator import MemoryCurve, memory_curve, peak_bytes, timed
 
 Report = Callable[[str], None]
+_random: Any = torch.random  # torch declares its functions without types
 
 
 class TrialError(RemateError):
@@ -113,7 +114,7 @@ class _Side:
         self.model, self.cast, self.assumed, self._keeps = model, cast, gradients, keeps
         self.args, self.kwargs = pytree.tree_map_only(torch.Tensor, _own, (tuple(args), dict(kwargs)))
         trained = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.SGD(trained, lr=rate) if trained else None
+        self.optimizer: Any = torch.optim.SGD(trained, lr=rate) if trained else None
         self.start_from: frozenset[int] | None = None  # outputs that backward starts from; None: not known yet
         self.during: AbstractContextManager[object] = nullcontext()  # entered around the next forward
         self.loss, self.loss_bytes = 0.0, 0
@@ -129,7 +130,7 @@ class _Side:
         self.during = nullcontext()
         if self.start_from is None:
             self.start_from = frozenset(i for i, t in enumerate(outputs) if t.requires_grad)
-        loss = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
+        loss: Any = default_loss([t for i, t in enumerate(outputs) if i in self.start_from])
         self.loss_bytes = 0 if any(loss is output for output in outputs) else 2 * loss.nbytes  # with its gradient
         backward_start()
         loss.backward()
@@ -157,7 +158,7 @@ class _Side:
             return memory_curve(self.step, device)
 
     @contextmanager
-    def _with_nothing_kept(self) -> Iterator[None]:
+    def _with_nothing_kept(self) -> Generator[None]:
         used = self.model
         self.model = copy.deepcopy(used) if self._keeps else used
         try:
@@ -166,15 +167,15 @@ class _Side:
             self.model = used
 
     @contextmanager
-    def _as_assumed(self) -> Iterator[None]:
+    def _as_assumed(self) -> Generator[None]:
         """Treat gradients as the schedule assumes: no `.grad`, an existing one, or one that is consumed immediately."""
         self.clear()
-        trained = [p for p in self.model.parameters() if p.requires_grad]
+        trained: list[Any] = [p for p in self.model.parameters() if p.requires_grad]
         if self.assumed == "accumulated":
             for parameter in trained:
                 parameter.grad = torch.zeros_like(parameter)
         hooks = [p.register_post_accumulate_grad_hook(_free) for p in trained if self.assumed == "consumed"]
-        torch.manual_seed(0)
+        _random.manual_seed(0)
         try:
             yield
         finally:
@@ -218,7 +219,7 @@ def try_schedule(
         BindError: The schedule does not fit the model.
         NothingToTrainError: No output requires a gradient.
     """
-    say = report or (lambda text: None)
+    say = report or _nothing
     device = next(iter([*model.parameters(), *model.buffers()]), torch.empty(0)).device
     cast = TORCH_DTYPES[schedule.model.autocast] if schedule.model.autocast else None
     options: dict[str, Any] = {"namespaces": namespaces, "engine": engine}
@@ -236,12 +237,12 @@ def try_schedule(
     with _explained("training by eager PyTorch"):
         eager_peak = eager.peak(device)
     times: dict[_Side, list[int]] = {eager: [], ours: []}
-    difference, scale, losses, beyond = 0.0, 0.0, [], ()
+    difference, scale, losses, beyond = 0.0, 0.0, list[float](), tuple[str, ...]()
     moved: list[tuple[MeasuredLane, ...]] = []
     for index in range(steps):
         say(f"training, step {index + 1} of {steps}")
         for side in (eager, ours) if index % 2 == 0 else (ours, eager):
-            torch.manual_seed(index)
+            _random.manual_seed(index)
             times[side].append(timed(side.step, device))
         moved.append(measured_pages(applied, dims))
         if index == 0:
@@ -281,8 +282,12 @@ def _beyond(eager: _Side, ours: _Side) -> Iterator[str]:
     yield from beyond_reordering("gradient of", expected, actual, coarsest(computed))
 
 
+def _nothing(text: str) -> None:
+    """Report nothing."""
+
+
 @contextmanager
-def _explained(what: str) -> Iterator[None]:
+def _explained(what: str) -> Generator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:

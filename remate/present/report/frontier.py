@@ -50,7 +50,7 @@ def frontier(opened: Analysis, path: str, folder: str) -> Frontier:
         folder: The folder whose files `*.json` are read.
     """
     step = fingerprint(opened.schedule)
-    points, skipped = [], []
+    points, skipped = list[FrontierPoint](), list[tuple[str, str]]()
     files = sorted(f for f in Path(folder).iterdir() if f.suffix == ".json" and f.name != SUMMARY and f.is_file())
     here = Path(path).resolve()
     for file in files[:MAX_FILES]:
@@ -133,7 +133,7 @@ def _chart(frontier: Frontier) -> str:
         return f"{_TOP + (top - max(overhead, 0.0)) / top * _HEIGHT:.2f}%"
 
     floor = f"{_TOP + _HEIGHT:.2f}%"
-    parts = []
+    parts: list[str] = []
     for level in round_numbers(top * 10_000, 4):
         share = level / 10_000
         shown = f"{share * 100:.3g}%"

@@ -97,7 +97,7 @@ def payload(opened: Analysis, scene: Scene, trace: MemoryTrace | None) -> dict[s
     }
 
 
-def _held(opened: Analysis, names: _FullIds, rank: list[int]) -> dict[str, list]:
+def _held(opened: Analysis, names: _FullIds, rank: list[int]) -> dict[str, list[Any]]:
     """Return the stretches of held memory as columns, in the order of their first steps.
 
     A stretch is a content of a storage: its first step (as a difference to the previous stretch), further steps, bytes,
@@ -122,7 +122,7 @@ def _held(opened: Analysis, names: _FullIds, rank: list[int]) -> dict[str, list]
             rows.append((*row, place, local, kind))
     rows.sort(key=lambda row: row[0])
     firsts = [row[0] for row in rows]
-    columns: dict[str, list] = {"first": [b - a for a, b in zip([0, *firsts], firsts, strict=False)]}
+    columns: dict[str, list[Any]] = {"first": [b - a for a, b in zip([0, *firsts], firsts, strict=False)]}
     for at, key in enumerate(("more", "bytes", "role", "place", "local", "type"), start=1):
         columns[key] = [row[at] for row in rows]
     return columns | {"types": list(types.texts)}

@@ -50,7 +50,7 @@ def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
     ours = curve(opened.linked, timeline)
     base = curve(opened.without_recomputes, opened.baseline)
     backward_start = ours.starts[timeline.backward_start]
-    measured = _stretched(trace, backward_start, ours.end) if trace is not None else ([], [])
+    measured = _stretched(trace, backward_start, ours.end) if trace is not None else (list[int](), list[int]())
     top = max(timeline.peak, opened.baseline.peak, budget, *measured[1], 1)
     peak_at = ours.starts[timeline.peak_at]
     return Scene(
@@ -68,7 +68,7 @@ def scene(opened: Analysis, trace: MemoryTrace | None) -> Scene:
 
 
 def _stretches(opened: Analysis, memory: Curve) -> list[Stretch]:
-    stretches = []
+    stretches: list[Stretch] = []
     ends = [*memory.starts[1:], memory.end]
     for at, event in enumerate(opened.linked.events):
         if isinstance(event, Computation) and ends[at] > memory.starts[at]:

@@ -125,7 +125,7 @@ class _Snapshot:
     def _done(self) -> dict[str, Any]:
         total = self.space.end - BASE
         whole = _event("segment_alloc", BASE, total, 0, [], _UNKNOWN)
-        blocks, at = [], BASE
+        blocks, at = list[dict[str, Any]](), BASE
         for address in sorted(self.blocks):
             event = self.blocks[address]
             if at < address:
@@ -171,5 +171,5 @@ def _event(
 
 def _block(address: int, size: int, event: dict[str, Any] | None = None) -> dict[str, Any]:
     state, requested = ("active_allocated", event["size"]) if event else ("inactive", 0)
-    frames = event["frames"] if event else []
+    frames: list[Any] = event["frames"] if event else []
     return {"address": address, "size": size, "requested_size": requested, "state": state, "frames": frames}

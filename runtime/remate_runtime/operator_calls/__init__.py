@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .host_states import read_on_host
 from .live import needed, operators
-from .overloads import TORCH_DTYPES, constant, kernel, literal, overload, storage_address
+from .overloads import TORCH_DTYPES, constant, kernel, literal, overload, storage_address, storage_identity
 from .recurrent import uses_known_workspace
 from .results import BATCH_NORMS, RESULTS, on_cpu
 
@@ -21,5 +21,6 @@ __all__ = [
     "overload",
     "read_on_host",
     "storage_address",
+    "storage_identity",
     "uses_known_workspace",
 ]
