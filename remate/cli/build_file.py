@@ -8,10 +8,12 @@ from __future__ import annotations
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from remate_runtime.format import is_array, is_list, is_object
 from remate_runtime.support.plain_text import plain
 
 from .usage import UsageError
@@ -67,10 +69,10 @@ def load_stages(text: str, count: int | None) -> tuple[list[Target], tuple[Any, 
     if count is not None:
         return [_checked(*_called(text, stage, count)) for stage in range(count)], None
     built, where = _called(text)
-    loss = None
-    if isinstance(built, tuple) and len(built) == 3 and isinstance(built[0], list) and callable(built[1]):
+    loss: tuple[Callable[..., Any], Any] | None = None
+    if is_array(built) and isinstance(built, tuple) and len(built) == 3 and is_list(built[0]) and callable(built[1]):
         built, loss = built[0], (built[1], built[2])
-    if not isinstance(built, list) or not built:
+    if not is_list(built) or not built:
         raise UsageError(
             f"{where} must return a list of stages, each (model, args), or (stages, loss_fn, target)"
             "\n  hint: or build one stage: def build(stage, stages), with --stages N"
@@ -99,10 +101,11 @@ def _function(text: str) -> tuple[Any, Path, str]:
     path, name = _split(text)
     if not path.is_file():
         raise UsageError(f"{plain(str(path))}: no such file\n  hint: --model and plan take FILE.py:build")
-    module = _user_code(path, "during import", lambda: _import(path))
+    module: ModuleType = _user_code(path, "during import", lambda: _import(path))
     function = getattr(module, name, None)
     if not callable(function):
-        known = [n for n, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        contents: dict[str, object] = vars(module)
+        known = [n for n, v in contents.items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         hint = f"\n  hint: it has {', '.join(sorted(known)[:8])}" if known else ""
         raise UsageError(f"{path} has no function {name!r}{hint}")
     return function, path, name
@@ -156,6 +159,10 @@ def _shown(filename: str, path: Path) -> str:
     return str(path) if filename == str(path.resolve()) or filename == str(path.absolute()) else Path(filename).name
 
 
+def _all_texts(items: Iterable[object]) -> bool:
+    return all(isinstance(item, str) for item in items)
+
+
 def _checked(result: object, where: str) -> Target:
     import torch
 
@@ -163,16 +170,17 @@ def _checked(result: object, where: str) -> Target:
 
     if isinstance(result, RecordedCall):
         return Target(result.model, result.args, result.kwargs, result.state)
-    if not isinstance(result, tuple | list) or len(result) not in (2, 3):
-        got = f"{len(result)} items" if isinstance(result, tuple | list) else f"a {type(result).__name__}"
+    if not is_array(result) or len(result) not in (2, 3):
+        got = f"{len(result)} items" if is_array(result) else f"a {type(result).__name__}"
         raise UsageError(f"{where} must return (model, args) or (model, args, kwargs), not {got}{_SHAPE}")
-    model, args, kwargs = (*result, {})[:3]
+    items: list[Any] = [*result, {}]
+    model, args, kwargs = items[:3]
     if not isinstance(model, torch.nn.Module):
         raise UsageError(
             f"{where}: the first item it returns is a {type(model).__name__}, not a torch.nn.Module{_SHAPE}"
         )
-    if not isinstance(args, tuple | list):
+    if not is_array(args):
         raise UsageError(f"{where}: args must be a tuple of the model's inputs, not a {type(args).__name__}{_SHAPE}")
-    if not isinstance(kwargs, dict) or not all(isinstance(key, str) for key in kwargs):
+    if not is_object(kwargs) or not _all_texts(kwargs):
         raise UsageError(f"{where}: kwargs must be a dict with names as keys, not a {type(kwargs).__name__}{_SHAPE}")
     return Target(model, tuple(args), kwargs)

@@ -64,8 +64,9 @@ def plan_parts(
         paths = _outputs(args, parts)
         with Finishing():
             name = args.name or (Path(paths[0]).stem if len(paths) == 1 and paths[0] != STDOUT else "")
-            names = {"name": name, "note": args.note}
-            schedules = plan_parts(parts, settings, args.cost, **names, or_smallest=or_smallest, progress=report)
+            schedules = plan_parts(
+                parts, settings, args.cost, name=name, note=args.note, or_smallest=or_smallest, progress=report
+            )
             for path, schedule in zip(paths, schedules, strict=True):
                 write_output(path, checked_text(schedule), rescue=True)
     if not args.quiet:
@@ -97,7 +98,7 @@ def _outputs(args: argparse.Namespace, parts: list[PartKind]) -> list[str]:
 
 
 def _summary(schedules: list[Schedule], paths: list[str], together: int) -> list[str]:
-    rows = []
+    rows: list[tuple[str, str, str, str]] = []
     for path, schedule in zip(paths, schedules, strict=True):
         solve, calls = schedule.solve, schedule.model.calls
         each = f", each {count(calls, 'call')}" if calls > 1 else ""

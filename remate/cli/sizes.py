@@ -134,7 +134,7 @@ def range_lines(budgeted: BudgetedRange) -> list[str]:
         return [f"  within the budget at every size, up to {size(highest.peak)} at {spelled(highest.dims)}"]
     lines = [f"  over the budget at its largest size: {size(highest.peak)} at {spelled(highest.dims)}"]
     if budgeted.largest:
-        rows = []
+        rows: list[tuple[str, str, str]] = []
         for evaluation in budgeted.largest:
             (name, number), *rest = evaluation.dims.items()
             at = f" at {spelled(dict(rest))}" if rest else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,31 +22,31 @@ class Stream:
     """
 
     def __init__(self, wrapped: Any, name: str) -> None:
-        self._wrapped, self._name = wrapped, name
+        self.wrapped, self._name = wrapped, name
         self._coloured = _wants_colour(wrapped)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
+        return getattr(self.wrapped, name)
 
     def write(self, text: str) -> int:
         """Write a text. Raises OSError, which names the stream, for example on a full disk."""
         with self._guarded():
-            self._wrapped.write(self._encodable(_coloured(text) if self._coloured else text))
+            self.wrapped.write(self._encodable(_coloured(text) if self._coloured else text))
         return len(text)
 
     def write_data(self, data: bytes) -> None:
         """Write bytes. Raises OSError as `write` does."""
         with self._guarded():
-            self._wrapped.flush()
-            self._wrapped.buffer.write(data)
-            self._wrapped.buffer.flush()
+            self.wrapped.flush()
+            self.wrapped.buffer.write(data)
+            self.wrapped.buffer.flush()
 
     def flush(self) -> None:
         with self._guarded():
-            self._wrapped.flush()
+            self.wrapped.flush()
 
     def _encodable(self, text: str) -> str:
-        encoding = getattr(self._wrapped, "encoding", None) or "utf-8"
+        encoding = getattr(self.wrapped, "encoding", None) or "utf-8"
         try:
             text.encode(encoding)
         except UnicodeEncodeError:
@@ -54,7 +54,7 @@ class Stream:
         return text
 
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guarded(self) -> Generator[None]:
         try:
             yield
         except OSError as error:
@@ -66,7 +66,7 @@ class Stream:
         """Redirect further output, and the buffer, to the null device."""
         with suppress(OSError, ValueError):
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._wrapped.fileno())
+            os.dup2(nowhere, self.wrapped.fileno())
             os.close(nowhere)
 
 
@@ -81,7 +81,7 @@ def _coloured(text: str) -> str:
 
 
 @contextmanager
-def guarded_streams() -> Iterator[None]:
+def guarded_streams() -> Generator[None]:
     """Use `Stream` for both streams inside the block. A closed stream (`>&-`) stays closed."""
     old = sys.stdout, sys.stderr
     if sys.stdout is not None:
@@ -95,10 +95,10 @@ def guarded_streams() -> Iterator[None]:
 
 
 @contextmanager
-def unguarded_streams() -> Iterator[None]:
+def unguarded_streams() -> Generator[None]:
     """Restore the original streams inside the block, for the programs of users."""
     old = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (stream._wrapped if isinstance(stream, Stream) else stream for stream in old)
+    sys.stdout, sys.stderr = (stream.wrapped if isinstance(stream, Stream) else stream for stream in old)
     try:
         yield
     finally:

@@ -162,7 +162,7 @@ def report(reports: Sequence[TrainingReport]) -> list[str]:
     """The result for each module, in lines."""
     from ..training.plan_file import predicted_peaks
 
-    lines = []
+    lines: list[str] = []
     for module in reports:
         if module.outcome.needless:
             peak = size(predicted_peaks(module.outcome.schedules)[1])

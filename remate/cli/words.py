@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from remate_runtime.format import did_you_mean
@@ -15,8 +15,9 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentP
     """The parsers of the commands by name."""
     parsers: dict[str, Any] = {}
     for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            parsers |= action.choices
+        choices: dict[str, Any] | Iterable[Any] | None = action.choices
+        if not action.option_strings and isinstance(choices, dict):
+            parsers |= choices
     return parsers
 
 
