@@ -45,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """No test, nor a process that it starts, reads or writes the user's cache; Ctrl-C works as at a terminal, wherever
     the suite was started."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Traces and imports make many objects and little garbage, which Python looks for at every 700 by default.
+    gc.set_threshold(20_000)
     folder = tempfile.mkdtemp(prefix="remate-test-cache-")
     os.environ.update(XDG_CACHE_HOME=folder, LOCALAPPDATA=folder)
     if not hasattr(config, "workerinput"):  # what one process compiles, all have
