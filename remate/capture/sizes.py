@@ -34,14 +34,17 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "ge": operator.ge,
 }
 _DIVISIONS = ("floordiv", "mod")
+_QUOTIENTS = (*_DIVISIONS, "abs")
 _ONE_OPERAND = ("neg", "abs")
 _READS = (
     *("__int__", "__float__", "__hash__", "__str__", "__repr__", "__format__", "bit_length", "as_integer_ratio"),
     *("__round__", "__floor__", "__ceil__", "__trunc__", "__truediv__", "__rtruediv__", "__divmod__", "__rdivmod__"),
     *("__pow__", "__rpow__", "__and__", "__rand__", "__or__", "__ror__", "__xor__", "__rxor__", "__invert__"),
-    *("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"),
+    *("__lshift__", "__rlshift__", "__rshift__", "__rrshift__", "__index__", "bit_count", "to_bytes"),
 )
-_COUNTS = ("size", "numel", "nelement", "__len__")
+_COUNTS = ("size", "numel", "nelement", "stride", "storage_offset")
+_NBYTES = operator.attrgetter("nbytes.__get__")(torch.Tensor)  # of the property
+_PARTS = ("unbind", "__iter__", "split", "split_with_sizes", "chunk", "tensor_split", "hsplit", "vsplit", "dsplit")
 
 
 class SizeComparison(msgspec.Struct, frozen=True):
@@ -55,10 +58,21 @@ class SizeComparison(msgspec.Struct, frozen=True):
     held: bool
 
 
+class SizeQuotient(msgspec.Struct, frozen=True):
+    """A number that forward computed from sizes with a division or an absolute value. place: `file.py:12`. tree: how it
+    was computed."""
+
+    place: str
+    tree: Tree
+    number: int
+
+
 class SizeLog:
     """The decisions of one trace, in order, and the numbers by which Python code divides sizes.
 
     Attributes:
+        quotients: Numbers that follow from sizes by more than sums and products, each once. The trace does not show
+            what forward does with other ones.
         reads: The sizes from which forward takes plain numbers, (how, size), in order. What it decides by these numbers
             is not recorded.
     """
@@ -67,6 +81,7 @@ class SizeLog:
         self.decisions: list[SizeComparison] = []
         self.divisors: set[int] = set()
         self.reads: list[tuple[str, int]] = []
+        self.quotients: dict[SizeQuotient, None] = {}
 
     def note(self, comparison: str, left: Tree, right: Tree, held: bool, frame: Any) -> None:
         place = user_place(frame).line
@@ -76,8 +91,15 @@ class SizeLog:
         """Return the result of a function of tensors, with its sizes as recording ints."""
         if isinstance(result, torch.Size):
             return torch.Size([self.size(n) for n in result])
-        if type(result) is int and getattr(function, "__name__", "") in _COUNTS:
+        name = getattr(function, "__name__", "")
+        if name == "__len__" and isinstance(result, int):
+            self.reads.append((name, result))  # `len` returns a plain number
+        elif type(result) is int and (name in _COUNTS or function == _NBYTES):
             return self.size(result)
+        if name == "stride" and isinstance(result, tuple):
+            return tuple(self.size(n) for n in result)
+        if isinstance(result, tuple | list) and name in _PARTS:
+            self.reads.append((name, len(result)))  # `len` and loops return plain numbers
         return result
 
     def size(self, number: int) -> Any:
@@ -85,13 +107,20 @@ class SizeLog:
 
 
 class TracedSize(int):
-    """An int that records comparisons in `log`. tree: how it was computed."""
+    """An int that records comparisons in `log`. tree: how it was computed. quotient: not only by sums and products."""
 
     log: SizeLog
     tree: Tree
+    quotient: bool
 
     def __reduce__(self) -> Any:
         return int, (_plain(self),)
+
+    def __pos__(self) -> TracedSize:
+        return self
+
+    conjugate = __pos__
+    real = numerator = property(__pos__)
 
     def read(self, how: str) -> None:
         """Record that forward takes a plain number from the size. how: by which function."""
@@ -106,9 +135,9 @@ class TracedSize(int):
 _plain = int.__pos__  # an int without a record
 
 
-def _tracked(log: SizeLog, number: int, tree: Tree) -> TracedSize:
+def _tracked(log: SizeLog, number: int, tree: Tree, quotient: bool = False) -> TracedSize:
     size = TracedSize(number)
-    size.log, size.tree = log, tree
+    size.log, size.tree, size.quotient = log, tree, quotient
     return size
 
 
@@ -126,8 +155,13 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
             return result
         if name in _DIVISIONS and not swapped:
             self.log.divisors.add(abs(_plain(others[0])))
-        operands = [_tree(each) for each in (self, *others)]
-        return _tracked(self.log, result, (name, *(reversed(operands) if swapped else operands)))
+        operands = (*others, self) if swapped else (self, *others)
+        tree = (name, *map(_tree, operands))
+        quotient = name in _QUOTIENTS or any(isinstance(each, TracedSize) and each.quotient for each in operands)
+        if quotient:
+            place = user_place(sys._getframe(1)).line
+            self.log.quotients[SizeQuotient(place, tree, result)] = None
+        return _tracked(self.log, result, tree, quotient)
 
     return compute
 

@@ -18,8 +18,9 @@ from .align import Row, RowOrigin, difference, rows, where_strides_tell
 from .blame import sizes_of_place, sizes_of_row
 from .faults import arguments, fault_at, fitter_of
 from .fitting import SizeFitter
-from .guards import guards
+from .guards import SizeDecisions, guards
 from .narrowing import Narrowed, by_condition, by_search
+from .quotients import quotients
 from .requested_sizes import SMALLEST, RequestedSize
 from .samples import SizeRange, contains, largest_corners, spread, within
 from .sampling import Sampling, Sizes, TraceSample
@@ -37,6 +38,7 @@ class Family(msgspec.Struct, frozen=True):
         trace_samples: Captures at different sizes, the planned one first.
         fitter: Has an expression for each row of their numbers.
         limits: Of expressions of the sizes.
+        untracked: Forward may decide by numbers that it takes from sizes, in a way that is not known.
         said: How ranges were narrowed, as text.
     """
 
@@ -44,6 +46,7 @@ class Family(msgspec.Struct, frozen=True):
     trace_samples: tuple[TraceSample, ...]
     fitter: SizeFitter
     limits: dict[str, int]
+    untracked: bool = False
     said: tuple[str, ...] = ()
 
 
@@ -100,11 +103,15 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
             break
         if not left:
             sizes, row = apart
+            if row is None:
+                break
             raise still_open(len(trace_samples), row.place, row.names, sizes)
         _add(sampling, ranges, trace_samples, apart[0])
         fitter = fitter_of(ranges, trace_samples)
-    _hold(sampling, ranges, trace_samples, fitter)
-    return Family(tuple(ranges), tuple(trace_samples), fitter, sampling.asking.limits)
+    decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
+    _hold(sampling, ranges, trace_samples, decided)
+    untracked = decided.uneven or _untracked(sampling, ranges, trace_samples, fitter)
+    return Family(tuple(ranges), tuple(trace_samples), fitter, sampling.asking.limits, untracked)
 
 
 def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:
@@ -150,8 +157,10 @@ def _add(sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: list[Tr
 
 def _telling_apart(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
-) -> tuple[Sizes, _Open] | None:
+) -> tuple[Sizes, _Open | None] | None:
     """Return sizes at which the most rows have differing candidates, and one of these rows; None if there are none.
+
+    Numbers of forward count as rows, and are not returned.
 
     Raises:
         DimsError: A row has no candidates.
@@ -165,12 +174,14 @@ def _telling_apart(
             raise unfitted(place, row, [trace_sample.sizes for trace_sample in trace_samples], names)
         if len(candidates) > 1:
             open_rows.append(_Open(place, candidates, _axes(graphs, fitter, row)))
+    numbers = quotients([trace_sample.log for trace_sample in trace_samples], fitter)
+    open_numbers = [each for each in numbers if each.expressions]
     best, most = None, 0
-    for sizes in _probes(ranges, sampling.asking.limits) if open_rows else ():
-        distinguished = sum(each.differs(sizes) for each in open_rows)
+    for sizes in _probes(ranges, sampling.asking.limits) if open_rows or open_numbers else ():
+        distinguished = sum(each.differs(sizes) for each in (*open_rows, *open_numbers))
         if distinguished > most:
             best, most = sizes, distinguished
-    return None if best is None else (best, next(each for each in open_rows if each.differs(best)))
+    return None if best is None else (best, next((each for each in open_rows if each.differs(best)), None))
 
 
 class _Open(msgspec.Struct, frozen=True):
@@ -238,10 +249,9 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
 
 
 def _hold(
-    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
+    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], decided: SizeDecisions
 ) -> None:
     """Check that forward's decisions by sizes have the same outcome at all sizes. Raises Narrowed, DimsError."""
-    decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
     probes = list(_probes(ranges, sampling.asking.limits))
     for guard in decided.split if decided.lost else ():
         if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
@@ -251,3 +261,14 @@ def _hold(
     for guard in decided.guards:
         if not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)
+
+
+def _untracked(
+    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
+) -> bool:
+    """Return whether forward takes plain numbers from sizes, or computes numbers that no expression gives."""
+    logs = [trace_sample.log for trace_sample in trace_samples]
+    if any(log.reads != logs[0].reads for log in logs):
+        return True
+    probes = list(_probes(ranges, sampling.asking.limits))
+    return not all(number.follows(probes) for number in quotients(logs, fitter))

@@ -59,14 +59,13 @@ def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy
     writer = _Writer(family, graphs)
     inputs = writer.tree([trace_sample.captured.model.inputs for trace_sample in family.trace_samples])
     outputs = writer.tree([trace_sample.captured.model.outputs for trace_sample in family.trace_samples])
-    reads = [trace_sample.log.reads for trace_sample in family.trace_samples]
     model = replace(
         step.captured.model,
         dims=dims,
         limits=family.limits,
         inputs=inputs,
         outputs=outputs,
-        untracked_sizes=any(read != reads[0] for read in reads),
+        untracked_sizes=family.untracked,
     )
     graph = writer.graph()
     if costs.priced is not None:

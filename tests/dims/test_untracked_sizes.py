@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from bisect import bisect
 from collections.abc import Callable
 from math import isqrt
 
@@ -32,25 +33,45 @@ HOW: dict[str, Callable[[int], bool]] = {
     "bits": lambda n: n & 31 == 25,
     "length": lambda n: 100 * n.bit_length() + int(n) == 525,
     "tensor": lambda n: torch.tensor([n]).item() == 25,
+    "index": lambda n: n.__index__() == 25,
+    "binary search": lambda n: bisect([5, 25, 26, 60], n) == 2,
+}
+OF_TENSORS: dict[str, Callable[[torch.Tensor], bool]] = {
+    "len": lambda x: len(x) == 25,
+    "rows": lambda x: sum(1 for _ in x) == 25,
+    "pieces": lambda x: len(x.split(5)) == 5,
 }
 FOLLOWED: dict[str, Callable[[int], bool]] = {
     "product": lambda n: n * 2 >= 0,
     "quotient": lambda n: n // 1000 == 0,
+    "sign": lambda n: +n >= 0,
+    "real part": lambda n: n.real >= 0,
     "another axis": lambda n: int(torch.empty(3, 4).shape[0]) == 3,
+    "pieces of another axis": lambda n: len(torch.empty(6, 4).split(3)) == 2,
 }
 
 
+Decision = Callable[[torch.Tensor], bool]
+
+
+def by_rows(decides: Callable[[int], bool]) -> Decision:
+    return lambda x: decides(x.shape[0])
+
+
+UNTRACKED = OF_TENSORS | {how: by_rows(decides) for how, decides in HOW.items()}
+
+
 class Deciding(nn.Module):
-    def __init__(self, decides: Callable[[int], bool]) -> None:
+    def __init__(self, decides: Decision) -> None:
         super().__init__()
         self.linear, self.decides = nn.Linear(4, 4), decides
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         outputs = self.linear(x).tanh()
-        return (outputs * 2 if self.decides(x.shape[0]) else outputs).sum()
+        return (outputs * 2 if self.decides(x) else outputs).sum()
 
 
-def planned(decides: Callable[[int], bool]) -> tuple[nn.Module, nn.Module, bool]:
+def planned(decides: Decision) -> tuple[nn.Module, nn.Module, bool]:
     eager = Deciding(decides)
     model = copy.deepcopy(eager)
     schedule = remate.plan(
@@ -60,9 +81,9 @@ def planned(decides: Callable[[int], bool]) -> tuple[nn.Module, nn.Module, bool]
     return apply(model, schedule), eager, schedule.model.untracked_sizes
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", UNTRACKED)
 def test_each_size_computes_what_the_model_computes_or_is_refused(how: str) -> None:
-    model, eager, untracked = planned(HOW[how])
+    model, eager, untracked = planned(UNTRACKED[how])
     assert untracked
     refused = []
     for size in range(33, 14, -1):
@@ -73,9 +94,9 @@ def test_each_size_computes_what_the_model_computes_or_is_refused(how: str) -> N
             refused.append(size)
         else:
             assert torch.equal(outputs, eager(x))
-    assert refused == [size for size in range(33, 14, -1) if HOW[how](size)] != []
+    assert refused == [size for size in range(33, 14, -1) if UNTRACKED[how](torch.empty(size, 4))] != []
 
 
 @pytest.mark.parametrize("how", FOLLOWED)
 def test_what_is_followed_needs_no_checks(how: str) -> None:
-    assert not planned(FOLLOWED[how])[2]
+    assert not planned(by_rows(FOLLOWED[how]))[2]

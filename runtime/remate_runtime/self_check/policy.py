@@ -25,6 +25,7 @@ class Checks(NamedTuple):
 
 
 CHECK_FIRST = Checks()
+_SIZES = 16  # of a file for a range, new sizes that are all checked
 
 
 def checks_of(verify: object) -> tuple[Checks, Call | bool]:
@@ -73,9 +74,9 @@ class Turn(NamedTuple):
 class Turns:
     """Counts the calls of an applied model, and selects those to check.
 
-    A program is a file at a size, with or without gradients. Of a file for a range of sizes, the first, second, fourth,
-    eighth, … new size is checked, so that varying lengths cost little. If forward may decide by sizes in ways that the
-    planner could not follow, each new size is checked.
+    A program is a file at a size, with or without gradients. Of a file for a range of sizes, the first 16 new sizes are
+    checked, then the 32nd, 64th, …, so that varying lengths cost little. If forward may decide by sizes in ways that
+    the planner could not follow, each new size is checked.
     """
 
     def __init__(self, checks: Checks) -> None:
@@ -106,7 +107,7 @@ class Turns:
                 return False
             self._seen.add((family, size))
             sizes = self._sizes[family] = self._sizes.get(family, 0) + 1
-            return each or sizes & (sizes - 1) == 0  # a power of two
+            return each or sizes <= _SIZES or sizes & (sizes - 1) == 0  # a power of two
 
     def start_again(self) -> None:
         """Check the next call of every program, as at the beginning."""
