@@ -18,7 +18,7 @@ from .align import Row, RowOrigin, difference, rows, where_strides_tell
 from .blame import sizes_of_place, sizes_of_row
 from .faults import arguments, fault_at, fitter_of
 from .fitting import SizeFitter
-from .guards import SizeDecisions, guards
+from .guards import SizeDecisions, SizeGuard, guards
 from .narrowing import Narrowed, by_condition, by_search
 from .quotients import quotients
 from .requested_sizes import SMALLEST, RequestedSize
@@ -110,7 +110,7 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
         fitter = fitter_of(ranges, trace_samples)
     decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
     _hold(sampling, ranges, trace_samples, decided)
-    untracked = decided.uneven or _untracked(sampling, ranges, trace_samples, fitter)
+    untracked = decided.uneven or _untracked(sampling, ranges, trace_samples, fitter, decided.split)
     return Family(tuple(ranges), tuple(trace_samples), fitter, sampling.asking.limits, untracked)
 
 
@@ -264,11 +264,23 @@ def _hold(
 
 
 def _untracked(
-    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], fitter: SizeFitter
+    sampling: Sampling,
+    ranges: Sequence[SizeRange],
+    trace_samples: Sequence[TraceSample],
+    fitter: SizeFitter,
+    split: Sequence[SizeGuard],
 ) -> bool:
-    """Return whether forward takes plain numbers from sizes, or computes numbers that no expression gives."""
+    """Return whether forward takes plain numbers from sizes, computes numbers that no expression gives, or may decide
+    by several conditions together that no trace sample has in this combination."""
     logs = [trace_sample.log for trace_sample in trace_samples]
     if any(log.reads != logs[0].reads for log in logs):
         return True
     probes = list(_probes(ranges, sampling.asking.limits))
+    seen = {_outcomes(split, trace_sample.sizes) for trace_sample in trace_samples}
+    if any(_outcomes(split, sizes) not in seen for sizes in probes):
+        return True
     return not all(number.follows(probes) for number in quotients(logs, fitter))
+
+
+def _outcomes(conditions: Sequence[SizeGuard], sizes: Sizes) -> tuple[bool, ...]:
+    return tuple(condition.holds(sizes) for condition in conditions)

@@ -7,12 +7,14 @@ import math
 from bisect import bisect
 from collections.abc import Callable
 from math import isqrt
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import remate
+from remate import DimsError
 from remate_runtime import StaleModelError, apply
 from remate_runtime.format import decode, encode
 
@@ -100,3 +102,33 @@ def test_each_size_computes_what_the_model_computes_or_is_refused(how: str) -> N
 @pytest.mark.parametrize("how", FOLLOWED)
 def test_what_is_followed_needs_no_checks(how: str) -> None:
     assert not planned(by_rows(FOLLOWED[how]))[2]
+
+
+class Combining(nn.Module):
+    """Decides by two sizes: each condition is true at some tried size, both only at b=41 and up with t=3 and below."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        conditions = [x.shape[0] > 40, x.shape[1] < 4]
+        outputs = self.linear(x).tanh()
+        return (outputs * 2 if conditions.count(True) == 2 else outputs).sum()
+
+
+def test_combinations_of_conditions_that_were_not_tried() -> None:
+    eager = Combining()
+    dims = {"x": {0: "b=3..60", 1: "t=2..30"}}
+    options: Any = {"budget": "100%", "cost": "cpu", "effort": "quick", "dims": dims}
+    try:
+        schedule = remate.plan(eager, (torch.randn(60, 30, 4),), **options)
+    except DimsError:
+        return
+    assert schedule.model.untracked_sizes
+    model = apply(copy.deepcopy(eager), schedule)
+    for number in range(20):
+        x = torch.randn(60 - number // 4, 30 - number, 4)
+        assert torch.equal(model(x), eager(x))
+    with pytest.raises(StaleModelError):
+        model(torch.randn(50, 3, 4))
