@@ -287,6 +287,8 @@ def _warn_of_checkpoints(step: TracedModule, captured: Captured, call: tuple[Any
 
 def _warn(step: TracedModule, branches: Branches) -> None:
     surroundings.warn_of_lost_tensors(step.lost)
+    if step.left is not None:
+        surroundings.warn_of_lost_values(step.left.plain - step.reads.changes().paths)
     if branches.taken:
         warnings.warn(
             f"eager may take another branch than the captured one in {', '.join(branches.taken)}: eager reads a "

@@ -15,6 +15,7 @@ import torch
 import torch.utils.checkpoint
 from torch.nn import Module
 
+from remate_runtime.support.callers import frames_to_caller
 from remate_runtime.support.quantities import size
 from remate_runtime.torch_private.pytree import tree_leaves
 
@@ -167,6 +168,14 @@ class Attributes:
                 if value is not attributes.get(name, _NOTHING) and _without_tensors(value):
                     yield module, name, value
 
+    def set_to_plain(self) -> Iterator[str]:
+        """Yield the paths of attributes set since to numbers, text, shapes or containers of them, that differ."""
+        for module, attributes, _ in self._saved:
+            for name, value in module.__dict__.items():
+                old = attributes.get(name, _NOTHING)
+                if value is not old and _is_plain(value) and not (_is_plain(old) and value == old):
+                    yield self._path(module, name)
+
     def changed_contents(self) -> Iterator[tuple[Any, Any]]:
         """Yield (container, copy) of containers that changed since."""
         for _, value, before in self._contents:
@@ -179,10 +188,15 @@ def _items(container: Any) -> list[Any]:
 
 
 class LeftBehind:
-    """The changes of forward to attributes other than tensors, to try its next call."""
+    """The changes of forward to attributes other than tensors, to try its next call.
+
+    Attributes:
+        plain: Paths of attributes that forward set to numbers, text, shapes or containers of them.
+    """
 
     def __init__(self, model: Module, before: Attributes) -> None:
         self._model = model
+        self.plain = frozenset(before.set_to_plain())
         self._set = list(before.changed())
         self._contents = list(before.changed_contents())
 
@@ -205,6 +219,14 @@ def _fill(container: Any, contents: Any) -> None:
     container.extend(contents) if isinstance(container, list) else container.update(contents)
 
 
+def _is_plain(value: Any) -> bool:
+    if type(value) is dict:
+        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
+    if type(value) in (tuple, list, torch.Size):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, int | float | complex | str)
+
+
 def _others(value: object, own: set[int]) -> bool:
     """Whether the value holds tensors that are not in `own`."""
     return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in tree_leaves(value))
@@ -220,7 +242,18 @@ def warn_of_lost_tensors(names: list[str]) -> None:
             f"forward leaves tensors in {', '.join(sorted(set(names))[:5])}, where a scheduled step does not put them: "
             "return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors",
             UserWarning,
-            stacklevel=5,
+            stacklevel=frames_to_caller(),
+        )
+
+
+def warn_of_lost_values(names: Collection[str]) -> None:
+    if names:
+        warnings.warn(
+            f"forward sets {', '.join(sorted(names)[:5])}, and a scheduled step does not: code outside of forward "
+            "reads the values from before planning. Return them, or set them to tensors, if anything but forward "
+            "reads them",
+            UserWarning,
+            stacklevel=frames_to_caller(),
         )
 
 
