@@ -16,6 +16,8 @@ import torch
 
 from remate_runtime.bind import children, is_object, rebuild
 
+from .sizes import TracedSize
+
 _LITERALS = (type(None), bool, int, float, str)
 
 
@@ -58,7 +60,7 @@ def describe(
         return leaf(node, path)
     inner = children(node) if objects or not is_object(node) else None
     if inner is None:
-        if type(node) in _LITERALS or isinstance(node, float):
+        if type(node) in _LITERALS or isinstance(node, float | TracedSize):
             return {"literal": literal(node)}
         opaque(node, path)
         return {"literal": None}
@@ -76,6 +78,8 @@ def literal(value: object) -> Any:
     """Spell a Python literal for a schedule file. JSON has neither infinities nor nan."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+    if isinstance(value, TracedSize):
+        return int.__pos__(value)
     return float.__pos__(value) if isinstance(value, float) else value  # of a subclass, as NumPy's, too
 
 
