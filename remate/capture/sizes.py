@@ -36,6 +36,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 _DIVISIONS = ("floordiv", "mod")
 _QUOTIENTS = (*_DIVISIONS, "abs")
 _ONE_OPERAND = ("neg", "abs")
+_DEEPEST = 50  # operations that a number is followed through: a loop may compute each from the last one
 _READS = (
     *("__int__", "__float__", "__hash__", "__str__", "__repr__", "__format__", "bit_length", "as_integer_ratio"),
     *("__round__", "__floor__", "__ceil__", "__trunc__", "__truediv__", "__rtruediv__", "__divmod__", "__rdivmod__"),
@@ -89,17 +90,17 @@ class SizeLog:
 
     def tagged(self, function: object, result: object) -> Any:
         """Return the result of a function of tensors, with its sizes as recording ints."""
-        if isinstance(result, torch.Size):
-            return torch.Size([self.size(n) for n in result])
         name = getattr(function, "__name__", "")
-        if name == "__len__" and isinstance(result, int):
-            self.reads.append((name, result))  # `len` returns a plain number
-        elif type(result) is int and (name in _COUNTS or function == _NBYTES):
+        if isinstance(result, torch.Size):
+            return torch.Size(map(self.size, result))
+        if isinstance(result, tuple) and name == "stride":
+            return tuple(map(self.size, result))
+        if type(result) is int and (name in _COUNTS or function == _NBYTES):
             return self.size(result)
-        if name == "stride" and isinstance(result, tuple):
-            return tuple(self.size(n) for n in result)
-        if isinstance(result, tuple | list) and name in _PARTS:
-            self.reads.append((name, len(result)))  # `len` and loops return plain numbers
+        if isinstance(result, int) and name == "__len__":
+            self.reads.append((name, result))  # `len` returns a plain number
+        elif isinstance(result, tuple | list) and name in _PARTS:
+            self.reads.append((name, len(result)))  # so do loops
         return result
 
     def size(self, number: int) -> Any:
@@ -107,10 +108,17 @@ class SizeLog:
 
 
 class TracedSize(int):
-    """An int that records comparisons in `log`. tree: how it was computed. quotient: not only by sums and products."""
+    """An int that records comparisons in `log`.
+
+    Attributes:
+        tree: How it was computed.
+        depth: Of the tree; 0 for a size.
+        quotient: Not only by sums and products.
+    """
 
     log: SizeLog
     tree: Tree
+    depth: int
     quotient: bool
 
     def __reduce__(self) -> Any:
@@ -135,9 +143,9 @@ class TracedSize(int):
 _plain = int.__pos__  # an int without a record
 
 
-def _tracked(log: SizeLog, number: int, tree: Tree, quotient: bool = False) -> TracedSize:
+def _tracked(log: SizeLog, number: int, tree: Tree, depth: int = 0, quotient: bool = False) -> TracedSize:
     size = TracedSize(number)
-    size.log, size.tree, size.quotient = log, tree, quotient
+    size.log, size.tree, size.depth, size.quotient = log, tree, depth, quotient
     return size
 
 
@@ -156,12 +164,17 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
         if name in _DIVISIONS and not swapped:
             self.log.divisors.add(abs(_plain(others[0])))
         operands = (*others, self) if swapped else (self, *others)
+        tracked = [each for each in operands if isinstance(each, TracedSize)]
+        depth = 1 + max(each.depth for each in tracked)
+        if depth > _DEEPEST:
+            self.read(name)
+            return result
         tree = (name, *map(_tree, operands))
-        quotient = name in _QUOTIENTS or any(isinstance(each, TracedSize) and each.quotient for each in operands)
+        quotient = name in _QUOTIENTS or any(each.quotient for each in tracked)
         if quotient:
             place = user_place(sys._getframe(1)).line
             self.log.quotients[SizeQuotient(place, tree, result)] = None
-        return _tracked(self.log, result, tree, quotient)
+        return _tracked(self.log, result, tree, depth, quotient)
 
     return compute
 

@@ -69,6 +69,20 @@ def unused(self: Any, x: Tensor) -> Tensor:
     return x
 
 
+def turning(self: Any, x: Tensor) -> Tensor:
+    at = 0
+    for _ in range(1500):
+        at = (at + 1) % x.shape[0]
+    return x
+
+
+def counting(self: Any, x: Tensor) -> Tensor:
+    total = x.shape[0]
+    for _ in range(1500):
+        total = total + x.shape[0]
+    return x * 2 if total < 0 else x
+
+
 def planned(body: Body, rows: int, least: int = 3) -> tuple[nn.Module, Schedule]:
     model = Quotients(body)
     options: Any = {"budget": "100%", "cost": "cpu", "effort": "quick", "dims": {"x": {0: f"n={least}..40"}}}
@@ -119,3 +133,14 @@ def test_quotients_that_a_file_can_state_need_no_checks(body: Body) -> None:
 
 def test_numbers_that_no_expression_gives_have_each_size_checked() -> None:
     assert planned(unused, 32)[1].model.untracked_sizes
+
+
+@pytest.mark.parametrize("body", [turning, counting], ids=lambda f: f.__name__)
+def test_long_chains_of_numbers_are_followed_for_a_while(body: Body) -> None:
+    """Planning ended with a RecursionError."""
+    eager, schedule = planned(body, 32)
+    assert schedule.model.untracked_sizes
+    model = apply(copy.deepcopy(eager), schedule)
+    for size in (32, 17, 5):
+        x = torch.randn(size, 4)
+        assert torch.equal(model(x), eager(x))
