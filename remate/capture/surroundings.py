@@ -163,18 +163,22 @@ class Attributes:
 
     def changed(self) -> Iterator[tuple[Module, str, Any]]:
         """Yield (module, attribute, value) of attributes set since."""
-        for module, attributes, _ in self._saved:
-            for name, value in module.__dict__.items():
-                if value is not attributes.get(name, _NOTHING) and _without_tensors(value):
-                    yield module, name, value
+        for module, name, _, value in self._set():
+            if _without_tensors(value):
+                yield module, name, value
 
     def set_to_plain(self) -> Iterator[str]:
         """Yield the paths of attributes set since to numbers, text, shapes or containers of them, that differ."""
+        for module, name, old, value in self._set():
+            if _is_plain(value) and not (_is_plain(old) and value == old):
+                yield self._path(module, name)
+
+    def _set(self) -> Iterator[tuple[Module, str, Any, Any]]:
+        """Yield (module, attribute, value before, value) of attributes set since."""
         for module, attributes, _ in self._saved:
             for name, value in module.__dict__.items():
-                old = attributes.get(name, _NOTHING)
-                if value is not old and _is_plain(value) and not (_is_plain(old) and value == old):
-                    yield self._path(module, name)
+                if value is not (old := attributes.get(name, _NOTHING)):
+                    yield module, name, old, value
 
     def changed_contents(self) -> Iterator[tuple[Any, Any]]:
         """Yield (container, copy) of containers that changed since."""
@@ -250,8 +254,7 @@ def warn_of_lost_values(names: Collection[str]) -> None:
     if names:
         warnings.warn(
             f"forward sets {', '.join(sorted(names)[:5])}, and a scheduled step does not: code outside of forward "
-            "reads the values from before planning. Return them, or set them to tensors, if anything but forward "
-            "reads them",
+            "reads the values from before planning. Return them, if anything but forward reads them",
             UserWarning,
             stacklevel=frames_to_caller(),
         )

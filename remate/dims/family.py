@@ -109,8 +109,9 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
         _add(sampling, ranges, trace_samples, apart[0])
         fitter = fitter_of(ranges, trace_samples)
     decided = guards([trace_sample.log.decisions for trace_sample in trace_samples], fitter)
-    _hold(sampling, ranges, trace_samples, decided)
-    untracked = decided.uneven or _untracked(sampling, ranges, trace_samples, fitter, decided.split)
+    probes = list(_probes(ranges, sampling.asking.limits))
+    _hold(sampling, ranges, trace_samples, decided, probes)
+    untracked = decided.uneven or _untracked(trace_samples, fitter, decided.split, probes)
     return Family(tuple(ranges), tuple(trace_samples), fitter, sampling.asking.limits, untracked)
 
 
@@ -249,10 +250,13 @@ def _thinned(numbers: Sequence[int]) -> list[int]:
 
 
 def _hold(
-    sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], decided: SizeDecisions
+    sampling: Sampling,
+    ranges: Sequence[SizeRange],
+    trace_samples: Sequence[TraceSample],
+    decided: SizeDecisions,
+    probes: Sequence[Sizes],
 ) -> None:
     """Check that forward's decisions by sizes have the same outcome at all sizes. Raises Narrowed, DimsError."""
-    probes = list(_probes(ranges, sampling.asking.limits))
     for guard in decided.split if decided.lost else ():
         if len(guard.dims) == 1 and not all(guard.holds(sizes) for sizes in probes):
             raise by_condition(ranges, guard)  # an unknown decision may lie on its other side
@@ -264,18 +268,13 @@ def _hold(
 
 
 def _untracked(
-    sampling: Sampling,
-    ranges: Sequence[SizeRange],
-    trace_samples: Sequence[TraceSample],
-    fitter: SizeFitter,
-    split: Sequence[SizeGuard],
+    trace_samples: Sequence[TraceSample], fitter: SizeFitter, split: Sequence[SizeGuard], probes: Sequence[Sizes]
 ) -> bool:
     """Return whether forward takes plain numbers from sizes, computes numbers that no expression gives, or may decide
     by several conditions together that no trace sample has in this combination."""
     logs = [trace_sample.log for trace_sample in trace_samples]
     if any(log.reads != logs[0].reads for log in logs):
         return True
-    probes = list(_probes(ranges, sampling.asking.limits))
     seen = {_outcomes(split, trace_sample.sizes) for trace_sample in trace_samples}
     if any(_outcomes(split, sizes) not in seen for sizes in probes):
         return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ from remate_runtime.errors import ScheduleError
 
 from ..capture.sizes import COMPARISONS, SizeComparison
 from .fitting import SizeFitter
-from .size_trees import dims_of, evaluated, fitted, shape, tree_text
+from .size_trees import aligned, by_kind, dims_of, evaluated, fitted, shape, tree_text
 
 _TELLING = 3  # captures that report a condition on its own
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
@@ -72,9 +72,10 @@ def guards(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> Size
     """
     settled: dict[SizeGuard, None] = {}
     split: dict[SizeGuard, None] = {}
-    lost: dict[str, None] = {}
-    aligned, uneven = _aligned(logs, lost)
-    for taken in aligned:
+    rows, others = aligned(logs, _kind)
+    mixed = [len({decision.held for decision in taken}) > 1 for taken in others]
+    lost = dict.fromkeys(taken[0].place for taken, both in zip(others, mixed, strict=True) if not both)
+    for taken in rows:
         both = len({decision.held for decision in taken}) > 1
         guard = _guard(taken, fitter)
         if guard is not None and guard.dims:
@@ -83,7 +84,7 @@ def guards(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> Size
             lost.setdefault(taken[0].place)
     if lost:
         split |= dict.fromkeys(_of_some(logs, fitter))
-    return SizeDecisions(list(settled), list(split), [place for place in lost if place], uneven)
+    return SizeDecisions(list(settled), list(split), [place for place in lost if place], any(mixed))
 
 
 def _guard(taken: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | None:
@@ -96,7 +97,7 @@ def _guard(taken: Sequence[SizeComparison], fitter: SizeFitter) -> SizeGuard | N
 
 def _of_some(logs: Sequence[Sequence[SizeComparison]], fitter: SizeFitter) -> Iterator[SizeGuard]:
     """Yield conditions of decisions that the first capture took, and some others did not."""
-    kinds = [_by_kind(log) for log in logs]
+    kinds = [by_kind(log, _kind) for log in logs]
     for kind, first in kinds[0].items():
         present = tuple(len(each.get(kind, ())) == len(first) for each in kinds)
         if all(present) or sum(present) < _TELLING:
@@ -112,7 +113,7 @@ def first_other(
     left_log: Sequence[SizeComparison], right_log: Sequence[SizeComparison], fitter: SizeFitter
 ) -> SizeGuard | None:
     """Return the first decision whose outcomes differ in two captures, with the outcome of the first capture."""
-    for first, second in _aligned([left_log, right_log], {})[0]:
+    for first, second in aligned([left_log, right_log], _kind)[0]:
         if first.held != second.held:
             guard = _guard([first, second], fitter)
             if guard is not None:
@@ -120,27 +121,5 @@ def first_other(
     return None
 
 
-def _aligned(
-    logs: Sequence[Sequence[SizeComparison]], lost: dict[str, None]
-) -> tuple[list[list[SizeComparison]], bool]:
-    """Return decisions of one place and kind: the first of all logs together, the second, and so on; and whether some
-    with both outcomes are not equally many."""
-    kinds = [_by_kind(log) for log in logs]
-    aligned, uneven = list[list[SizeComparison]](), False
-    for kind in dict.fromkeys(kind for each in kinds for kind in each):
-        taken = [each.get(kind, []) for each in kinds]
-        if len({len(each) for each in taken}) == 1:
-            aligned += [list(row) for row in zip(*taken, strict=True)]
-        elif len({decision.held for each in taken for decision in each}) == 1:
-            lost.setdefault(kind[0])
-        else:
-            uneven = True
-    return aligned, uneven
-
-
-def _by_kind(log: Sequence[SizeComparison]) -> dict[Any, list[SizeComparison]]:
-    decisions: dict[Any, list[SizeComparison]] = {}
-    for decision in log:
-        kind = decision.place, decision.comparison, shape(decision.left), shape(decision.right)
-        decisions.setdefault(kind, []).append(decision)
-    return decisions
+def _kind(decision: SizeComparison) -> Hashable:
+    return decision.place, decision.comparison, shape(decision.left), shape(decision.right)

@@ -6,7 +6,7 @@ other numbers than those of the trace samples is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from remate_runtime.format import Size
 
 from ..capture.sizes import SizeLog, SizeQuotient
 from .fitting import SizeFitter
-from .size_trees import dims_of, evaluated, fitted, shape
+from .size_trees import aligned, dims_of, evaluated, fitted, shape
 
 
 class Quotient(msgspec.Struct, frozen=True):
@@ -46,26 +46,15 @@ class Quotient(msgspec.Struct, frozen=True):
 def quotients(logs: Sequence[SizeLog], fitter: SizeFitter) -> list[Quotient]:
     """Return the numbers of captures at the fitter's sizes that depend on named sizes."""
     known: dict[str, Quotient] = {}
-    for row in _aligned(logs):
-        tree = fitted([each.tree for each in row], fitter) if row else None
-        if tree is None or dims_of(tree):
-            known.setdefault(repr(tree), Quotient(tree, fitter.sizes([each.number for each in row]) if tree else ()))
-    return list(known.values())
+    rows, uneven = aligned([log.quotients for log in logs], _kind)
+    for row in rows:
+        tree = fitted([each.tree for each in row], fitter)
+        if tree is None:
+            uneven.append(row)
+        elif dims_of(tree):
+            known.setdefault(repr(tree), Quotient(tree, fitter.sizes([each.number for each in row])))
+    return [*known.values(), *([Quotient(None, ())] if uneven else [])]
 
 
-def _aligned(logs: Sequence[SizeLog]) -> Iterator[list[SizeQuotient]]:
-    """Yield the numbers of one place and kind in all captures; none if they are not equally many."""
-    kinds = [_by_kind(log) for log in logs]
-    for kind in dict.fromkeys(kind for each in kinds for kind in each):
-        rows = [each.get(kind, []) for each in kinds]
-        if len({len(row) for row in rows}) == 1:
-            yield from map(list, zip(*rows, strict=True))
-        else:
-            yield []
-
-
-def _by_kind(log: SizeLog) -> dict[Any, list[SizeQuotient]]:
-    kinds: dict[Any, list[SizeQuotient]] = {}
-    for each in log.quotients:
-        kinds.setdefault((each.place, shape(each.tree)), []).append(each)
-    return kinds
+def _kind(quotient: SizeQuotient) -> Hashable:
+    return quotient.place, shape(quotient.tree)

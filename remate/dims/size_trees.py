@@ -1,9 +1,10 @@
-"""How forward computed a number from sizes: a tree of Size and (operation, operands...)."""
+"""How forward computed a number from sizes: a tree of Size and (operation, operands...); and which records with such
+trees belong together in several captures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from remate_runtime.format import Size
 
@@ -11,6 +12,31 @@ from ..capture.sizes import ARITHMETIC
 from .fitting import SizeFitter
 
 _WORDS = {"add": "+", "sub": "-", "mul": "*", "floordiv": "//", "mod": "%"}
+_Record = TypeVar("_Record")
+
+
+def aligned(
+    logs: Sequence[Iterable[_Record]], kind: Callable[[_Record], Hashable]
+) -> tuple[list[list[_Record]], list[list[_Record]]]:
+    """Return records of one kind in all captures: the first of all together, the second, and so on. Also returns all
+    records of each kind that is not equally frequent in the captures."""
+    kinds = [by_kind(log, kind) for log in logs]
+    rows, uneven = list[list[_Record]](), list[list[_Record]]()
+    for name in dict.fromkeys(name for each in kinds for name in each):
+        taken = [each.get(name, list[_Record]()) for each in kinds]
+        if len({len(each) for each in taken}) == 1:
+            rows += [list(row) for row in zip(*taken, strict=True)]
+        else:
+            uneven.append([record for each in taken for record in each])
+    return rows, uneven
+
+
+def by_kind(log: Iterable[_Record], kind: Callable[[_Record], Hashable]) -> dict[Hashable, list[_Record]]:
+    """Return the records of a capture by their kind, in order."""
+    kinds: dict[Hashable, list[_Record]] = {}
+    for record in log:
+        kinds.setdefault(kind(record), []).append(record)
+    return kinds
 
 
 def shape(tree: Any) -> Any:
