@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import remate
 from remate_runtime import apply
+from remate_runtime.format import Schedule
 
 NUMBERS: dict[str, Callable[[Tensor], Any]] = {
     "size": lambda x: x.shape[0],
@@ -38,6 +39,7 @@ def test_each_size_returns_its_own(kind: str) -> None:
     eager = Reporting(NUMBERS[kind])
     dims = {"x": {0: "n=2..32"}}
     schedule = remate.plan(eager, (torch.randn(32, 4),), budget="100%", cost="cpu", effort="quick", dims=dims)
+    assert isinstance(schedule, Schedule)
     model = apply(copy.deepcopy(eager), schedule)
     for size in (32, 20, 7):
         x = torch.randn(size, 4)

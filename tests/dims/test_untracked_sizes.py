@@ -16,7 +16,7 @@ from torch import nn
 import remate
 from remate import DimsError
 from remate_runtime import StaleModelError, apply
-from remate_runtime.format import decode, encode
+from remate_runtime.format import Schedule, decode, encode
 
 HOW: dict[str, Callable[[int], bool]] = {
     "int": lambda n: int(n) == 25,
@@ -125,6 +125,7 @@ def test_combinations_of_conditions_that_were_not_tried() -> None:
         schedule = remate.plan(eager, (torch.randn(60, 30, 4),), **options)
     except DimsError:
         return
+    assert isinstance(schedule, Schedule)
     assert schedule.model.untracked_sizes
     model = apply(copy.deepcopy(eager), schedule)
     for number in range(20):
