@@ -131,6 +131,41 @@ def test_a_bias_adds_up_a_transposed_gradient_in_another_order(differentiate: li
     assert all(map(torch.equal, ours, gradients(build()))) or differentiate is None
 
 
+class Also(nn.Module):
+    """A transposed output whose gradient meets others before a bias adds it up."""
+
+    def __init__(self, after: bool) -> None:
+        super().__init__()
+        self.layer, self.after = nn.Linear(16, 24), after
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.layer(x)
+        return (torch.tanh(y), torch.tanh(y).t()) if self.after else (torch.tanh(y) + y.sin(), y.t())
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_the_layout_of_a_gradient_reaches_a_bias_through_elementwise_operations(after: bool) -> None:
+    def gradients(model: Any) -> list[torch.Tensor]:
+        sum(y.square().mean() for y in model(data(32, 16))).backward()
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    def planned_with(differentiate: list[str]) -> Any:
+        model = seeded(Also(after)).train()
+        schedule = remate.plan(
+            model, (data(32, 16),), budget="100%", cost="cpu", differentiate=differentiate, dims="none", progress=None
+        )
+        return remate_runtime.apply(model, schedule)
+
+    with pytest.warns(UserWarning, match="different memory layout than planned") as caught:
+        gradients(planned_with(["*"]))
+    shown = re.search(r"differentiate=(\[.*\])", str(caught[0].message))
+    assert shown is not None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ours = gradients(planned_with(ast.literal_eval(shown[1])))
+    assert all(map(torch.equal, ours, gradients(seeded(Also(after)).train())))
+
+
 def test_a_linear_layer_flattens_gradients_of_tokens_itself() -> None:
     def gradients(model: Any) -> list[torch.Tensor]:
         nn.functional.cross_entropy(

@@ -10,12 +10,15 @@ from msgspec.structs import replace
 from ..flat_step.graph import LIVE, Graph, Op
 from ..format.signature import Leaf
 from ..format.tensor_type import TensorType
+from ..operators.rows import ROWS
 from .deliveries import copied
 from .events import Deliver, Execution, Linked, Update
 
 _BATCH_NORM = "aten.native_batch_norm_backward"
 _LAYOUTS = ("aten.convolution_backward", _BATCH_NORM)  # round differently in a different memory layout
 _SUM = "aten.sum.dim_IntList"
+_SUMS = (_SUM, "aten.sum", "aten.mean.dim", "aten.mean")  # add up in the order of the memory layout
+_ARITHMETIC = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
 _PERMUTED = ("aten.t", "aten.permute", "aten.transpose.int")
 
 
@@ -154,7 +157,7 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     backward = graph.operations[graph.backward_start :]
     layout_matters = any(op.op in _LAYOUTS for op in backward)
     summed = {graph.root[value] for op in backward if _sums_by_strides(op) for value in op.reads}
-    ordered = {_unpermuted(graph, value) for op in backward if op.op == _SUM for value in op.reads}
+    ordered = _added_up(graph, [numbers[f"grad.{leaf.name}"] for leaf in leaves if leaf.grad])
     tangents = tuple(
         Tangent(value, at, graph.values[value].type, layout_matters or value in ordered, value in summed)
         for at, output in enumerate(returned)
@@ -199,11 +202,33 @@ def _sums_by_strides(op: Op) -> bool:
     return op.op == _BATCH_NORM
 
 
-def _unpermuted(graph: Graph, value: int) -> int:
-    """Return the value whose axes a view exchanges. For views of other shapes eager PyTorch copies a gradient, too."""
-    while (producer := graph.values[value].producer) >= 0 and graph.operations[producer].op in _PERMUTED:
-        value = graph.operations[producer].reads[0]
-    return value
+def _added_up(graph: Graph, tangents: Iterable[int]) -> set[int]:
+    """Return the gradients of outputs whose memory layout reaches a sum, through exchanged axes and elementwise
+    operations. For views of other shapes eager PyTorch copies a gradient, too."""
+    layout_of = {tangent: {tangent} for tangent in tangents}
+    added_up: set[int] = set()
+    for op in graph.operations[graph.backward_start :]:
+        sources = set[int]().union(*(layout_of[value] for value in _deciding(graph, op) if value in layout_of))
+        if not sources:
+            continue
+        if op.op in _SUMS:
+            added_up |= sources
+        elif op.op in _PERMUTED or _is_elementwise(op):
+            layout_of.update((value, sources) for value in op.writes)
+    return added_up
+
+
+def _deciding(graph: Graph, op: Op) -> tuple[int, ...]:
+    """Return the values that decide about the memory layout of the result. It is the first of two of the same shape."""
+    shapes = [graph.values[value].type.shape for value in op.reads]
+    first = op.op in _ARITHMETIC and shapes[0] == shapes[-1]
+    return op.reads[:1] if first else op.reads
+
+
+def _is_elementwise(op: Op) -> bool:
+    """Return whether an operation takes over the memory layout of what it reads."""
+    rule = ROWS.operators.get(op.op)
+    return rule is not None and rule.rule == "elementwise" and "memory_format" not in op.kwargs
 
 
 def contract_at_another_size(contract: StepContract, graph: Graph) -> StepContract:
