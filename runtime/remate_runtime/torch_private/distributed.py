@@ -3,12 +3,13 @@
 Everything is imported when it is used: what nobody imported has distributed nothing.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -61,7 +62,7 @@ def group_store(prefix: str) -> Any:
 
 
 @contextlib.contextmanager
-def pretended_ranks(count: int) -> Iterator[None]:
+def pretended_ranks(count: int) -> Generator[None]:
     """Let this process be rank 0 of a process group without other ranks. Its collectives do nothing."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore

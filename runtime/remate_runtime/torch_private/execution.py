@@ -1,5 +1,6 @@
 """What runs around operators: dispatch keys and modes, autocast, autograd's engine, tracing, storages, profiling."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 _C: Any = torch._C
+_forward_ad: Any = forward_ad  # torch declares the level and the function on memory without types
+_cuda_memory: Any = torch.cuda.memory
 DisableAutocast = _C._DisableAutocast  # a context: operators run without autocast
 ExcludeKeys = _C._ExcludeDispatchKeyGuard  # a context: operators skip kernels of these dispatch keys
 DisableTorchFunction = _C.DisableTorchFunction  # a context without `__torch_function__`, of modes either
@@ -116,7 +119,7 @@ def is_batched(tensor: torch.Tensor) -> bool:
 
 def is_transformed() -> bool:
     """Return whether a transform of torch.func or forward-mode differentiation is active."""
-    return _C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return _C._are_functorch_transforms_active() or _forward_ad._current_level >= 0
 
 
 def is_traced() -> bool:
@@ -143,16 +146,16 @@ def is_profiled() -> bool:
 def record_cuda_allocations(device: torch.device, enabled: bool) -> None:
     """Start or stop recording the history of the CUDA allocator on a device. Stopping clears it."""
     if enabled:
-        torch.cuda.memory._record_memory_history(enabled="all", context=None, stacks="python", device=device)
+        _cuda_memory._record_memory_history(enabled="all", context=None, stacks="python", device=device)
     else:
-        torch.cuda.memory._record_memory_history(enabled=None, device=device)
+        _cuda_memory._record_memory_history(enabled=None, device=device)
 
 
 def recorded_cuda_allocations(device: torch.device) -> list[dict[str, Any]]:
     """Return the recorded events of a device's allocator, with `action`, `addr`, `size` and `time_us`."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    snapshot: Any = torch.cuda.memory._snapshot(device)
-    return snapshot["device_traces"][index]
+    of_device: Any = device  # torch declares that the index is never None
+    index = torch.cuda.current_device() if of_device.index is None else of_device.index
+    return _cuda_memory._snapshot(device)["device_traces"][index]
 
 
 def active_ddp() -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode, UnsupportedOperatorException
 
@@ -17,7 +17,7 @@ class _MetaFailures(logging.Filter):
 
 
 @contextlib.contextmanager
-def quiet_meta_failures() -> Iterator[None]:
+def quiet_meta_failures() -> Generator[None]:
     """Suppress the tracebacks that torch logs for operators that refuse fake tensors. The exception itself remains."""
     log, silent = logging.getLogger(FakeTensor.__module__), _MetaFailures()
     log.addFilter(silent)

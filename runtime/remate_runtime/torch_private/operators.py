@@ -1,5 +1,6 @@
 """Operators as objects: overloads, their kernels, and Python's bindings of them."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from collections.abc import Callable
