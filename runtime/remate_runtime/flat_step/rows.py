@@ -179,12 +179,16 @@ class Rows:
             return False
         self.read[i], outs = applied
         for value, axes in self.read[i].items():
+            if value in self.sums or value in self.last:
+                raise _refused(op, f"it reads all rows of {self._name(value)}", "leave it out")
             self._fits(op, value, axes)
             self._learn(value, axes, op)
         for value, out in zip(op.writes, outs, strict=False):
             if value is not None and isinstance(out, tuple):
                 self._fits(op, value, out)
                 self._learn(value, out, op)
+            elif value in self.axes:
+                raise _refused(op, f"it sums over the rows of {self._name(value)}", "leave it out")
             elif value is not None and out == LAST:
                 self.last.add(value)
             elif value is not None:
