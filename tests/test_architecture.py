@@ -212,7 +212,6 @@ PRIVATE_TORCH = {
         "capture.writes",
         "dims.resize",
         "training.own_forward",
-        "training.watch",
     },
     "remate_runtime": {
         "engine.compiled.graphs",

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from remate_runtime.applied import size_request
 from remate_runtime.errors import RemateError
-from remate_runtime.format import Schedule
+from remate_runtime.format import Schedule, is_object
 
 from ..capture.recorded import RecordedCall
 from ..errors import CaptureError, DimsError
@@ -37,7 +37,7 @@ def wider_dims(
     if request is None or request.alone or not request.dims:
         return
     yield {
-        argument: {at: _wider(size) if at else size for at, size in sizes.items()} if isinstance(sizes, dict) else sizes
+        argument: {at: _wider(size) if at else size for at, size in sizes.items()} if is_object(sizes) else sizes
         for argument, sizes in request.dims.items()
     }
     yield request.dims
@@ -102,7 +102,7 @@ def _narrowed(dims: dict[str, Any], works: str, needed: dict[str, Any]) -> dict[
     match = _RANGE.fullmatch(works)
     if match is None:
         return None
-    ranges = [_RANGE.fullmatch(size) for sizes in needed.values() if isinstance(sizes, dict) for size in sizes.values()]
+    ranges = [_RANGE.fullmatch(size) for sizes in needed.values() if is_object(sizes) for size in sizes.values()]
     for needs in filter(None, ranges):
         if needs[1] == match[1] and (int(needs[2]) < int(match[2]) or int(needs[3]) > int(match[3])):
             return None
@@ -111,7 +111,7 @@ def _narrowed(dims: dict[str, Any], works: str, needed: dict[str, Any]) -> dict[
         return works if size.startswith(f"{match[1]}=") else size
 
     return {
-        argument: {at: narrower(size) for at, size in sizes.items()} if isinstance(sizes, dict) else sizes
+        argument: {at: narrower(size) for at, size in sizes.items()} if is_object(sizes) else sizes
         for argument, sizes in dims.items()
     }
 

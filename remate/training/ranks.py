@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,7 +152,7 @@ def _made_here(store: Any, key: str, make: Callable[[], PlannedElsewhere]) -> Pl
 
 
 @contextmanager
-def _counting(store: Any, key: str) -> Iterator[None]:
+def _counting(store: Any, key: str) -> Generator[None]:
     """Set `key/1`, `key/2` and so on in the store during the `with` block, on a thread."""
     done = threading.Event()
 

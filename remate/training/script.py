@@ -9,7 +9,7 @@ import runpy
 import signal
 import sys
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from ..capture.recorded import LoopLeft
@@ -26,8 +26,8 @@ def run_script(path: str, arguments: Sequence[str]) -> int:
     with io.open_code(path) as file:
         source = file.read()
     where = os.path.abspath(path)
-    main: Any = types.ModuleType("__main__")
-    main.__file__, main.__builtins__ = where, __builtins__
+    main = types.ModuleType("__main__")
+    vars(main).update(__file__=where, __builtins__=__builtins__)
 
     def run() -> None:
         exec(compile(source, where, "exec", dont_inherit=True), vars(main))
@@ -48,7 +48,7 @@ def run_module(name: str, arguments: Sequence[str]) -> int:
 
 
 @contextlib.contextmanager
-def _as_main(main: Any, argv: list[str], folder: str) -> Iterator[None]:
+def _as_main(main: Any, argv: list[str], folder: str) -> Generator[None]:
     old_argv, old_path, old_main = sys.argv, sys.path[:], sys.modules.get("__main__")
     old_handler = signal.getsignal(signal.SIGINT)
     sys.argv = argv

@@ -370,10 +370,10 @@ class Auto:
             schedules = [for_this_rank(schedule, call, settings) for schedule in planned]
             model = applied(self.plain, schedules, settings)
             why = refused_call(model, call.args, call.kwargs)
+            if not why:
+                return Scheduled(model, tuple(schedules), planned_here == [True])
         except BindError as error:
-            why, model = str(error), None
-        if not why:
-            return Scheduled(model, tuple(schedules), planned_here == [True])
+            why = str(error)
         if self._plans > 1 or settings.file is None:
             raise BindError(why)
         settings.say(f"{settings.file} is planned again: {first_line(why)}")

@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
+from typing import Any
 
 import torch
 
+_random: Any = torch.random  # torch declares its functions without types
+
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed() -> Generator[None]:
     """Disable the loop's autocast and grad mode, and restore the states of random generators afterwards."""
     python_state = random.getstate()
     numpy = sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy is not None else None
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=devices))
+        stack.enter_context(_random.fork_rng(devices=devices))
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.enable_grad())
         for kind in ("cpu", "cuda"):

@@ -159,7 +159,7 @@ class _Forward:
         cell.cell_contents = self._forward
         self._around = around
 
-    def __get__(self, module: Any, owner: type) -> Any:
+    def __get__(self, module: object, owner: type) -> Any:
         if module is None:
             return self._kind.forward
         if vars(module) is not vars(self._plain):  # another instance of this class: a replica, `type(model)(config)`
@@ -167,7 +167,7 @@ class _Forward:
             return self._kind.forward.__get__(module, owner) if own is None else own
         return MethodType(self._forward, module) if self._around is None else self._around
 
-    def __set__(self, module: Any, value: Any) -> None:
+    def __set__(self, module: object, value: Any) -> None:
         if vars(module) is not vars(self._plain):
             vars(module)["forward"] = value
             return
@@ -182,7 +182,7 @@ class _Forward:
 
 def _reduce(model: Any, kind: type, protocol: Any) -> Any:
     """Reduce the model to its own class, which loads without remate."""
-    reduced = _as(model, kind, lambda: model.__reduce_ex__(protocol))
+    reduced: str | tuple[Any, ...] = _as(model, kind, lambda: model.__reduce_ex__(protocol))
     # In this form, pickle requires that the class equals the object's class.
     newly = isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") == "__newobj__"
     return (object.__new__, *reduced[1:]) if newly else reduced

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -205,7 +206,7 @@ class Trained(Listener):
         if seen.taken:
             return
         seen.steps.drop_running()
-        options = {"name": seen.name, "on_refused": "original", **self._options}
+        options: dict[str, Any] = {"name": seen.name, "on_refused": "original", **self._options}
         if seen.beside_scalars:
             options["differentiate"] = ["*"]
         try:

@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from remate_runtime.bind import mapped
 from remate_runtime.staleness import tensors_of
+from remate_runtime.torch_private.execution import NO_TASK, at_end_of_backward, graph_task
 from remate_runtime.torch_private.pytree import tree_leaves
 
 from ..capture.torch_api import nodes_below
@@ -72,12 +73,19 @@ class _Running(NamedTuple):
     within: bool
 
 
+class _Inside(threading.local):
+    """The running calls of a thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Running] = []
+
+
 class Watch:
     """Reports the events of training to `listener` within this context."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._inside = threading.local()
+        self._inside = _Inside()
         self._handles: list[Any] = []
 
     def __enter__(self) -> Watch:
@@ -94,18 +102,13 @@ class Watch:
             handle.remove()
         self._listener.left()
 
-    def _stack(self) -> list[_Running]:
-        if not hasattr(self._inside, "stack"):
-            self._inside.stack = []
-        return self._inside.stack
-
     def _begin(self, module: nn.Module, args: object) -> None:
         if torch.compiler.is_compiling():
             return
-        stack = self._stack()
+        stack = self._inside.stack
         within = bool(stack) and stack[-1].within
         outermost = not within and _trains(module)
-        between = not stack and torch._C._current_graph_task_id() == -1
+        between = not stack and graph_task() == NO_TASK
         stack.append(_Running(module, outermost, within or outermost))
         if between or outermost:  # before a wrapper opens a range of the profiler, and before an evaluation
             self._listener.between()
@@ -119,7 +122,7 @@ class Watch:
         """
         if torch.compiler.is_compiling():
             return None
-        stack = self._stack()
+        stack = self._inside.stack
         while stack and stack[-1].module is not module:
             stack.pop()
         if not stack or not stack.pop().outermost or output is None:
@@ -141,14 +144,14 @@ class Watch:
             self._listener.gradient(module, backward)
 
         def arrives(gradients: object) -> None:
-            task = torch._C._current_graph_task_id()
+            task = graph_task()
             if task in running:
                 return
             running.add(task)
             self._listener.arrives(module)
             backward.times += 1
             backward.double |= torch.is_grad_enabled()
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: ended(task))
+            at_end_of_backward(lambda: ended(task))
 
         def arrives_beside(gradients: object) -> None:
             backward.beside_scalars = True
@@ -170,7 +173,7 @@ class Watch:
 
     def _about_to_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Read measurements. A later call, in the closure of the optimizer or in a range around it, is another one."""
-        if torch._C._current_graph_task_id() == -1:  # otherwise the optimizer runs within backward
+        if graph_task() == NO_TASK:  # otherwise the optimizer runs within backward
             self._listener.between()
 
     def _step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
@@ -185,6 +188,6 @@ def _trains(module: nn.Module) -> bool:
     """
     if not module.training or not torch.is_grad_enabled() or type(module).__name__ in WRAPPERS:
         return False
-    if vars(module).get("_is_replica") or torch._C._current_graph_task_id() != -1:
+    if vars(module).get("_is_replica") or graph_task() != NO_TASK:
         return False
     return any(parameter.requires_grad for parameter in module.parameters())

@@ -25,6 +25,7 @@ __all__ = [
     "ExcludeKeys",
     "TorchDispatchMode",
     "active_ddp",
+    "at_end_of_backward",
     "clear_cublas_workspaces",
     "dispatch_modes",
     "function_modes",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 _C: Any = torch._C
+_engine: Any = torch.autograd.Variable._execution_engine
 _forward_ad: Any = forward_ad  # torch declares the level and the function on memory without types
 _cuda_memory: Any = torch.cuda.memory
 DisableAutocast = _C._DisableAutocast  # a context: operators run without autocast
@@ -91,6 +93,11 @@ def function_modes() -> list[object]:
 def graph_task() -> int:
     """Return the number of the running backward pass of this thread; `NO_TASK` outside of one."""
     return _C._current_graph_task_id()
+
+
+def at_end_of_backward(callback: Callable[[], object]) -> None:
+    """Call `callback` when the running backward pass ends."""
+    _engine.queue_callback(callback)
 
 
 def keeps_graph() -> bool:
