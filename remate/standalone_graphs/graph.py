@@ -79,7 +79,7 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
     for index, node in enumerate(ordered):
         arguments = tuple(Ref(number[name]) for name in [*node.in_place, *reads[node.id]] if name in number)
         arguments = tuple(dict.fromkeys(arguments))
-        written = []
+        written: list[int] = []
         for at, nbytes in enumerate(node.bytes):
             written.append(len(values))
             number[f"{node.id}:{at}"] = len(values)
@@ -104,7 +104,7 @@ def _graph(bare: BareInstance, ordered: list[BareNode], backward_start: int) -> 
             )
         )
     may_run_again = {node.id for node in ordered if node.recomputable}
-    gradients, evictable = [], []
+    gradients, evictable = list[tuple[int, int]](), list[int]()
     for name, value in {number[name]: (name, number[name]) for name in bare.pins}.values():
         if node_of(name) in may_run_again:
             evictable.append(value)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from remate_runtime.format import is_list, is_object
 from remate_runtime.support.files import open_regular
 
 from ..errors import InstanceError
@@ -78,11 +79,11 @@ def from_tree(tree: Mapping[str, Any], name: str = "") -> BareInstance:
 def _node_link(tree: Mapping[str, Any], name: str) -> BareInstance:
     """Convert nodes with a time and bytes, links by `source` and `target` (or the keys 0 and 1), and maybe
     `graph.order`."""
-    about = tree.get("graph")
-    about = about if isinstance(about, dict) else {}
+    given = tree.get("graph")
+    about: dict[str, Any] = given if is_object(given) else {}
     keys = [_key(node) for node in tree["nodes"]]
     ids = dict(zip(keys, _ids(tree["nodes"], keys), strict=True))
-    edges = []
+    edges: list[tuple[str, str]] = []
     for link in _listed(tree, "links" if "links" in tree else "edges"):
         ends = _ends(link)
         if any(end not in ids for end in ends):
@@ -99,7 +100,7 @@ def _node_link(tree: Mapping[str, Any], name: str) -> BareInstance:
 
 def _listed(tree: Mapping[str, Any], key: str) -> list[Any]:
     items = tree.get(key, [])
-    if not isinstance(items, list):
+    if not is_list(items):
         raise InstanceError(f"`{key}` is not an array")
     return items
 
@@ -129,16 +130,16 @@ def _plain(key: Any) -> str | int | None:
 
 
 def _ends(link: Any) -> tuple[Any, Any]:
-    if isinstance(link, dict):
+    if is_object(link):
         return _plain(link.get("source", link.get("0"))), _plain(link.get("target", link.get("1")))
-    if isinstance(link, list) and len(link) >= 2:
+    if is_list(link) and len(link) >= 2:
         return _plain(link[0]), _plain(link[1])
     raise InstanceError(f"the link {str(link)[:80]} does not join two nodes")
 
 
 def _node(node: dict[str, Any], name: str) -> BareNode:
-    sizes = _first(node, SIZES, name)
-    sizes = sizes if isinstance(sizes, list) else [sizes]
+    given = _first(node, SIZES, name)
+    sizes = given if is_list(given) else [given]
     return BareNode(
         name,
         _whole(_first(node, TIMES, name), name),
@@ -167,10 +168,10 @@ def _poet(tree: Mapping[str, Any], name: str) -> BareInstance:
     """Convert POET's networks: seconds per node, positions as ids, the nodes of the forward first, then those of
     gradients."""
     listed, forward = tree["nodes"], tree.get("forward")
-    last = len(forward) if isinstance(forward, list) else forward
+    last = len(forward) if is_list(forward) else forward
     if isinstance(last, bool) or not isinstance(last, int) or not 0 < last <= len(listed):
         raise InstanceError("`forward` must be a list of the forward's nodes, or their number")
-    nodes, ids = [], {}
+    nodes, ids = list[BareNode](), dict[Any, str]()
     for node in listed:
         time, node_name = _first(node, ("time",), "?"), str(node.get("name", node.get("id")))
         if isinstance(time, bool) or not isinstance(time, int | float) or not 0 <= time < NANO:
