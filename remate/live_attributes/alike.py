@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.flat_step import Graph, Op
+from remate_runtime.flat_step import Argument, Graph, Op
 
 from ..capture.captured import Captured
 
@@ -68,7 +68,7 @@ def _differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
     return "" if all(a == b for a, b in pairs) else f"{first.op} makes tensors of another size"
 
 
-def _leaves(value: object, where: tuple[object, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _leaves(value: Argument, where: tuple[object, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(item, (*where, key))
@@ -79,7 +79,7 @@ def _leaves(value: object, where: tuple[object, ...]) -> Iterator[tuple[tuple[An
         yield where, value
 
 
-def _bare(value: object) -> Any:
+def _bare(value: Argument) -> Any:
     """Return an argument without its numbers."""
     if isinstance(value, tuple):
         return tuple(map(_bare, value))

@@ -65,11 +65,11 @@ def _split(name: str) -> tuple[tuple[_Argument, ...], tuple[_Argument, ...]]:
     space, packet, *overload = name.split(".")
     overloads = getattr(getattr(torch.ops, space), packet)
     schema = getattr(overloads, overload[0] if overload else "default")._schema
-    arguments: tuple[list[_Argument], list[_Argument]] = [], []
+    positional, named = list[_Argument](), list[_Argument]()
     for argument in schema.arguments:
         plain = argument.has_default_value() and isinstance(argument.default_value, int | float | str | type(None))
         default = argument.default_value if plain else _NONE
-        kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
+        kind = argument.type.getElementType() if argument.type.kind() == "OptionalType" else argument.type
         number = isinstance(kind, torch.FloatType | torch.NumberType) and isinstance(default, int | float)
-        arguments[argument.kwarg_only].append((argument.name, default, number))
-    return tuple(arguments[0]), tuple(arguments[1])
+        (named if argument.kwarg_only else positional).append((argument.name, default, number))
+    return tuple(positional), tuple(named)

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import LIVE, NUMBER, Graph, Number, Op, Value
-from remate_runtime.format import Tree, names_of, renamed, written_number
+from remate_runtime.format import Tree, is_object, names_of, renamed, written_number
 
 from ..capture.captured import Captured
 from ..errors import CaptureError
@@ -221,7 +221,7 @@ def _put(value: Any, where: tuple[Any, ...], number: Number) -> Any:
     if not where:
         return number
     head, *rest = where
-    if isinstance(value, dict):
+    if is_object(value):
         return {key: _put(item, tuple(rest), number) if key == head else item for key, item in value.items()}
     return tuple(_put(item, tuple(rest), number) if at == head else item for at, item in enumerate(value))
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from torch import nn
 
-from remate_runtime.bind import is_number
+from remate_runtime.bind import is_number, modules_by_path
 from remate_runtime.format import did_you_mean
 from remate_runtime.staleness import attribute, is_config
 
@@ -61,7 +61,7 @@ def live_numbers(
 
 def _numbers(model: nn.Module) -> Iterator[tuple[str, float]]:
     """Yield all attributes of modules and of their configs that are numbers."""
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         names = dict.fromkeys([*vars(module), *(name for base in type(module).__mro__ for name in vars(base))])
         for name in names:
             value = None if name in _MACHINERY or name.startswith("__") else attribute(module, name)
@@ -79,7 +79,7 @@ def _matches(pattern: str, path: str) -> bool:
 
 def _why(model: nn.Module, pattern: str) -> str:
     *holders, name = pattern.split(".")
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         if _matches(".".join(holders), path) and hasattr(module, name):
             kind = type(getattr(module, name)).__name__
             return f"{pattern!r} is of type {kind}, and a live number is an int or float"

@@ -6,9 +6,11 @@ So it is known for which other values the trace holds. Operations that cannot be
 from __future__ import annotations
 
 import operator
+import os
 import struct
-import sys
 from collections.abc import Callable, Mapping
+from inspect import currentframe
+from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
@@ -34,6 +36,7 @@ _LOST = (
     *("hash", "str", "repr", "format"),
 )
 _EXACT = 1 << 53
+_HERE = os.path.dirname(__file__) + os.sep
 
 
 class NumberComparison(msgspec.Struct, frozen=True):
@@ -68,8 +71,17 @@ class Tracking:
         self.computed.setdefault(bits(value), tree)
         return tracked
 
-    def note(self, comparison: str, left: Tree, right: Tree, result: bool, frame: Any) -> None:
-        self.decisions.setdefault(NumberComparison(user_place(frame).line, comparison, left, right, result))
+    def note(self, comparison: str, left: Tree, right: Tree, result: bool) -> None:
+        self.decisions.setdefault(NumberComparison(user_place(caller()).line, comparison, left, right, result))
+
+
+def caller() -> FrameType | None:
+    """Return the innermost frame outside of this package: one operation on a number may go through several of its
+    functions."""
+    frame = currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame = frame.f_back
+    return frame
 
 
 def bits(value: float) -> int:
@@ -106,7 +118,7 @@ class Tracked(float):
 
     def __bool__(self) -> bool:
         nonzero = float.__ne__(self, 0.0)
-        self.tracking.note("ne", self.tree, 0.0, nonzero, sys._getframe(1))
+        self.tracking.note("ne", self.tree, 0.0, nonzero)
         return nonzero
 
     def __neg__(self) -> Tracked:
@@ -117,7 +129,7 @@ class Tracked(float):
 
     def __abs__(self) -> Tracked:
         nonnegative = float.__ge__(self, 0.0)
-        self.tracking.note("ge", self.tree, 0.0, nonnegative, sys._getframe(1))
+        self.tracking.note("ge", self.tree, 0.0, nonnegative)
         return self if nonnegative else -self
 
 
@@ -152,7 +164,7 @@ def _comparison(name: str) -> Callable[..., Any]:
         result = plain(self, other)
         tree = _operand(other)
         if result is not NotImplemented and tree is not None:
-            self.tracking.note(name, self.tree, tree, result, sys._getframe(1))
+            self.tracking.note(name, self.tree, tree, result)
         elif isinstance(other, int | float):
             return _lost("comparison")(self)
         return result
@@ -179,7 +191,7 @@ def lost(name: str, place: str) -> NoReturn:
 
 def _lost(name: str) -> Callable[..., Any]:
     def refuse(self: Tracked, *_: object) -> Any:
-        lost(name, user_place(sys._getframe(1)).line)
+        lost(name, user_place(caller()).line)
 
     return refuse
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import functools
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import nn
 
+from remate_runtime.format import is_array
+
 from ..capture.c_functions import TensorsOfNumbers, replaced_functions
 from ..capture.places import user_place
-from .tracked import Tracked, lost
+from .tracked import Tracked, caller, lost
 
 _EXPRESSED = {"sqrt": "sqrt", "exp": "exp", "log": "log", "pow": "pow"}  # operations that a file can express
 _OF_FINITE = {"isfinite": True, "isinf": False, "isnan": False}  # of the live numbers themselves
@@ -25,7 +26,7 @@ _HOOKED = {"floor", "ceil", "trunc"}  # these ask
 
 
 @contextmanager
-def tracked_functions(model: nn.Module) -> Iterator[None]:
+def tracked_functions(model: nn.Module) -> Generator[None]:
     """Let functions follow or refuse tracked numbers in the `with` block, wherever modules refer to them by name.
 
     Args:
@@ -43,7 +44,7 @@ def tracked_functions(model: nn.Module) -> Iterator[None]:
 def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def follow(*args: Any, **kwargs: Any) -> Any:
-        args = tuple(list(each) if isinstance(each, Iterator) else each for each in args)
+        args = tuple(list(each) if _is_iterator(each) else each for each in args)
         if not any(map(_is_tracked, (*args, *kwargs.values()))):
             return function(*args, **kwargs)
         first = args[0] if args else None
@@ -52,7 +53,7 @@ def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         if name in _OF_FINITE and isinstance(first, Tracked) and isinstance(first.tree, str):
             return _OF_FINITE[name]
         if name not in _EXPRESSED or kwargs or not all(isinstance(each, int | float) for each in args):
-            return lost(f"math.{name}()", user_place(sys._getframe(1)).line)
+            return lost(f"math.{name}()", user_place(caller()).line)
         trees = [each.tree if isinstance(each, Tracked) else float(each) for each in args]
         tracking = next(each.tracking for each in args if isinstance(each, Tracked))
         if name == "log" and len(args) > 1:  # as math computes it
@@ -62,15 +63,19 @@ def _following(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return follow
 
 
+def _is_iterator(value: object) -> TypeGuard[Iterator[Any]]:
+    return isinstance(value, Iterator)
+
+
 def _is_tracked(value: object) -> bool:
-    if isinstance(value, list | tuple):
+    if is_array(value):
         return any(map(_is_tracked, value))
     return isinstance(value, Tracked)
 
 
 def _refuse_tensors(function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     if _is_tracked(args):
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_name == "__torch_function__":
+        frame = caller()
+        while frame is not None and frame.f_code.co_name == "__torch_function__":
             frame = frame.f_back
         lost(f"torch.{function.__name__}()", user_place(frame).line)

@@ -59,6 +59,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
     "tensor": (lambda self, x: x * torch.tensor(self.alpha), r"by torch.tensor\(\)"),
     "size": (lambda self, x: x.repeat(round(self.alpha * 10), 1), r"by round\(\)"),
     "returned": (lambda self, x: (x, self.alpha), "returns it"),
+    "large integer": (lambda self, x: x * 2 if self.alpha > 2**60 else x, "by comparison"),
     "two together": (lambda self, x: x * 2 if self.alpha < self.beta + 1 else x, "decides by the live number"),
     "turns round": (lambda self, x: x * 2 if (self.alpha - 0.5) ** 2 < 0.2 else x, "in a way that gives no range"),
     "other function": (lambda self, x: x * math.sin(self.alpha), r"by math.sin\(\)"),
@@ -75,7 +76,7 @@ REFUSED: dict[str, tuple[Callable[[Any, torch.Tensor], Any], str]] = {
 }
 
 
-@pytest.mark.quick("floor")
+@pytest.mark.quick("floor", "large integer")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_followed_is_refused(name: str) -> None:
     run, told = REFUSED[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .changed_numbers import is_number
 from .containers import children, is_object, mapped, rebuild
 from .distributed import mesh_groups, mesh_names
+from .modules import modules_by_path
 from .records import record_class
 from .sharding import is_distributed, refuse_sharded, sharded_parts
 from .sizes import CallSizes
@@ -18,6 +19,7 @@ __all__ = [
     "mapped",
     "mesh_groups",
     "mesh_names",
+    "modules_by_path",
     "rebuild",
     "record_class",
     "refuse_sharded",

@@ -7,7 +7,12 @@ from typing import Any
 from torch import nn
 
 
-def modules_by_path(model: nn.Module) -> dict[str, nn.Module]:
-    """Return all modules of a model. A module at several paths is there under each of them."""
-    named: Any = model.named_modules(remove_duplicate=False)  # torch does not declare what it yields
+def modules_by_path(model: nn.Module, each_once: bool = False) -> dict[str, nn.Module]:
+    """Return all modules of a model.
+
+    Args:
+        model: The model.
+        each_once: Whether a module at several paths is there under the first of them only, instead of under each.
+    """
+    named: Any = model.named_modules(remove_duplicate=each_once)  # torch does not declare what it yields
     return dict(named)
