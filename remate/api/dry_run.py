@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +34,7 @@ from ..capture.recorded import RecordedCall
 from ..profile.devices import DEVICES as GPUS
 
 ENGINES = ("eager", "arena", "compiled")
+_cuda: Any = torch.cuda  # torch declares the properties of a device without types
 
 
 class DryRun(msgspec.Struct, frozen=True):
@@ -114,14 +115,16 @@ def dry_run(
         leaves = list(output_leaves(schedule.model.outputs))
         trained = [tensor for tensor in resident if tensor.requires_grad]
 
+        loss_of: Any = _Loss  # torch declares `apply` without types
+
         def step() -> int:
             with autocast, storages, watching:
                 results = list(tensors_of(applied(*call.args, **call.kwargs)))
             outputs = [output for output, leaf in zip(results, leaves, strict=True) if leaf.grad]
             held: list[torch.Tensor] = []
-            loss = _Loss.apply(held, *outputs)
+            loss = loss_of.apply(held, *outputs)
             with storages, watching:
-                gradients = torch.autograd.grad(loss, trained, allow_unused=True)
+                gradients: Any = torch.autograd.grad(loss, trained, allow_unused=True)
             return sum(gradient is not None for gradient in gradients)
 
         step()  # the first call may also run the model's own forward
@@ -166,7 +169,7 @@ def _code() -> contextlib.AbstractContextManager[None]:
     from ..capture.cuda.generated import code_for
     from ..capture.cuda.no_gpu import Absent
 
-    about: Any = torch.cuda.get_device_properties(0)
+    about: Any = _cuda.get_device_properties(0)
     if not isinstance(about, Absent):
         return contextlib.nullcontext()
     known = [device for device in GPUS.values() if device.gpu and device.gpu.name == about.name]
@@ -175,7 +178,7 @@ def _code() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Suppress torch's warning about addresses of fake tensors."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")

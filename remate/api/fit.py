@@ -18,7 +18,7 @@ from ..schedule_tools.device_memory import OptimizerState, check_known
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .fit_search import Batch, DeviceLimits, Search
 from .options import FrontierKeywords, options_of, takes
-from .progress import telling
+from .progress import silent, telling
 from .settings import assumed, settings_of
 from .untrained import require_training
 
@@ -133,7 +133,7 @@ def fit(
             "no size of the example can be varied", hint='name one: dims={"x": {0: "b"}}, or a larger batch'
         )
     with telling(chosen.progress) as progress:
-        say = progress or (lambda text: None)
+        say = progress or silent
         limits = DeviceLimits(memory, optimizer, cuda_context, assumed(chosen.gradients), reserved)
         search = Search(call, sizes, limits, cost, settings, chosen, gpu, say)
         schedule = search.planned(chosen.name or type(call.model).__name__, chosen.note)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import msgspec
 from msgspec.structs import replace
 
+from remate_runtime.format import is_array, is_list
 from remate_runtime.torch_private.distributed import pretended_ranks
 
 from ..budget import BudgetError, parse_budget, parse_speed
@@ -219,7 +220,7 @@ def _planned(
             raise ImpossibleError(str(error)) from None
         if layout.pp == 1:
             return plain_step(_called(built), layout, place, options, say)
-        if not (isinstance(built, tuple) and len(built) == 3 and isinstance(built[0], list)):
+        if not (is_array(built) and isinstance(built, tuple) and len(built) == 3 and is_list(built[0])):
             raise BudgetError(f"build() must return (stages, loss_fn, target) for {layout}\n  hint: see fit_layouts")
         stages = [_called(stage) for stage in built[0]]
         return pipeline_step(stages, (built[1], built[2]), layout, place, pipeline, options, say)
@@ -229,7 +230,7 @@ def _called(built: Any) -> RecordedCall:
     """Return what `build` returns as a call."""
     if isinstance(built, RecordedCall):
         return built
-    if not isinstance(built, tuple) or not 2 <= len(built) <= 3:
+    if not (is_array(built) and isinstance(built, tuple)) or not 2 <= len(built) <= 3:
         raise BudgetError("build() must return (model, args) or (model, args, kwargs)\n  hint: see fit_layouts")
-    kwargs = built[2] if len(built) == 3 else {}
+    kwargs: Mapping[str, Any] = built[2] if len(built) == 3 else {}
     return RecordedCall.of(built[0], tuple(built[1]), dict(kwargs))

@@ -35,7 +35,7 @@ from ..strategy import (
 from .elsewhere import cost_for, gpu_elsewhere, warn_of_doubts
 from .options import FrontierKeywords, options_of, takes
 from .plan import prepare
-from .progress import Progress, telling
+from .progress import Progress, silent, telling
 from .settings import settings_of
 from .untrained import require_training
 from .writing import schedule_of
@@ -158,7 +158,7 @@ class Sweep:
     ) -> None:
         self.step, self.gap = step, gap
         self._policy, self._effort, self._time_limit = policy, effort, time_limit
-        self._say = progress or (lambda text: None)
+        self._say = progress or silent
         self.instance, self._pool = instance or StepInstance(step.captured.graph, step.parts), CandidatePool()
         self.baseline = self.instance.baseline
         self.baseline_peak, self.baseline_time = self.baseline.peak, self.baseline.time

@@ -117,7 +117,7 @@ def _knee(curve: Sequence[Candidate]) -> Candidate:
 def _curve_text(curve: Sequence[Candidate], knee: Candidate, base: Candidate) -> str:
     """`18.1 MiB +0.00%, 9.20 MiB +4.12% (chosen), 7.00 MiB +31.05%`."""
     shown = sorted({0, len(curve) - 1, curve.index(knee), len(curve) // 3, 2 * len(curve) // 3})
-    points = []
+    points: list[str] = []
     for plan in (curve[at] for at in shown):
         point = f"{size(plan.peak)} {overhead(plan.time, base.time, 'no cost')}"
         points.append(f"{point} (the knee, chosen)" if plan is knee else point)

@@ -18,7 +18,7 @@ from ..profile.power import named_power
 from ..strategy import Request, StepInstance, effort_named, policy
 from ..strategy.paging import PAGED_STRATEGIES, PagingLimits, offloaded, paged_solution, poet
 from ..strategy.paging.goal import POET, EnergyGoal
-from .progress import Progress
+from .progress import Progress, silent
 from .settings import TO_THE_HOST
 
 COUNTED_ON = 0.85  # share of the bandwidth that plans use, because slower lanes than planned cost much time
@@ -31,7 +31,7 @@ def plan_paged(
     """Like `plan_step`, for settings with a budget of pages. Raises BudgetError if the device cannot page there."""
     from .writing import schedule_of
 
-    say = progress or (lambda text: None)
+    say = progress or silent
     graph = step.captured.graph
     limits = _limits(settings, graph.device)
     power = named_power(settings.power) if settings.power else None

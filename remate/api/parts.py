@@ -5,7 +5,7 @@ Parts with the same step share a file. The planned peak is that of all their cal
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from .frontier import Sweep
 from .options import PlanOptions
 from .over_budget import warn_of_smallest
 from .plan import DEFAULTS, Progress, prepare
+from .progress import silent
 from .shared_budget import SharedBudget, as_if_all
 from .splitting import plan_split
 from .writing import schedule_of
@@ -96,7 +97,7 @@ def prepare_parts(
     Raises:
         CaptureError: A path names no module, or a part cannot be captured.
     """
-    say = progress or (lambda text: None)
+    say = progress or silent
     options = replace(options, differentiate=options.differentiate or OF_A_PART)
     say("running forward to record the calls of its parts")
     kinds: list[PartKind] = []
@@ -151,7 +152,7 @@ def _first(
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _named(path: str) -> Generator[None]:
     """Add the path of the part to the paths in a CaptureError."""
     try:
         yield
@@ -291,7 +292,7 @@ def _planned(
         sweeps = [Sweep(step, progress=progress, **options) for step in as_if_all([part.step for part in parts])]
         solutions = SharedBudget(graphs, sweeps, budget, settings.strategy).solutions()
         limits = [solution.peak for solution in solutions]
-    schedules = []
+    schedules: list[Schedule] = []
     for at, (part, limit, part_name) in enumerate(zip(parts, limits, names_of(parts, name), strict=True)):
         text = requested_budget if len(parts) == 1 else str(limit)
         part_settings = replace(settings, budget=text)
@@ -324,7 +325,7 @@ def _solved(sweep: Sweep, limit: int) -> Solution:
 def names_of(parts: Sequence[PartKind], name: str = "") -> list[str]:
     """Unique names for the schedules of these parts: the second `T5Block` is `T5Block-2`."""
     counts: dict[str, int] = {}
-    names = []
+    names: list[str] = []
     for base in [name or part.step.captured.model.name for part in parts]:
         counts[base] = counts.get(base, 0) + 1
         names.append(base if counts[base] == 1 else f"{base}-{counts[base]}")

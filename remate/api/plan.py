@@ -32,7 +32,7 @@ from ..strategy import CandidatePool, Request, StepInstance, effort_named, polic
 from .elsewhere import cost_for, gpu_elsewhere, on_device, warn_of_doubts
 from .options import PlanKeywords, PlanOptions, options_of, takes
 from .over_budget import plans_smallest, warn_of_smallest
-from .progress import Progress, aloud, telling
+from .progress import Progress, aloud, silent, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
 from .sharding import check_sharding, with_sharding
 from .untrained import checked_fill, require_training
@@ -288,7 +288,7 @@ def prepare(
         progress: Function that gets lines of progress.
         digested: As for `capture`. Without it, no file can be written.
     """
-    say = progress or (lambda text: None)
+    say = progress or silent
     with on_device(gpu, called(model, args, kwargs)) as call, call.in_effect():
         differentiate, live = options.differentiate, options.live_paths
         family = sampled(call.model, call.args, call.kwargs, differentiate, open_sizes, say, live)

@@ -28,7 +28,7 @@ from ..profile.costing import COMPILED
 from ..splits.tiled_step import TiledStep
 from ..strategy import Request, StepInstance, effort_named, policy, solve
 from ..strategy.pool import CandidatePool
-from .plan import Progress
+from .progress import Progress, silent
 from .splitting import beside_whole, fastest_split
 from .writing import schedule_of
 
@@ -51,7 +51,7 @@ def plan_compiled(
 ) -> Schedule:
     """Like `plan_step`. Also raises EngineError, if nothing can be compiled."""
     check_available(step.captured.graph.device)
-    say = progress or (lambda text: None)
+    say = progress or silent
     tiled = fastest_split(step, settings, COMPILED, progress=say) if settings.split else None
     return _CompiledSearch(step, settings, name, note, say, tiled).best()
 

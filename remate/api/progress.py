@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Literal
 
 from remate_runtime.support.plain_text import plain
@@ -47,8 +47,12 @@ class Waiting:
         self._shown = len(text)
 
 
+def silent(text: str) -> None:
+    """Get a line of progress that nobody wants."""
+
+
 @contextlib.contextmanager
-def telling(progress: ProgressOption) -> Iterator[Progress | None]:
+def telling(progress: ProgressOption) -> Generator[Progress | None]:
     """Yield the function that gets lines of progress. "auto" is a `Waiting`."""
     if progress != "auto":
         yield progress
@@ -64,4 +68,4 @@ def aloud(progress: ProgressOption, say: Progress | None) -> Progress:
     """The function for important messages, which are printed at once. say: the result of `telling`."""
     if progress == "auto":
         return lambda text: print(f"remate: {plain(text)}", file=sys.stderr, flush=True)
-    return say or (lambda text: None)
+    return say or silent

@@ -20,7 +20,7 @@ from ..splits.tiled_step import TiledStep
 from ..strategy import QUICK, Solution, StepInstance
 from .frontier import Sweep
 from .goals import Goal, chosen_budget
-from .progress import Progress
+from .progress import Progress, silent
 from .splitting import NEVER, beside_whole, tiled_steps, while_better
 from .writing import schedule_of
 
@@ -61,7 +61,7 @@ def plan_split_for_goal(
         progress: Function that gets lines of progress.
     """
     whole = StepInstance(step.captured.graph, step.parts)
-    say = progress or (lambda text: None)
+    say = progress or silent
     best = min(_reached(step, whole, settings, cost, goal, say), key=_figure)
     limit, solution = best.sweep.solved_or_baseline(best.peak)
     about: dict[str, Any] = {"settings": replace(settings, budget=str(limit)), "name": name, "note": note}
@@ -128,7 +128,7 @@ class SplitSweep:
         self, step: Hierarchy, settings: Settings, cost: str, budgets: Sequence[str | int], progress: Progress | None
     ) -> None:
         self.step, self._settings, self._cost = step, settings, cost
-        self._say = progress or (lambda text: None)
+        self._say = progress or silent
         self._whole = StepInstance(step.captured.graph, step.parts)
         self.baseline_peak, self.baseline_time = self._whole.baseline.peak, self._whole.baseline.time
         self.floor_of_delivered = self._whole.floor_of_delivered

@@ -25,7 +25,7 @@ from ..splits.enough_rows import rows_at_least
 from ..splits.tiled_step import TiledStep, compatible, tiled_step
 from ..splits.windows import ALL, HEAD, SPLITS, Window, head_windows, large_windows, loss_heads
 from ..strategy import QUICK, CandidatePool, Request, Solution, StepInstance, effort_named, policy, solve
-from .progress import Progress
+from .progress import Progress, silent
 from .unsolved import without_recomputes
 
 TILES = (2, 4, 8, 16, 32, 64, 128)  # numbers of tiles that are tried
@@ -81,7 +81,7 @@ def plan_split(
     """
     from .writing import schedule_of
 
-    search = _SplitSearch(step, settings, cost, progress or (lambda text: None))
+    search = _SplitSearch(step, settings, cost, progress or silent)
     chosen, solution = search.solution()
     about: dict[str, Any] = {"settings": settings, "name": name, "note": note, "tiled": chosen.tiled}
     return schedule_of(step, solution, search.limit, cost, **about)
