@@ -42,7 +42,6 @@ def simplify(
     """
     _drop_assertions(graph)
     _drop_same(graph, results)
-    _merge_casts(graph, results)
     _drop_views(graph, results)
 
     def replace_copy(node: Node, other: Node) -> None:
@@ -99,17 +98,6 @@ def _copy_leaving_constants(graph: Graph, results: list[Node]) -> None:
                 copy = graph.call_function(torch.ops.aten.clone.default, (node,))
             copy.meta = {"val": getattr(graph.owning_module, str(node.target)), **node.meta}
             _replace(node, copy, results)
-
-
-def _merge_casts(graph: Graph, results: list[Node]) -> None:
-    """Use one cast of a parameter for all its uses, as autocast's cache does. Sources do not change within forward."""
-    seen: dict[Any, Node] = {}
-    for node in graph.nodes:
-        cast = isinstance(node.target, OpOverload) and facts.name(node.target) == "aten._to_copy"
-        if cast and isinstance(node.args[0], Node) and node.args[0].op == "placeholder" and layout(node) is not None:
-            first = seen.setdefault((node.args[0], *sorted((k, str(v)) for k, v in node.kwargs.items())), node)
-            if first is not node:
-                _replace(node, first, results)
 
 
 def _drop_views(graph: Graph, results: list[Node]) -> None:

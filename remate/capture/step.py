@@ -102,7 +102,7 @@ class TracedModule(torch.nn.Module):
         self.ties = surroundings.Ties(model)
         self._call = (args, kwargs)
         self._differentiate = None if differentiate is None else tuple(differentiate)
-        self._autocast = autocast
+        self._autocast, self._remembers_casts = autocast, torch.is_autocast_cache_enabled()
         self._borrowed = borrowed
         self.tree: Any = None
         self.outputs: tuple[TracedOutput, ...] = ()
@@ -125,6 +125,7 @@ class TracedModule(torch.nn.Module):
         return super().named_buffers(prefix, recurse, True)
 
     def forward(self, *leaves: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        _as_leaves(self)
         args, kwargs = trees.substitute(self._call, [leaves[at] for at in self._same] or list(leaves))
         if self.sizes is not None:
             self.sizes.decisions.clear()  # of an earlier run of forward in the same trace
@@ -202,10 +203,16 @@ class TracedModule(torch.nn.Module):
             "make what is to be the same in every call a buffer, or an input; seed outside of forward",
         )
 
-    def _cast(self) -> contextlib.AbstractContextManager[Any]:
-        if self._autocast is None:
-            return contextlib.nullcontext()
-        return torch.autocast(self._autocast[0], self._autocast[1], cache_enabled=True)
+    @contextlib.contextmanager
+    def _cast(self) -> Iterator[None]:
+        """Enter the autocast of the call, with its cache, which the tracer disables."""
+        before = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(self._remembers_casts)
+        try:
+            with contextlib.nullcontext() if self._autocast is None else torch.autocast(*self._autocast):
+                yield
+        finally:
+            torch.set_autocast_cache_enabled(before)
 
     def _refuse_new_parameters(self, attributes: surroundings.Attributes) -> None:
         """Raise CaptureError if forward assigns a parameter: the optimizer keeps the old one, and trains nothing."""
@@ -272,3 +279,10 @@ class TracedModule(torch.nn.Module):
             for name, t in named_tensors
         )
         return tuple(copied(t, axes[name]) if name in chosen else t.detach().clone() for name, t in named_tensors)
+
+
+def _as_leaves(step: torch.nn.Module) -> None:
+    """Let the parameters be leaves for autograd, as in eager PyTorch. Autocast remembers casts of leaves only."""
+    for parameter in step.parameters():
+        if parameter.requires_grad and not parameter.is_leaf:
+            parameter.detach_().requires_grad_(True)

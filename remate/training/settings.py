@@ -14,7 +14,7 @@ from remate_runtime.format import did_you_mean
 from remate_runtime.support.plain_text import plain
 
 from ..api.progress import ProgressOption
-from ..errors import UnknownNameError
+from ..errors import RemateError, UnknownNameError
 
 OnStale = Literal["replan", "refuse"]
 OnRefused = Literal["error", "original"]
@@ -45,6 +45,12 @@ class AutoSettings(msgspec.Struct, frozen=True):
     def requested(self) -> str:
         """All settings that determine the plan, as text."""
         return repr((str(self.budget), sorted(self.plan.items()), str(self.file)))
+
+    def refuse(self, error: RemateError) -> None:
+        """Raise the error, with what else the user can choose, unless refused models train by their own forward."""
+        if self.on_refused == "error":
+            error.add_note("  remate.auto(..., on_refused='original') warns, and trains by the model's own forward")
+            raise error
 
     def say(self, text: str) -> None:
         """Report a message to the user."""

@@ -168,9 +168,7 @@ class Auto:
                 self._waited = True
                 self.settings.say(f"the {type(self.plain).__name__} is planned at its next call: {error.message}")
                 return
-            if self.settings.on_refused == "error":
-                error.add_note("  remate.auto(..., on_refused='original') warns, and trains by the model's own forward")
-                raise
+            self.settings.refuse(error)
             self._leave(str(error))
             return
         except Exception as error:  # training can continue without a schedule after a defect of remate
@@ -269,9 +267,10 @@ class Auto:
 
     def _decide_again(self, error: StaleModelError, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Find new schedules, because the model has changed since `apply`."""
-        if self.settings.on_stale == "refuse" or (self._plans >= _PLANS and self.settings.on_refused == "error"):
+        if self.settings.on_stale == "refuse":
             raise error
         if self._plans >= _PLANS:
+            self.settings.refuse(error)
             self._leave(f"it changes again and again: {error}")
             return
         self.settings.say(f"the {type(self.plain).__name__} is planned again: {first_line(error)}")

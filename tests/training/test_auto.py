@@ -192,6 +192,9 @@ def test_what_changes_at_every_call_ends_up_with_its_own_forward() -> None:
     state = state_of(model)
     assert state is not None
     assert state._plans == 3
+    with pytest.raises(StaleModelError) as refused:
+        loop(remate.auto(seeded(Counting()).train(), **QUICK, dims=None))
+    assert "on_refused='original'" in refused.value.__notes__[-1]
 
 
 def test_what_cannot_be_planned_raises_or_trains_by_its_own_forward() -> None:
