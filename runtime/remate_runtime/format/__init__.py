@@ -7,7 +7,7 @@ from .distributed import Distributed, Sharded, sharded_text
 from .expression_text import parse_real, parse_size
 from .expressions import Factor, Real, Side, Size, Term, constant, dimension, divided, spelled
 from .fingerprints import check_fingerprint, fingerprint
-from .json_values import Json, is_array, is_list, is_object
+from .json_values import Json, is_array, is_list, is_object, is_tuple
 from .limits import MAX_FAULTS, MAX_FILE_BYTES
 from .live_range import range_text
 from .memory_layouts import CHANNELS_LAST, CONTIGUOUS, LAYOUT, PRESERVE, axes_of, has_layout, packed_strides
@@ -148,6 +148,7 @@ __all__ = [
     "is_attribute",
     "is_list",
     "is_object",
+    "is_tuple",
     "largest_of",
     "largest_sizes",
     "limits_text",

@@ -17,6 +17,11 @@ def is_array(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     return isinstance(value, (list, tuple))
 
 
+def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
+    """Return whether a value is a tuple."""
+    return isinstance(value, tuple)
+
+
 def is_list(value: object) -> TypeGuard[list[Any]]:
     """Return whether a value is a list."""
     return isinstance(value, list)

@@ -158,9 +158,8 @@ class _Check:
         self._tolerance = Tolerance(program.exact)
         self._located: Located | None = None
         self._start = Generators.now()
-        self._updated = {
-            name: t for name, t in program.updated().items() if t is not None
-        }  # None: the binding reports the missing buffer
+        updated: Any = program.updated()  # None in place of a missing buffer, which the binding reports
+        self._updated: dict[str, torch.Tensor] = {name: t for name, t in updated.items() if t is not None}
         self._before = [tensor.detach().clone() for tensor in self._updated.values()]
         # Other ranks would wait for a second run. Engines that round differently need values in the first run.
         self._keep = bool(groups) or program.fsdp2 or not program.exact or gradients

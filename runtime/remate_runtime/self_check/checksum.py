@@ -67,10 +67,10 @@ class Checksums:
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield the elements in order, at most a chunk at a time."""
     if tensor.is_contiguous() or tensor.numel() <= _CHUNK:
-        yield from tensor.reshape(-1).split(_CHUNK)
+        yield from torch.split(tensor.reshape(-1), _CHUNK)
     else:
         rows = max(1, _CHUNK * tensor.shape[0] // tensor.numel())
-        for block in tensor.split(rows):
+        for block in torch.split(tensor, rows):
             yield from _pieces(block if block.shape[0] > 1 or block.dim() == 1 else block[0])
 
 

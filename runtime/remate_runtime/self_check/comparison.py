@@ -94,7 +94,7 @@ def _without_left_out(live: ForwardOutcome, scheduled: ForwardOutcome) -> dict[s
 
     The schedule returns None in their place, as `plan` warned, and a ModelOutput leaves None out.
     """
-    results = {}
+    results: dict[str, Any] = {}
     for path, result in live.results.items():
         if not isinstance(result, type) or scheduled.results.get(path) is not None:
             results[path] = result

@@ -7,6 +7,8 @@ import itertools
 from contextlib import suppress
 from typing import Any
 
+from ..format.json_values import is_tuple
+
 _PLAIN = (itertools.count, itertools.repeat, type(iter([])), type(iter(())), type(iter(range(0))))
 
 
@@ -23,16 +25,17 @@ class Iterators:
 
     def note(self, value: object) -> None:
         """Record the position of `value` if it is an iterator."""
-        if not hasattr(type(value), "__next__") or id(value) in self._copies:
+        kind = type(value)
+        if not hasattr(kind, "__next__") or id(value) in self._copies:
             return
         with suppress(Exception):  # newer versions of Python do not copy iterators of itertools
-            if isinstance(value, _PLAIN):
+            if issubclass(kind, _PLAIN):
                 self._copies[id(value)] = value, copy.copy(value), value.__reduce__()
                 return
-            if isinstance(value, itertools.cycle):
+            if issubclass(kind, itertools.cycle):
                 self._copies[id(value)] = value, _cycle(value), None
                 return
-        self.missed.add(type(value).__name__)
+        self.missed.add(kind.__name__)
 
     def fresh(self, value: object) -> Any:
         """Return the replacement for `value`: itself, or its copy if it may have advanced."""
@@ -42,7 +45,7 @@ class Iterators:
         return known[1]
 
 
-def _cycle(value: object) -> Any:
+def _cycle(value: Any) -> Any:
     _, (iterator,), (saved, ended) = value.__reduce__()
     cycle: Any = itertools.cycle(copy.copy(iterator))
     cycle.__setstate__((list(saved), ended))
@@ -58,6 +61,6 @@ def _same(value: Any, was: Any) -> bool:
 
 
 def _equal(now: object, was: object) -> bool:
-    if isinstance(now, tuple) and isinstance(was, tuple):
+    if is_tuple(now) and is_tuple(was):
         return len(now) == len(was) and all(map(_equal, now, was))
     return now is was or (isinstance(now, int | float) and now == was)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -113,7 +113,7 @@ def _reason(error: Exception) -> str:
 
 
 @contextlib.contextmanager
-def uncached() -> Iterator[None]:
+def uncached() -> Generator[None]:
     """Disable autocast's cache of weights: a weight that is cast here would stay for the scheduled run."""
     with contextlib.ExitStack() as stack:
         for kind in ("cpu", "cuda"):
@@ -124,7 +124,7 @@ def uncached() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def discarding(seen: Any) -> Iterator[None]:
+def discarding(seen: Any) -> Generator[None]:
     """Discard everything that is saved for backward.
 
     Args:
@@ -152,13 +152,13 @@ def discarding(seen: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def watching(seen: Any) -> Iterator[None]:
+def watching(seen: Any) -> Generator[None]:
     """Record hooks on tensors that are not torch's.
 
     Args:
         seen: Records the hooks (`look`).
     """
-    register, here = torch.Tensor.register_hook, threading.get_ident()
+    register, here = _tensors.register_hook, threading.get_ident()
 
     def registered(tensor: torch.Tensor, hook: Any) -> Any:
         if threading.get_ident() == here:
@@ -170,7 +170,7 @@ def watching(seen: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _nothing_on_ctx() -> Iterator[None]:
+def _nothing_on_ctx() -> Generator[None]:
     """Remove the attributes that custom Functions set on `ctx`. Hooks see what they save with it."""
     thread = threading.get_ident()
     with contextlib.ExitStack() as stack:
@@ -183,10 +183,11 @@ def _nothing_on_ctx() -> Iterator[None]:
         yield
 
 
+_tensors: Any = torch.Tensor  # torch declares `register_hook` without types
 _SETUP = torch.autograd.Function.setup_context
 
 
-def _own_functions(base: Any) -> Iterator[Any]:
+def _own_functions(base: type[torch.autograd.Function]) -> Iterator[type[torch.autograd.Function]]:
     for kind in base.__subclasses__():
         if kind.__module__.partition(".")[0] not in _TORCHS:
             yield kind
@@ -213,7 +214,7 @@ def callers_hooks() -> Any:
 
 
 @contextlib.contextmanager
-def shielded() -> Iterator[None]:
+def shielded() -> Generator[None]:
     """Hide saved tensors from torch's own hooks around the call: a checkpoint would count them as its own.
 
     Hooks of the caller still run, because they may change the tensors.

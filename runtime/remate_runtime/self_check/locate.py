@@ -8,14 +8,16 @@ difference.
 from __future__ import annotations
 
 import contextlib
-import sys
-from collections.abc import Iterator
+from collections.abc import Generator
+from inspect import currentframe
 from types import FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..bind.modules import modules_by_path
+from ..format.json_values import is_array
 from ..staleness.compare import coarsest, largest_finite
 from ..torch_private.execution import TorchDispatchMode
 from .checksum import Checksum, Checksums, summary
@@ -68,7 +70,7 @@ def located(program: Program, checksums: Checksums) -> Located:
         scheduled, largest, dtype = _results_of_schedule(program, checksums)
     except Exception:
         return NOT_LOCATED
-    places = []
+    places: list[str] = []
     for ours, others, words in (
         (scheduled, live, "the first result of the schedule that the model does not compute"),
         (live, scheduled, "the first result of the model that the schedule does not compute"),
@@ -81,7 +83,7 @@ def located(program: Program, checksums: Checksums) -> Located:
 
 
 @contextlib.contextmanager
-def _left_as_it_was(program: Program, checksums: Checksums) -> Iterator[None]:
+def _left_as_it_was(program: Program, checksums: Checksums) -> Generator[None]:
     start = Generators.now()
     snapshot = Snapshot(program.model, (program.args, program.kwargs), program.updated().values())
     try:
@@ -124,11 +126,11 @@ class _Modules:
     """Tracks the module whose forward is running."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._paths = {id(vars(module)): path for path, module in model.named_modules()}
+        self._paths = {id(vars(module)): path for path, module in modules_by_path(model, each_once=True).items()}
         self._running: list[str] = []
 
     @contextlib.contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> Generator[None]:
         before = nn.modules.module.register_module_forward_pre_hook(self._enter)
         after = nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
         try:
@@ -153,14 +155,14 @@ class _Noting(TorchDispatchMode):
     """Records the results of each operator, except random numbers and what is written over them in place."""
 
     def __init__(self, checksums: Checksums, modules: _Modules) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self._checksums, self._modules = checksums, modules
         self._drawn: dict[int, torch.Tensor] = {}
         self.results: list[_Result] = []
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         returned = function(*args, **(kwargs or {}))
-        tensors = [t for t in (returned if isinstance(returned, tuple | list) else (returned,)) if _is_tensor(t)]
+        tensors = [t for t in (returned if is_array(returned) else (returned,)) if isinstance(t, torch.Tensor)]
         if torch.Tag.nondeterministic_seeded in function.tags:
             self._drawn |= {id(tensor): tensor for tensor in tensors}
         elif not function.is_view:
@@ -172,13 +174,9 @@ class _Noting(TorchDispatchMode):
         return returned
 
 
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
 def _line() -> str:
     """Return the innermost line of code that is neither torch's nor ours."""
-    frame: FrameType | None = sys._getframe(2)
+    frame = currentframe()
     while frame is not None and _is_skipped(frame):
         frame = frame.f_back
     if frame is None:

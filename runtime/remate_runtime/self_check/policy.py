@@ -7,6 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ..errors import BindError
+from ..format.json_values import is_array
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
 Verify = Literal["first", "never"] | bool | int | Call
@@ -48,7 +49,7 @@ def checks_of(verify: object) -> tuple[Checks, Call | bool]:
         return CHECK_FIRST, False
     if isinstance(verify, int) and verify > 0:
         return Checks(every=verify), False
-    if isinstance(verify, tuple | list) and len(verify) == 2 and isinstance(verify[1], Mapping):
+    if is_array(verify) and len(verify) == 2 and issubclass(type(verify[1]), Mapping):
         return CHECK_FIRST, (verify[0], verify[1])
     raise BindError(
         f"verify={verify!r} is no time to check a model at\n  verify='first' (at the first call of each program), "

@@ -43,12 +43,12 @@ def slots_of(value: object) -> dict[str, Any]:
 def plain_attributes(kind: type) -> dict[str, Any]:
     """Return the attributes of a class of the user's except methods and descriptors."""
     return {
-        name: value
-        for name, value in vars(kind).items()
-        if not name.startswith("__")
-        and not isinstance(value, types.FunctionType | staticmethod | classmethod | property)
-        and not hasattr(type(value), "__get__")
+        name: value for name, value in vars(kind).items() if not name.startswith("__") and not _is_descriptor(value)
     }
+
+
+def _is_descriptor(value: object) -> bool:
+    return hasattr(type(value), "__get__")
 
 
 def methods(kind: type) -> Iterator[types.FunctionType]:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bind.modules import modules_by_path
 from ..operator_calls.overloads import storage_address
 from ..staleness.ownership import is_own
 from ..torch_private.execution import uncounted_write
@@ -34,6 +35,8 @@ _LARGE = 4_000_000  # most items of a container to copy
 _SMALL = 1 << 20  # bytes of tensors that are copied although nothing is known to write to them
 _ATOMS = (int, float, complex, str, bytes, type(None), types.BuiltinFunctionType, torch.dtype, torch.device, range)
 _ABSENT: Any = object()
+_dict: Any = dict  # without types of contents; their own methods, also for objects of subclasses
+_set: Any = set
 
 
 Undo = Callable[[], None]
@@ -73,7 +76,7 @@ class Snapshot:
             given: The arguments of its forward.
             updated: Tensors that the step writes to.
         """
-        self._paths = {id(vars(module)): path for path, module in model.named_modules()}
+        self._paths = {id(vars(module)): path for path, module in modules_by_path(model, each_once=True).items()}
         self._copied = {id(tensor): (tensor, tensor.detach().clone()) for tensor in updated}
         self._watched: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
         self._undo: list[Undo] = []
@@ -95,9 +98,10 @@ class Snapshot:
             self._seen[id(value)] = value  # keeps the value, so that its id stays valid
             stack.extend(self._note(value))
 
-    def _note(self, value: object) -> Iterable[Any]:
+    def _note(self, value: Any) -> Iterable[Any]:
         """Record a value and return what can be reached from it."""
-        match value:
+        kind: object = value  # keeps `value` untyped, as are the contents of containers
+        match kind:
             case torch.Tensor():
                 self._tensor(value)
             case dict() | list() | set() | collections.deque():
@@ -131,16 +135,15 @@ class Snapshot:
         if len(value) > _LARGE:
             self._missed.append(f"a {type(value).__name__} of {len(value):,} items")
             return ()
-        if isinstance(value, dict):
-            contents = dict(value)
+        if isinstance(value, _dict):
+            contents: dict[Any, Any] = dict(value)
             self._undo.append(functools.partial(_restore_dict, value, contents, self._entries(contents.values())))
             if id(value) in self._paths:
                 self._attributes.append((value, contents))
             items: Iterable[Any] = contents.values()
         else:
-            contents = list(value)
-            self._undo.append(functools.partial(_restore_items, value, contents, self._entries(contents)))
-            items = contents
+            items = list[Any](value)
+            self._undo.append(functools.partial(_restore_items, value, items, self._entries(items)))
         return items if len(value) <= _MANY else ()
 
     def _entries(self, values: Iterable[object]) -> Callable[[Any], Any]:
@@ -221,7 +224,7 @@ class Snapshot:
             for name, value in holder.items()
             if isinstance(value, torch.Tensor) and values.get(name) is not value
         ]
-        written = []
+        written: list[torch.Tensor] = []
         known = {storage_address(tensor) for tensor, _ in self._copied.values()}
         for tensor, version, copy in self._watched:
             if tensor._version == version:
@@ -253,16 +256,16 @@ def _restore_dict(value: dict[Any, Any], contents: dict[Any, Any], fresh: Callab
         return
     for key, was in contents.items():
         wanted = fresh(was)
-        if dict.__getitem__(value, key) is not wanted:
-            dict.__setitem__(value, key, wanted)
+        if _dict.__getitem__(value, key) is not wanted:
+            _dict.__setitem__(value, key, wanted)
 
 
 def _restore_items(value: Any, contents: list[Any], fresh: Callable[[Any], Any]) -> None:
     wanted = [fresh(was) for was in contents]
-    if isinstance(value, set):
+    if isinstance(value, _set):
         if value != set(contents) or len(value) != len(contents):
-            set.clear(value)
-            set.update(value, wanted)
+            _set.clear(value)
+            _set.update(value, wanted)
     elif len(value) != len(wanted) or any(now is not was for now, was in zip(value, wanted, strict=True)):
         base: Any = list if isinstance(value, list) else collections.deque
         base.clear(value)
