@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..flat_step.graph import Ref
+from ..format.json_values import is_tuple
 from ..torch_private.operators import python_binding
 
 # Kinds of arguments: t tensor, T list of tensors, i integer, I list of integers, f float, b boolean.
@@ -59,7 +60,7 @@ def kind(argument: object) -> str:
     of = _KINDS.get(type(argument))
     if of is not None:
         return of
-    if isinstance(argument, tuple):
+    if is_tuple(argument):
         kinds = {*map(type, argument)}
         return "T" if kinds == {Ref} else "I" if kinds == {int} else "?"
     return "?"

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib import import_module
 
 NAME = "TORCHINDUCTOR_CACHE_DIR"  # torch offers no other way to set the folder
 
 
 @contextmanager
-def in_folder(path: str) -> Iterator[None]:
+def in_folder(path: str) -> Generator[None]:
     """Make torch use this folder meanwhile."""
     before = os.environ.get(NAME)
     os.environ[NAME] = path
@@ -42,4 +43,4 @@ def import_without_folder() -> None:
     except OSError:
         # If that fails too, torch reports the reason.
         with suppress(OSError), tempfile.TemporaryDirectory() as other, in_folder(other):
-            import torch._dynamo  # noqa: F401
+            import_module("torch._dynamo")

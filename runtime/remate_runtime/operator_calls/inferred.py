@@ -17,8 +17,9 @@ import torch
 from ..errors import ScheduleError
 from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
 from ..flat_step.known_results import as_known
+from ..format.json_values import is_array, is_object, is_tuple
 from ..format.tensor_type import TensorType
-from ..torch_private.operators import OpOverload
+from ..torch_private.operators import OpOverload, schema_of
 from .cache_folder import import_without_folder
 from .overloads import SHORT_DTYPES, TORCH_DTYPES, literal
 from .results import RESULTS, on_cpu
@@ -74,9 +75,9 @@ def signature(graph: Graph, op: Op) -> Any:
             return graph.values[argument.value].type
         if isinstance(argument, Number):
             return Number, planned_number(graph, argument)
-        if isinstance(argument, tuple):
+        if is_tuple(argument):
             return tuple(map(key, argument))
-        if isinstance(argument, dict):
+        if is_object(argument):
             return tuple((k, str(v)) for k, v in argument.items())
         return type(argument), argument  # 1, 1.0 and True are equal, but not the same argument
 
@@ -94,8 +95,8 @@ def infer(graph: Graph, args: tuple[object, ...], kwargs: dict[str, Any], live: 
 
 def _judge(graph: Graph, op: Op, live: OpOverload) -> str:
     """Return the fault in an operation's types; "" if there is none, or if torch has to run the operation to know."""
-    names = [argument.name for argument in live._schema.arguments]
-    if not op.reads and any("Tensor" in str(argument.type) for argument in live._schema.arguments):
+    names = [argument.name for argument in schema_of(live).arguments]
+    if not op.reads and any("Tensor" in str(argument.type) for argument in schema_of(live).arguments):
         return (
             "it is given no tensor, so that nothing says what it would make"  # torch would run its kernel to infer that
         )
@@ -117,7 +118,10 @@ def _second_opinion(graph: Graph, op: Op, live: OpOverload, wrong: str) -> str:
     try:
         with FakeTensorMode(allow_non_fake_inputs=True), quiet_meta_failures():
             host = torch.device("cpu")
-            make = lambda type_: _empty(type_, host if type_.cpu else device)  # noqa: E731
+
+            def make(type_: TensorType) -> torch.Tensor:
+                return _empty(type_, host if type_.cpu else device)
+
             inferred = _inferred(graph, op.args, op.kwargs, live, make)
             return _compared(graph, op, inferred)
     except (UnsupportedOperatorException, NotImplementedError):
@@ -143,12 +147,12 @@ def _inferred(
             return tensors[item.value]
         if isinstance(item, Number):
             return planned_number(graph, item)
-        if isinstance(item, tuple):
+        if is_tuple(item):
             return [argument(item) for item in item]
         return literal(item, device)
 
     device = tensor(TensorType("u8", (0,))).device
-    names = [item.name for item in live._schema.arguments]
+    names = [item.name for item in schema_of(live).arguments]
     args = [argument(item) for item in given]
     kwargs = {name: argument(item) for name, item in named.items()}
     if "device" in names and device == _META:
@@ -164,7 +168,7 @@ def _inferred(
 
 
 def _compared(graph: Graph, op: Op, inferred: object) -> str:
-    results = list(inferred) if isinstance(inferred, tuple | list) else [inferred]
+    results = list(inferred) if is_array(inferred) else [inferred]
     if len(results) != len(op.writes):
         return f"it has {len(results)} outputs, the file declares {len(op.writes)}"
     for at, (value, tensor) in enumerate(zip(op.writes, results, strict=True)):

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..flat_step.graph import Graph, Number, Op, Ref, planned_number
+from ..format.json_values import is_tuple
 from ..torch_private.operators import OpOverload
 from .unchecked import may_trust
 
@@ -56,7 +57,7 @@ def _decided(graph: Graph, op: Op, types: Sequence[int]) -> Iterator[object]:
     given: list[object] = [*op.args, *op.kwargs.values()]
     while given:
         argument = given.pop()
-        if isinstance(argument, tuple):
+        if is_tuple(argument):
             given.extend(argument)
         elif isinstance(argument, Ref):
             yield types[argument.value]

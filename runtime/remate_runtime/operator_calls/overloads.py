@@ -13,6 +13,7 @@ import torch
 
 from ..errors import REPLAN, BindError, ScheduleError
 from ..flat_step.graph import Number, Op
+from ..format.json_values import is_object, is_tuple
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
 from ..operators.collectives import COLLECTIVES, WAIT
@@ -27,7 +28,7 @@ from ..operators.tables import (
     permission,
     refusal,
 )
-from ..torch_private.operators import OpOverload, OpOverloadPacket, has_kernel
+from ..torch_private.operators import OpOverload, OpOverloadPacket, function_of, has_kernel, schema_of
 from .recurrent import LAYER, LAYER_BACKWARD, whole_layer
 
 _NAME = re.compile(r"(_?[A-Za-z]\w*)\.([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?", re.ASCII)
@@ -58,11 +59,11 @@ def overload(name: str, namespaces: Collection[str] = ()) -> OpOverload:
     if parts[1] not in NAMESPACES and parts[1] not in namespaces:
         raise not_permitted(f"operator {name!r} is of the namespace {parts[1]!r}, which is not allowed", parts[1])
     packet = getattr(getattr(torch.ops, parts[1]), parts[2], None)
-    operator = getattr(packet, parts[3] or "default", None) if isinstance(packet, OpOverloadPacket) else None
-    if not isinstance(operator, OpOverload):
+    operator: Any = getattr(packet, parts[3] or "default", None) if issubclass(type(packet), OpOverloadPacket) else None
+    if not issubclass(type(operator), OpOverload):
         hint = f"import the library that registers it, or {REPLAN} with this version of torch"
         raise ScheduleError("R051", f"operator {name!r} does not exist in torch {torch.__version__}", hint=hint)
-    if operator._schema.is_mutable:
+    if schema_of(operator).is_mutable:
         raise ScheduleError("R052", f"operator {name!r} writes over its arguments", hint="name a functional operator")
     if why := refusal(name):
         raise ScheduleError("R050", why, hint="name the operators that it is made of: plan again")
@@ -91,7 +92,7 @@ def check_operator(op: Op, live: OpOverload) -> None:
     Raises:
         ScheduleError: R053.
     """
-    schema = live._schema
+    schema = schema_of(live)
     returns, named = schema.returns, {a.name for a in schema.arguments}
     multiple = len(returns) > 1 or any(isinstance(r.type, torch.ListType) for r in returns)
     if len(op.args) > len(schema.arguments) or not named.issuperset(op.kwargs):
@@ -115,7 +116,7 @@ def _check_length(op: Op, argument: Any, value: Any) -> None:
 
     A single element stands for all. An empty stride stands for the size of the window.
     """
-    if argument.N is None or argument.N < 2 or not isinstance(value, tuple):  # 1: any length, or a single number
+    if argument.N is None or argument.N < 2 or not is_tuple(value):  # 1: any length, or a single number
         return
     empty = argument.name == "stride" or argument.default_value == []
     if len(value) not in (1, argument.N) and not (empty and not value):
@@ -125,11 +126,11 @@ def _check_length(op: Op, argument: Any, value: Any) -> None:
 def _check_number(op: Op, argument: Any, given: Any) -> None:
     """Check that a number from live attributes is where the operator takes a single number, and that it decides no
     size."""
-    if isinstance(given, tuple) and any(isinstance(each, Number) for each in given):
+    if is_tuple(given) and any(isinstance(each, Number) for each in given):
         raise _differs(op, f"`{argument.name}` is a list, which holds no numbers that follow from live attributes")
     if not isinstance(given, Number):
         return
-    kind = argument.type.getElementType() if isinstance(argument.type, torch.OptionalType) else argument.type
+    kind = argument.type.getElementType() if argument.type.kind() == "OptionalType" else argument.type
     if not isinstance(kind, torch.FloatType | torch.NumberType | torch.TensorType):  # a number may stand for a tensor
         raise _differs(
             op,
@@ -144,7 +145,7 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
 
     No result keeps more memory than it fills.
     """
-    function = live._op
+    function = function_of(live)
     if live in (LAYER, LAYER_BACKWARD):
         return whole_layer(function)
     if name in COLLECTIVES:
@@ -161,7 +162,7 @@ def kernel(name: str, live: OpOverload) -> Callable[..., Any]:
 
 def _waited(function: Callable[..., object]) -> Callable[..., Any]:
     """A collective that has ended for its device when it returns: what it reads may be freed, or written over."""
-    wait = _overload(WAIT)._op
+    wait = function_of(_overload(WAIT))
 
     def run(*args: object, **kwargs: object) -> torch.Tensor:
         return wait(function(*args, **kwargs))
@@ -172,10 +173,10 @@ def _waited(function: Callable[..., object]) -> Callable[..., Any]:
 def in_place(op: Op) -> Callable[..., Any]:
     """Return what runs an operation that may write over its first argument. It returns that argument."""
     form = IN_PLACE[op.op]
-    write = _overload(form.op)._op
+    write = function_of(_overload(form.op))
     if form.through is None:
         return write
-    view = _overload(form.through)._op
+    view = function_of(_overload(form.through))
 
     def run(onto: torch.Tensor, given: torch.Tensor, *where: object, **named: object) -> torch.Tensor:
         write(view(onto, *where, **named), given)
@@ -207,9 +208,9 @@ def check_kernels(operators: Collection[tuple[str, OpOverload]], device: torch.d
 
 def literal(argument: object, device: torch.device) -> Any:
     """Convert a literal from Graph form to torch. `{"device": "main"}` becomes `device`."""
-    if isinstance(argument, tuple):
+    if is_tuple(argument):
         return [literal(a, device) for a in argument]
-    if not isinstance(argument, dict):
+    if not is_object(argument):
         return argument
     ((key, value),) = argument.items()
     if key == "dtype":
@@ -226,7 +227,7 @@ def literal(argument: object, device: torch.device) -> Any:
 def constant(type_: TensorType, data: tuple[object, ...], device: torch.device) -> torch.Tensor:
     """Return the tensor of a constant of the file."""
     where = torch.device("cpu") if type_.cpu else device
-    elements = [literal(e, where) if isinstance(e, dict) else e for e in data]
+    elements = [literal(e, where) if is_object(e) else e for e in data]
     flat = torch.tensor(elements, dtype=TORCH_DTYPES[type_.dtype], device=where)
     if type_.strides is None:
         return flat.view(type_.shape)
@@ -286,7 +287,8 @@ def is_fake(tensor: torch.Tensor) -> bool:
 def storage_identity(tensor: torch.Tensor) -> int:
     """Return a number that identifies a tensor's storage; of a tensor without storage, its own."""
     try:
-        return tensor.untyped_storage()._cdata
+        storage: Any = tensor.untyped_storage()
+        return storage._cdata
     except (RuntimeError, NotImplementedError):
         return id(tensor)
 

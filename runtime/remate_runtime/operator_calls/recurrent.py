@@ -14,6 +14,7 @@ import torch
 
 from ..devices.onednn_rows import row_elements
 from ..torch_private.execution import DisableAutocast, set_gradients_enabled
+from ..torch_private.operators import function_of
 
 LAYER = torch.ops.aten.mkldnn_rnn_layer.default
 LAYER_BACKWARD = torch.ops.aten.mkldnn_rnn_layer_backward.default
@@ -127,7 +128,7 @@ def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) ->
     tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes]
     try:
         with DisableAutocast():
-            return whole_layer(LAYER._op)(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
+            return whole_layer(function_of(LAYER))(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
     except RuntimeError:  # a torch without oneDNN, or an unsupported processor
         return -1
 

@@ -14,9 +14,10 @@ import torch
 
 from ..flat_step.graph import Graph, Op, Ref
 from ..flat_step.known_results import result_shapes, typed
+from ..format.json_values import is_array, is_tuple
 from ..format.tensor_type import TensorType
 from ..operators.tables import LITERALS, PAIRED, PairedOperator
-from ..torch_private.operators import OpOverload
+from ..torch_private.operators import OpOverload, schema_of
 from .inferred import infer, signature
 from .overloads import overload
 
@@ -82,7 +83,7 @@ def _judge(graph: Graph, op: Op, live: OpOverload, pair: PairedOperator | None, 
 
 def _arguments(op: Op, live: OpOverload) -> dict[str, Any]:
     """Return arguments by name, with the defaults of the schema; the first one also as `grad`."""
-    arguments = live._schema.arguments
+    arguments = schema_of(live).arguments
     given = {a.name: a.default_value for a in arguments if a.has_default_value()}
     given |= {a.name: value for a, value in zip(arguments, op.args, strict=False)} | op.kwargs
     return {"grad": given.get(arguments[0].name)} | given
@@ -90,7 +91,7 @@ def _arguments(op: Op, live: OpOverload) -> dict[str, Any]:
 
 def _made(graph: Graph, arguments: Arguments, pair: PairedOperator) -> str:
     """Check that the saved arguments are outputs of a forward operation with the same arguments."""
-    saved = {name: arguments[name] for name in pair.outputs if isinstance(arguments.get(name), Ref)}
+    saved: dict[str, Ref] = {name: arguments[name] for name in pair.outputs if isinstance(arguments.get(name), Ref)}
     if not saved or any(not isinstance(arguments.get(name), Ref | None) for name in pair.outputs):
         return f"none of {_listed(pair.outputs)} is what {_listed(pair.by)} made"
     producers = {graph.values[value.value].producer for value in saved.values()}
@@ -136,7 +137,7 @@ def _like(graph: Graph, arguments: Arguments, pair: PairedOperator, checked: boo
 def _shapes(graph: Graph, name: str, args: Mapping[str, Any], checked: bool) -> Sequence[tuple[int, ...] | None]:
     """Return the shapes of the results of an operator; none if torch refuses the arguments."""
     live = overload(name)
-    ordered = tuple(args[a.name] for a in live._schema.arguments if a.name in args)
+    ordered = tuple(args[a.name] for a in schema_of(live).arguments if a.name in args)
     if checked and (known := result_shapes(name, typed(graph, ordered))) is not None:
         return known
     try:
@@ -178,7 +179,7 @@ def _half_of_spectrum(graph: Graph, arguments: Arguments) -> str:
         arguments.get("dim"),
         arguments.get("last_dim_size"),
     )
-    last = dims[-1] if isinstance(dims, tuple) and dims else None
+    last = dims[-1] if is_tuple(dims) and dims else None
     size = shape[last] if isinstance(last, int) and -len(shape) <= last < len(shape) else None
     if size is None or not isinstance(length, int) or size != length // 2 + 1:
         return "the last dimension must have `last_dim_size` // 2 + 1 elements"
@@ -215,7 +216,7 @@ def _resized(graph: Graph, arguments: Arguments) -> str:
     """Check factors: kernels compute addresses from them, whatever the sizes are."""
     before = arguments.get("input_size") or _shape(graph, arguments.get("self")) or ()
     after = arguments.get("output_size")
-    if not isinstance(after, tuple) or len(before) != 4 or len(after) != 2:
+    if not is_tuple(after) or len(before) != 4 or len(after) != 2:
         return "sizes before and after must be those of images"
     for name, size, wanted in zip(("scales_h", "scales_w"), before[2:], after, strict=True):
         factor = arguments.get(name)
@@ -233,7 +234,7 @@ def _same(graph: Graph, left: object, right: object) -> bool:
 
 def _plain(literal: object) -> Any:
     """Expand `2`, which is short for `(2, 2)` and for the schema's default."""
-    if isinstance(literal, tuple | list):
+    if is_array(literal):
         return literal[0] if len(set(literal)) == 1 else tuple(literal)
     return literal
 
@@ -244,7 +245,7 @@ def _shape(graph: Graph, argument: object) -> tuple[int, ...] | None:
 
 
 def _tuple(argument: object) -> tuple[Any, ...]:
-    return argument if isinstance(argument, tuple) else ()
+    return argument if is_tuple(argument) else ()
 
 
 def _strides(graph: Graph, argument: object) -> tuple[int, ...] | None:
