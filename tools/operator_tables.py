@@ -88,7 +88,8 @@ THROUGH = {
     "aten.select_scatter": "aten.select.int",
     "aten.diagonal_scatter": "aten.diagonal",
 }
-_OTHER_NAMES = {"aten.pow.Tensor_Scalar": "aten.pow_.Scalar"}
+# `mul_.Scalar` rounds its number to low precision, `mul.Scalar` and `mul_.Tensor` of a number do not.
+_OTHER_NAMES = {"aten.pow.Tensor_Scalar": "aten.pow_.Scalar", "aten.mul.Scalar": "aten.mul_.Tensor"}
 REFUSED = {
     **dict.fromkeys("aten.from_file aten.save".split(), "files"),
     **dict.fromkeys("aten.manual_seed aten.seed aten.initial_seed".split(), "the generator"),

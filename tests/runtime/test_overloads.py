@@ -21,6 +21,7 @@ from remate_runtime.operator_calls.overloads import (
     in_place,
     kernel,
     literal,
+    over_the_second,
     overload,
 )
 from remate_runtime.operators.tables import COPIED, IN_PLACE, OPERATORS, RANDOM, VIEWS
@@ -128,17 +129,38 @@ _WRITES: dict[str, tuple[Any, ...]] = {
 }
 
 
+def _in(dtype: torch.dtype, argument: Any) -> Any:
+    """The argument with floating-point tensors in `dtype`."""
+    if isinstance(argument, list | tuple):
+        return type(argument)(_in(dtype, a) for a in argument)
+    return argument.to(dtype) if isinstance(argument, torch.Tensor) and argument.is_floating_point() else argument
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("name", sorted(IN_PLACE))
-def test_an_in_place_form_computes_the_same(name: str) -> None:
+def test_an_in_place_form_computes_the_same(name: str, dtype: torch.dtype) -> None:
     """The linker moves an argument to the front and calls the in-place form with the rest as they are."""
     plain = overload(name)
     needed = [a for a in plain._schema.arguments[1:] if not a.has_default_value() and not a.kwarg_only]
-    rest = _WRITES.get(name) or tuple(_Y if isinstance(a.type, torch.TensorType) else 1.5 for a in needed)
-    onto = _X.clone()
-    result = in_place(_op(name, (Ref(0),)))(onto, *rest)
-    assert result is onto or result.data_ptr() == onto.data_ptr()
-    expected = plain(_X, *rest)
-    torch.testing.assert_close(onto, expected, rtol=0, atol=0, equal_nan=True)
+    for number in (1.5, 0.7, -0.1):
+        rest = _WRITES.get(name) or tuple(_Y if isinstance(a.type, torch.TensorType) else number for a in needed)
+        x, rest = _in(dtype, (_X, rest))
+        onto = x.clone()
+        result = in_place(_op(name, (Ref(0),)))(onto, *rest)
+        assert result is onto or result.data_ptr() == onto.data_ptr()
+        torch.testing.assert_close(onto, plain(x, *rest), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", sorted(name for name, form in IN_PLACE.items() if 1 in form.positions))
+def test_the_second_argument_is_written_over_as_without(name: str, dtype: torch.dtype) -> None:
+    """A scalar of higher precision on the left is not rounded."""
+    for first in (torch.tensor(0.7), torch.tensor(-1.3, dtype=torch.float64), torch.tensor(3), _Y.to(dtype)):
+        onto = _X.to(dtype)
+        expected = overload(name)(first, onto)
+        result = over_the_second(_op(name, (Ref(0), Ref(1))))(onto, first)
+        assert result.data_ptr() == onto.data_ptr()
+        assert torch.equal(onto, expected)
 
 
 @pytest.mark.parametrize(("names", "test"), [(VIEWS, "view"), (RANDOM, "random")])

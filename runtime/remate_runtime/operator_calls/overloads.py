@@ -185,6 +185,19 @@ def in_place(op: Op) -> Callable[..., Any]:
     return run
 
 
+def over_the_second(op: Op) -> Callable[..., Any]:
+    """Return what runs an operator of two arguments that may write over the second one, which comes first.
+
+    With a scalar tensor of higher precision, the in-place form of exchanged arguments rounds differently.
+    """
+    write = _overload(f"{op.op.rpartition('.')[0]}.out")._op
+
+    def run(onto: torch.Tensor, first: torch.Tensor) -> Any:
+        return write(first, onto, out=onto)
+
+    return run
+
+
 def _overload(name: str) -> OpOverload:
     namespace, packet, *rest = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), rest[0] if rest else "default")

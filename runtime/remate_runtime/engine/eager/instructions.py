@@ -34,7 +34,7 @@ from ...link.events import (
 )
 from ...operator_calls.bindings import binding
 from ...operator_calls.constants import Constants
-from ...operator_calls.overloads import in_place, kernel, literal
+from ...operator_calls.overloads import in_place, kernel, literal, over_the_second
 from ...operators import IN_PLACE
 from ...torch_private.operators import OpOverload
 from .first_run import counts_elements, judged, judged_placed
@@ -206,6 +206,8 @@ class InstructionCompiler:
             args.insert(0, args.pop(overwrites))
         if overwrites is None:
             function = binding(op.op, args, op.kwargs) or kernel(op.op, self.live[op.op])
+        elif overwrites and len({self.graph.values[value].type.dtype for value in op.reads}) > 1:
+            function = over_the_second(op)
         else:
             form = IN_PLACE[op.op]
             function = (binding(form.op, args, op.kwargs) if form.through is None else None) or in_place(op)
