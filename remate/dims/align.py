@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from remate_runtime.flat_step import Graph, Number, Op, numbers_in
-from remate_runtime.format import TensorType
+from remate_runtime.flat_step import Argument, Graph, Number, Op, numbers_in
+from remate_runtime.format import TensorType, is_object, is_tuple
 
 _APART = (
     "a live attribute and a size in one number: compute with them one after the other (x * self.alpha / x.shape[1]), "
@@ -117,7 +117,7 @@ def _type(kind: TensorType) -> Any:
     return kind.dtype, len(kind.shape), kind.cpu
 
 
-def _bare(value: Any) -> Any:
+def _bare(value: Argument) -> Any:
     """Return an argument without its numbers."""
     if isinstance(value, tuple):
         return tuple(map(_bare, value))
@@ -188,7 +188,7 @@ def strides_of(kind: TensorType) -> tuple[int, ...]:
     """Return the strides of a type, also if it is contiguous."""
     if kind.strides is not None:
         return kind.strides
-    strides, step = [], 1
+    strides, step = list[int](), 1
     for size in reversed(kind.shape):
         strides.append(step)
         step *= max(1, size)
@@ -196,8 +196,8 @@ def strides_of(kind: TensorType) -> tuple[int, ...]:
 
 
 def _numbers(value: Any) -> list[int | float]:
-    if isinstance(value, tuple):
+    if is_tuple(value):
         return [number for item in value for number in _numbers(item)]
-    if isinstance(value, dict):
+    if is_object(value):
         return [number for item in value.values() for number in _numbers(item)]
     return [value] if type(value) in (int, float) else []

@@ -38,7 +38,7 @@ def _those(
     sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample, moved: Callable[[TraceSample], bool]
 ) -> list[str]:
     """Return names of sizes whose change moves the number; all names if no single size moves it."""
-    names = []
+    names: list[str] = []
     for size in ranges:
         for number in {size.min, size.max} - {size.planned}:
             try:

@@ -53,7 +53,7 @@ class Family(msgspec.Struct, frozen=True):
 def requested_ranges(sizes: Iterable[RequestedSize], planned: Sizes | None = None) -> tuple[SizeRange, ...]:
     """Return the requested ranges with default ends: from 2 (the first multiple of the steps) to the planned size.
     planned: default, the sizes of the example."""
-    ranges = []
+    ranges: list[SizeRange] = []
     for size in sizes:
         low, high, step = size.min, size.max, size.multiple
         at = size.planned if planned is None else planned[size.name]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from remate_runtime.flat_step import Graph
+from remate_runtime.flat_step import Argument, Graph
+from remate_runtime.format import is_tuple
 
 from ..errors import CaptureError, DimsError
 from .align import StructuralDifference, difference, shapes
@@ -85,7 +86,7 @@ def _strides(graph: Graph) -> set[int]:
     strides = {1}
     for op in graph.operations[: graph.backward_start]:
         if "conv" in op.op or "pool" in op.op:
-            lists = [arg for arg in op.args if isinstance(arg, tuple) and all(type(n) is int for n in arg)]
+            lists = [arg for arg in op.args if is_tuple(arg) and all(type(n) is int for n in arg)]
             steps = {n for each in lists[: 2 if "pool" in op.op else 1] for n in each if n > 1}
             strides |= {n * step for n in strides for step in steps if n * step <= _LARGEST_STRIDE}
     return strides - {1}
@@ -95,7 +96,7 @@ def arguments(graph: Graph) -> set[int]:
     """Return all integers among the arguments of a step's operations."""
     numbers: set[int] = set()
 
-    def look(value: object) -> None:
+    def look(value: Argument) -> None:
         if isinstance(value, tuple):
             for item in value:
                 look(item)

@@ -287,7 +287,7 @@ def _three_unknowns(lines: list[list[int]], row: Sequence[int]) -> tuple[int, ..
     whole = _determinant(columns)
     if not whole:
         return None
-    solution = []
+    solution: list[int] = []
     for k in range(3):
         above = _determinant([list(row[:3]) if at == k else column for at, column in enumerate(columns)])
         if above % whole:

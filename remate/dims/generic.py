@@ -21,6 +21,9 @@ from remate_runtime.format import (
     TensorType,
     at_size,
     constant,
+    is_array,
+    is_object,
+    is_tuple,
     out_of_range,
     over_limit,
     parse_size,
@@ -185,9 +188,9 @@ class _Writer:
 
     def argument(self, trace_samples: Sequence[Any]) -> Any:
         first = trace_samples[0]
-        if isinstance(first, tuple):
+        if is_tuple(first):
             return tuple(self.argument(each) for each in zip(*trace_samples, strict=True))
-        if isinstance(first, dict):
+        if is_object(first):
             return {key: self.argument([trace_sample[key] for trace_sample in trace_samples]) for key in first}
         if type(first) in (int, float) and differs(trace_samples):
             return {"size" if type(first) is int else "float": str(self._expression(trace_samples))}
@@ -196,9 +199,9 @@ class _Writer:
     def tree(self, trace_samples: Sequence[Any]) -> Any:
         """Return the inputs or outputs of the model with expressions."""
         first = trace_samples[0]
-        if isinstance(first, list | tuple):
+        if is_array(first):
             return type(first)(self.tree(each) for each in zip(*trace_samples, strict=True))
-        if not isinstance(first, dict):
+        if not is_object(first):
             return first
         if "tensor" in first and isinstance(first["tensor"], str):
             return {

@@ -149,13 +149,13 @@ def _nearest(numbers: Sequence[int], at: At) -> int:
 
 def _why(size: SizeRange, kept: SizeRange, faults: Mapping[int, Fault | None]) -> str:
     """Return the reason as text: `t is from 5: at t=4 …`."""
-    parts = []
+    parts: list[tuple[str, int]] = []
     if kept.multiple > size.multiple:
         parts.append((f"a multiple of {kept.multiple}", size.planned - size.multiple))
     below = [n for n, fault in faults.items() if fault is not None and n < kept.min and n % kept.multiple == 0]
     if below:
         parts.append((f"from {kept.min}", max(below)))
-    lines = []
+    lines: list[str] = []
     for what, number in parts:
         fault = faults.get(number)
         lines.append(f"{what}" + (f" ({fault.described(f'{size.name}={number}')})" if fault is not None else ""))

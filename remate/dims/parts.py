@@ -105,7 +105,7 @@ def products_of(names: Sequence[str]) -> list[Size]:
 def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) -> tuple[Size, ...]:
     """Return quotients of a dimension, rounded down; of those that are equal in its range, the simplest."""
     every = np.array(sorted(numbers), dtype=np.int64)
-    seen, quotients = {every.tobytes()}, []
+    seen, quotients = {every.tobytes()}, list[Size]()
     for divisor, scale in itertools.product(sorted(divisors), _SCALES):
         low, high = (-divisor, 2 * divisor) if scale == 1 else (0, divisor)
         for offset in sorted(range(low, high), key=abs):
@@ -122,7 +122,7 @@ def quotients_of(name: str, numbers: frozenset[int], divisors: tuple[int, ...]) 
 def _alike(divided: Sequence[Sequence[ExpressionProduct]]) -> Iterator[tuple[int, int]]:
     """Yield numbers of parts of two dimensions that have the same divisor, and nothing else."""
     starts = itertools.accumulate(map(len, divided), initial=0)
-    by_divisor = []
+    by_divisor: list[dict[int, list[int]]] = []
     for start, parts in zip(starts, divided, strict=False):
         parts_of: dict[int, list[int]] = {}
         for at, part in enumerate(parts, start):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 import torch
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from remate_runtime.bind import children
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import parse_size
+from remate_runtime.format import is_array, parse_size
 
 from ..capture.signature import argument_names
 from ..errors import DimsError
@@ -87,9 +87,9 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
             leaves, {path for name, value in _arguments(args, kwargs, model) for path in _images(value, name)}
         )
     named = dict(zip(argument_names(model, len(args)), args, strict=True)) | dict(kwargs)
-    if isinstance(dims, tuple | list):
+    if is_array(dims):
         dims = dict(zip(named, dims, strict=False))
-    if not isinstance(dims, Mapping):
+    if not _is_mapping(dims):
         raise DimsError(f"dims is {dims!r}", hint=_HINT)
     known = ", ".join(named) or "none"
     limits = {text: most for text, most in dims.items() if isinstance(text, str) and not text.isidentifier()}
@@ -141,24 +141,29 @@ def _at(spec: Any, node: Any, path: str) -> list[dict[int, Any]]:
             raise DimsError(f"argument {path!r} is no tensor", hint=_HINT)
         return []
     below = inner[1]
-    if isinstance(spec, tuple | list):
+    if is_array(spec):
         spec = dict(zip(below, spec, strict=False))
-    if spec is not None and not isinstance(spec, Mapping):
+    if spec is not None and not _is_mapping(spec):
         raise DimsError(f"dims of {path!r} are {spec!r}, and it holds several tensors", hint=_HINT)
-    unknown = [key for key in spec or {} if key not in below]
+    parts: Mapping[Any, Any] = spec or {}
+    unknown = [key for key in parts if key not in below]
     if unknown:
         raise DimsError(f"argument {path!r} has no part {unknown[0]!r}", hint=f"it has {', '.join(map(str, below))}")
-    return [each for key, child in below.items() for each in _at((spec or {}).get(key), child, f"{path}.{key}")]
+    return [each for key, child in below.items() for each in _at(parts.get(key), child, f"{path}.{key}")]
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    return isinstance(value, Mapping)
 
 
 def _axes(spec: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
     if spec is None:
         return {}
-    if isinstance(spec, tuple | list):
+    if is_array(spec):
         spec = dict(enumerate(spec))
-    if not isinstance(spec, Mapping):
+    if not _is_mapping(spec):
         raise DimsError(f"dims of {path!r} are {spec!r}", hint=_HINT)
-    named = {}
+    named: dict[int, Any] = {}
     for axis, name in spec.items():
         if not isinstance(axis, int) or not -tensor.dim() <= axis < tensor.dim():
             raise DimsError(f"{path!r} has no axis {axis!r}", hint=f"it has {tensor.dim()}, counted from 0")
@@ -194,7 +199,7 @@ def _named(given: Any, where: str) -> tuple[str, int | None, int | None, int]:
 def _sound(name: str) -> bool:
     """Return whether a name is valid for a size in a file."""
     try:
-        return parse_size(name).dims == {name}
+        return parse_size(name).dims == frozenset({name})
     except ScheduleError:
         return False
 
@@ -206,7 +211,7 @@ def _ends(dim: Any) -> tuple[int | None, int | None]:
 
 def _together(named_axes: list[dict[int, Any]], leaves: list[tuple[str, torch.Tensor]]) -> Asking | None:
     sizes: dict[str, RequestedSize] = {}
-    axes = []
+    axes: list[Axis] = []
     for leaf, (named, (_, tensor)) in enumerate(zip(named_axes, leaves, strict=True)):
         for axis, (name, low, high, multiple) in named.items():
             size = int(tensor.shape[axis])

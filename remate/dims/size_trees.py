@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from remate_runtime.format import Size
+from remate_runtime.format import Size, is_tuple
 
 from ..capture.sizes import ARITHMETIC
 from .fitting import SizeFitter
@@ -41,12 +41,12 @@ def by_kind(log: Iterable[_Record], kind: Callable[[_Record], Hashable]) -> dict
 
 def shape(tree: Any) -> Any:
     """Return the operations of a tree, without its numbers."""
-    return (tree[0], *map(shape, tree[1:])) if isinstance(tree, tuple) else None
+    return (tree[0], *map(shape, tree[1:])) if is_tuple(tree) else None
 
 
 def fitted(trees: Sequence[Any], fitter: SizeFitter) -> Any:
     """Return the one tree of several captures, with expressions in place of numbers; None if some numbers have none."""
-    if not isinstance(trees[0], tuple):
+    if not is_tuple(trees[0]):
         return next(iter(fitter.sizes(trees)), None)
     below = [fitted([tree[at] for tree in trees], fitter) for at in range(1, len(trees[0]))]
     return None if any(part is None for part in below) else (trees[0][0], *below)

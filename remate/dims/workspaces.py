@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from remate_runtime.flat_step import Graph, Op
-from remate_runtime.format import NON_FINITE, SizedType, parse_real, parse_size
+from remate_runtime.format import NON_FINITE, SizedType, is_object, is_tuple, parse_real, parse_size
 
 from .samples import SizeRange, largest_corners, within
 
@@ -82,9 +82,9 @@ def _numbered(op: Op, sizes: Mapping[str, int]) -> Op:
 
 
 def _argument(argument: Any, sizes: Mapping[str, int]) -> Any:
-    if isinstance(argument, tuple):
+    if is_tuple(argument):
         return tuple(_argument(item, sizes) for item in argument)
-    if not isinstance(argument, dict):
+    if not is_object(argument):
         return argument
     if argument.keys() == {"size"}:
         return parse_size(argument["size"]).at(sizes)

@@ -128,7 +128,8 @@ def _left(dtype: torch.dtype, time: int, batch: int, width: int, hidden: int) ->
     tensors = [torch.zeros(shape, dtype=dtype) for shape in shapes]
     try:
         with DisableAutocast():
-            return whole_layer(function_of(LAYER))(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
+            layer = whole_layer(function_of(LAYER))
+            return layer(*tensors, False, [], _LSTM, hidden, 1, True, False, False, True)[3].numel()
     except RuntimeError:  # a torch without oneDNN, or an unsupported processor
         return -1
 
