@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 import torch
 from msgspec.structs import replace
 
-from remate_runtime.bind import children
+from remate_runtime.bind import children, is_mapping
 from remate_runtime.errors import ScheduleError
 from remate_runtime.format import is_array, parse_size
 
@@ -89,7 +89,7 @@ def read(dims: Any, model: torch.nn.Module, args: Sequence[Any], kwargs: Mapping
     named = dict(zip(argument_names(model, len(args)), args, strict=True)) | dict(kwargs)
     if is_array(dims):
         dims = dict(zip(named, dims, strict=False))
-    if not _is_mapping(dims):
+    if not is_mapping(dims):
         raise DimsError(f"dims is {dims!r}", hint=_HINT)
     known = ", ".join(named) or "none"
     limits = {text: most for text, most in dims.items() if isinstance(text, str) and not text.isidentifier()}
@@ -143,7 +143,7 @@ def _at(spec: Any, node: Any, path: str) -> list[dict[int, Any]]:
     below = inner[1]
     if is_array(spec):
         spec = dict(zip(below, spec, strict=False))
-    if spec is not None and not _is_mapping(spec):
+    if spec is not None and not is_mapping(spec):
         raise DimsError(f"dims of {path!r} are {spec!r}, and it holds several tensors", hint=_HINT)
     parts: Mapping[Any, Any] = spec or {}
     unknown = [key for key in parts if key not in below]
@@ -152,16 +152,12 @@ def _at(spec: Any, node: Any, path: str) -> list[dict[int, Any]]:
     return [each for key, child in below.items() for each in _at(parts.get(key), child, f"{path}.{key}")]
 
 
-def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    return isinstance(value, Mapping)
-
-
 def _axes(spec: Any, tensor: torch.Tensor, path: str) -> dict[int, Any]:
     if spec is None:
         return {}
     if is_array(spec):
         spec = dict(enumerate(spec))
-    if not _is_mapping(spec):
+    if not is_mapping(spec):
         raise DimsError(f"dims of {path!r} are {spec!r}", hint=_HINT)
     named: dict[int, Any] = {}
     for axis, name in spec.items():

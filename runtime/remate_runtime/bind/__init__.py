@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .changed_numbers import is_number
-from .containers import children, is_object, mapped, rebuild
+from .containers import children, is_mapping, is_object, mapped, rebuild
 from .distributed import mesh_groups, mesh_names
 from .modules import modules_by_path
 from .records import record_class
@@ -14,6 +14,7 @@ __all__ = [
     "CallSizes",
     "children",
     "is_distributed",
+    "is_mapping",
     "is_number",
     "is_object",
     "mapped",

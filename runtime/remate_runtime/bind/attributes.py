@@ -23,7 +23,7 @@ def attribute_of(model: nn.Module, path: str) -> tuple[nn.Module, str]:
     except AttributeError:
         raise BindError(f"the schedule sets {path!r} at each call, and the model has no module {prefix!r}") from None
     member: Any = getattr(type(module), name, None)
-    registered = (module._parameters, module._buffers, module._modules)
+    registered = [vars(module)[kind] for kind in ("_parameters", "_buffers", "_modules")]
     if name in _TORCH or callable(member) or hasattr(member, "__set__") or any(name in kind for kind in registered):
         raise BindError(f"the schedule sets {path!r} at each call, which is not a plain attribute of the model")
     return module, name

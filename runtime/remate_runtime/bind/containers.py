@@ -9,9 +9,11 @@ import enum
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+
+from ..format.json_values import is_array, is_tuple
 
 _OF_LIBRARIES = {*sys.stdlib_module_names, "torch", "numpy"}  # whose objects have more state than their attributes
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
@@ -27,17 +29,26 @@ def children(node: object) -> tuple[str, dict[str, Any]] | None:
     """
     if isinstance(node, torch.Tensor):
         return None
-    if isinstance(node, tuple) and (fields := getattr(node, "_fields", None)) is not None:
+    if is_tuple(node) and (fields := getattr(node, "_fields", None)) is not None:
         return "record", dict(zip(fields, node, strict=True))
-    if isinstance(node, tuple | list):
+    if is_array(node):
         return "tuple" if isinstance(node, tuple) else "list", {str(at): child for at, child in enumerate(node)}
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
-        if isinstance(node, Mapping):
+        if is_mapping(node):
             return "record", dict(node.items())
         return "record", {field.name: getattr(node, field.name) for field in dataclasses.fields(node)}
-    if isinstance(node, Mapping) and all(isinstance(key, str) for key in node):
+    if is_mapping(node) and all(isinstance(key, str) for key in node):
         return "dict", dict(node.items())
     return ("record", _attributes(node)) if is_object(node) and not _contains(node, {id(node)}) else None
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
+    """Return whether a value is a mapping."""
+    return isinstance(value, Mapping)
+
+
+def _is_mutable(value: object) -> TypeGuard[MutableMapping[Any, Any]]:
+    return isinstance(value, MutableMapping)
 
 
 def is_object(node: object) -> bool:
@@ -76,22 +87,22 @@ def _contains(node: object, above: set[int]) -> bool:
     """Return whether an object refers to itself, or to one of the objects above it."""
     if is_object(node):
         parts: Iterable[object] = _attributes(node).values()
-    elif isinstance(node, Mapping):
+    elif is_mapping(node):
         parts = node.values()
     else:
-        parts = node if isinstance(node, tuple | list) else ()
+        parts = node if is_array(node) else ()
     return any(id(part) in above or _contains(part, above | {id(part)}) for part in parts)
 
 
 def rebuild(node: object, parts: dict[str, Any]) -> Any:
     """Return a container like `node` with other children, by key, in the order of `parts`."""
-    if isinstance(node, tuple) and hasattr(node, "_fields"):
+    if is_tuple(node) and hasattr(node, "_fields"):
         return type(node)(**parts)
-    if isinstance(node, tuple | list):
+    if is_array(node):
         return (tuple if isinstance(node, tuple) else list)(parts.values())
     if type(node) is dict:
         return parts
-    if isinstance(node, Mapping) and not isinstance(node, MutableMapping):
+    if is_mapping(node) and not isinstance(node, MutableMapping):
         make: Any = type(node)
         return make(parts)
     if is_object(node) and type(node) not in _NAMESPACES:
@@ -99,10 +110,10 @@ def rebuild(node: object, parts: dict[str, Any]) -> Any:
         vars(made).update(vars(node) | parts)
         return made
     copied = copy.copy(node)  # the constructor may take other arguments, or do more than store them
-    if isinstance(copied, MutableMapping) and not dataclasses.is_dataclass(copied) and list(copied) != list(parts):
+    if _is_mutable(copied) and not dataclasses.is_dataclass(copied) and list(copied) != list(parts):
         copied.clear()
     for key, part in parts.items():
-        if isinstance(copied, MutableMapping):
+        if _is_mutable(copied):
             copied[key] = part
         else:
             object.__setattr__(copied, key, part)

@@ -13,7 +13,7 @@ import torch
 from msgspec.structs import replace
 
 from ..errors import REPLAN, BindError
-from ..flat_step.graph import Graph
+from ..flat_step.graph import Graph, Op
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Model
 from ..operators.collectives import COLLECTIVES
@@ -97,7 +97,7 @@ class DistributedBinding:
 
     def resolved(self, graph: Graph) -> Graph:
         """Return the graph with torch's process groups in place of mesh dimensions."""
-        operations = []
+        operations: list[Op] = []
         for op in graph.operations:
             known = COLLECTIVES.get(op.op)
             if known is not None:

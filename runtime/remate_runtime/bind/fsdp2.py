@@ -20,6 +20,7 @@ from ..flat_step.graph import Graph
 from ..format.distributed import Sharded, sharded_text
 from ..format.module_paths import fold_paths, unfold_paths
 from ..torch_private.execution import NO_TASK, graph_task
+from .modules import modules_by_path
 
 # Private attributes of torch's objects, and methods with their numbers of arguments.
 _Names = Mapping[str, int | None]
@@ -61,7 +62,7 @@ class Fsdp2:
         for state in self._states:
             _check(state)
         self._names = names = dict[int, list[str]]()  # paths by module
-        for path, module in model.named_modules(remove_duplicate=False):
+        for path, module in modules_by_path(model).items():
             names.setdefault(id(module), []).append(path)
         self._parameters: dict[str, tuple[int, Any]] = {}  # group and FSDPParam of each parameter, by name
         for number, state in enumerate(self._states):
@@ -142,6 +143,8 @@ class Fsdp2:
             case "reduce":
                 for group_of_parameters in reversed(state._fsdp_param_groups):
                     group_of_parameters.post_backward()
+            case _:
+                pass
 
 
 def process_groups(state: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -16,7 +16,7 @@ from ..errors import BindError
 from ..format.tensor_type import TensorType, parse_type
 from ..operator_calls.overloads import TORCH_DTYPES, described, empty, is_dense, laid_out, literal
 from ..torch_private.execution import DISABLED_TORCH_FUNCTION
-from .containers import children
+from .containers import children, is_mapping
 from .order import arranged, order_error
 
 _MISSING = object()
@@ -253,8 +253,10 @@ def _tensor(type_: TensorType, name: str, grad: bool) -> Accept:
 
 def replaces_functions(kind: type[torch.Tensor]) -> bool:
     """Return whether a class of tensors has a `__torch_function__` of its own."""
-    own = getattr(kind.__torch_function__, "__func__", kind.__torch_function__)
-    return own not in (torch.Tensor.__torch_function__.__func__, DISABLED_TORCH_FUNCTION)
+    given: Any = kind  # torch declares no types here
+    plain: Any = torch.Tensor
+    own = getattr(given.__torch_function__, "__func__", given.__torch_function__)
+    return own not in (plain.__torch_function__.__func__, DISABLED_TORCH_FUNCTION)
 
 
 def _literal(expected: object, name: str) -> Accept:
@@ -270,9 +272,13 @@ def _literal(expected: object, name: str) -> Accept:
     return run
 
 
+def _is_sequence(value: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence)
+
+
 def _sequence(children: list[Accept], name: str) -> Accept:
     def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
-        if not isinstance(argument, Sequence) or isinstance(argument, str) or len(argument) != len(children):
+        if not _is_sequence(argument) or isinstance(argument, str) or len(argument) != len(children):
             raise BindError(
                 f"the input {name!r} must be a sequence of {len(children)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
             )
@@ -286,7 +292,7 @@ def _mapping(parts: dict[str, Accept], name: str, ordered: bool) -> Accept:
     order = list(parts)
 
     def run(argument: object, device: torch.device, tensors: list[Any]) -> None:
-        if not isinstance(argument, Mapping) or argument.keys() != parts.keys():
+        if not is_mapping(argument) or argument.keys() != parts.keys():
             raise BindError(
                 f"the input {name!r} must have the keys {sorted(parts)}, got {_short(argument)}\n  {_PLAN_AGAIN}"
             )
@@ -336,7 +342,7 @@ def _short(given: object) -> str:
         return repr(float(given))
     if isinstance(given, bool | int | str | None):
         return repr(given)[:80]
-    if isinstance(given, Mapping):
+    if is_mapping(given):
         return f"{type(given).__name__} with the keys {sorted(map(str, given))}"[:400]
-    size = f" of {len(given)}" if isinstance(given, Sequence) else ""
+    size = f" of {len(given)}" if _is_sequence(given) else ""
     return f"{type(given).__name__}{size}"

@@ -64,8 +64,8 @@ class TensorBinding:
     def __init__(
         self, module: nn.Module, key: str, name: str, type_: TensorType, frozen: bool, parameter: bool
     ) -> None:
-        registered = module._parameters if parameter else module._buffers
         self.attributes: dict[str, Any] = module.__dict__  # FSDP stores views of a flat parameter here
+        registered = self.attributes["_parameters" if parameter else "_buffers"]
         self.holder: dict[str, Any] = registered if key in registered else self.attributes
         self.kind = "parameter" if parameter else "buffer"
         self.key, self.name, self.type, self.frozen = key, name, type_, frozen
@@ -109,7 +109,7 @@ class ModelBinding:
         mode_overrides = set(planned.mode_overrides)
         faults += [f"module {name!r}: not in the model" for name in sorted(mode_overrides - modules.keys())]
         self._children = _children(modules, planned.training, mode_overrides)
-        self._counts = [(module._modules, len(module._modules), name) for name, module in modules.items()]
+        self._counts = [(below := vars(m)["_modules"], len(below), name) for name, m in modules.items()]
         self._modules = modules
         self._attributes = list(map(_attributes, modules.values()))  # slots and `_children` refer to them
         self._registered = list(map(_registered, self._attributes))
@@ -219,7 +219,7 @@ class ModelBinding:
         ]
 
     def _report_modules(self) -> None:
-        faults = []
+        faults: list[str] = []
         for siblings, key, module, flag, name in self._children:
             if siblings.get(key) is not module:
                 faults.append(f"module {name!r}: replaced after the schedule was applied; apply it again")
@@ -261,7 +261,7 @@ def _slots(
     modules: dict[str, nn.Module], planned: dict[str, str], frozen: set[str], parameter: bool, faults: list[str]
 ) -> list[TensorBinding]:
     kind = "parameter" if parameter else "buffer"
-    slots = []
+    slots: list[TensorBinding] = []
     for name, text in planned.items():
         path, _, key = name.rpartition(".")
         module = modules.get(path)
@@ -278,7 +278,7 @@ def _entry(modules: dict[str, nn.Module], name: str, faults: list[str]) -> Tenso
     if module is None or not isinstance(getattr(module, key, None), torch.Tensor):
         faults.append(f"parameter or buffer {name!r}: not in the model")
         module = nn.Module()
-    return TensorBinding(module, key, name, TensorType("f32", ()), False, key in module._parameters)
+    return TensorBinding(module, key, name, TensorType("f32", ()), False, key in vars(module)["_parameters"])
 
 
 def _children(
@@ -286,12 +286,12 @@ def _children(
 ) -> list[tuple[dict[str, Any], str, nn.Module, bool, str]]:
     """Return for each submodule: the dict that contains it, its key, the module, its training flag, its path."""
     overridden = {id(modules[name]) for name in mode_overrides & modules.keys()}
-    submodules = []
+    submodules: list[tuple[dict[str, Any], str, nn.Module, bool, str]] = []
     for name, module in modules.items():
         if name:
             path, _, key = name.rpartition(".")
             flag = training != (id(module) in overridden)
-            submodules.append((modules[path]._modules, key, module, flag, name))
+            submodules.append((vars(modules[path])["_modules"], key, module, flag, name))
     return submodules
 
 

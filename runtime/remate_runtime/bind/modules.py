@@ -14,5 +14,5 @@ def modules_by_path(model: nn.Module, each_once: bool = False) -> dict[str, nn.M
         model: The model.
         each_once: Whether a module at several paths is there under the first of them only, instead of under each.
     """
-    named: Any = model.named_modules(remove_duplicate=each_once)  # torch does not declare what it yields
-    return dict(named)
+    untyped: Any = model  # torch does not declare what `named_modules` yields
+    return dict(untyped.named_modules(remove_duplicate=each_once))

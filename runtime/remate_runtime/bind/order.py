@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import BindError
-from .containers import children, rebuild
+from .containers import children, is_mapping, rebuild
 
 
 class OrderError(BindError):
@@ -34,8 +34,8 @@ def arranged(node: Mapping[str, Any], argument: Any) -> Any:
     inner = children(argument)
     if inner is None:
         return argument
-    nodes = node.get("dict") or node.get("fields") or node.get("tuple") or node.get("list") or {}
-    named = nodes.items() if isinstance(nodes, Mapping) else enumerate(nodes)
+    nodes: Any = node.get("dict") or node.get("fields") or node.get("tuple") or node.get("list") or {}
+    named = nodes.items() if is_mapping(nodes) else enumerate(nodes)
     parts = {str(key): arranged(part, inner[1][str(key)]) for key, part in named}
     if all(part is inner[1][key] for key, part in parts.items()) and list(parts) == list(inner[1]):
         return argument

@@ -48,10 +48,12 @@ class Detached:
         sources = [source for source in (step, *others) if source is not None and source.requires_grad]
         if not sources:
             return values
-        anchor = _Anchor.apply(*sources)
+        anchors: Any = _Anchor  # torch declares `apply` without types
+        refuses: Any = _Refuse
+        anchor = anchors.apply(*sources)
         guarded = list(values)
         for at, refusal in self._refusals:
-            guarded[at] = _Refuse.apply([guarded[at]], refusal, anchor)
+            guarded[at] = refuses.apply([guarded[at]], refusal, anchor)
         return guarded
 
 
@@ -83,8 +85,8 @@ class _Refuse(torch.autograd.Function):
         return value[0].detach()  # passed in a list, so that the result is no view of an input and may be modified
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        if gradient is not None:  # DistributedDataParallel passes None through its own node
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+        if gradients[0] is not None:  # DistributedDataParallel passes None through its own node
             raise ExecutionError(ctx.refusal)
         return None, None, None
 
@@ -122,7 +124,7 @@ def _builder(node: Any, numbers: Iterator[int], model: torch.nn.Module) -> Build
         value = literal(node["literal"], _CPU)
         return lambda leaves: value
     if "tuple" in node or "list" in node:
-        kind = tuple if "tuple" in node else list
+        kind: Any = tuple if "tuple" in node else list
         items = [_builder(item, numbers, model) for item in node["tuple" if "tuple" in node else "list"]]
         return lambda leaves: kind(item(leaves) for item in items)
     fields = node["dict"] if "dict" in node else node["fields"]

@@ -56,13 +56,14 @@ def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
 
 def _has(kind: type, fields: tuple[str, ...]) -> bool:
     """Return whether a record of this class has exactly these fields."""
-    if not dataclasses.is_dataclass(kind):
-        return _constructs(kind, fields)
-    return _constructs(kind, fields) or {field.name for field in dataclasses.fields(kind)} == set(fields)
+    return _constructs(kind, fields) or (
+        dataclasses.is_dataclass(kind) and {field.name for field in dataclasses.fields(kind)} == set(fields)
+    )
 
 
 def _constructs(kind: type, fields: tuple[str, ...]) -> bool:
     """Return whether calling the class with these fields builds a record."""
+    named, defaults = getattr(kind, "_fields", None), getattr(kind, "_field_defaults", {})
     if dataclasses.is_dataclass(kind):
         if not kind.__dataclass_params__.init or "__init__" not in vars(kind):  # type: ignore[attr-defined]
             return False
@@ -73,15 +74,15 @@ def _constructs(kind: type, fields: tuple[str, ...]) -> bool:
             if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         }
         allowed = {field.name for field in taken}
-    elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        allowed = set(getattr(kind, "_fields"))  # noqa: B009 (a tuple type has no such attribute in general)
-        required = allowed - set(getattr(kind, "_field_defaults", {}))
+    elif issubclass(kind, tuple) and named is not None:
+        allowed = set(named)
+        required = allowed - set(defaults)
     else:
         return False
     return required <= set(fields) <= allowed
 
 
-def _filled(kind: type, values: dict[str, Any]) -> Any:
+def _filled(kind: type[object], values: dict[str, Any]) -> Any:
     """Build a dataclass without its constructor, which does not accept its fields."""
     record = object.__new__(kind)
     for name, value in values.items():

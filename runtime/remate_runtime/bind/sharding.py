@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..errors import BindError
+from .modules import modules_by_path
 
 
 def refuse_sharded(model: nn.Module, distributed: bool = False) -> None:
@@ -69,7 +70,7 @@ def _fsdp1(model: nn.Module) -> str | None:
     A step does not call them, so their parameters are not gathered.
     """
     fsdp1 = _kind("torch.distributed.fsdp", "FullyShardedDataParallel")
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         if fsdp1 is not None and isinstance(module, fsdp1):
             return (
                 f"FullyShardedDataParallel gathers the parameters of {path or 'the model'!r} when it is called, and "
