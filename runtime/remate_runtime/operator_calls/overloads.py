@@ -190,7 +190,7 @@ def over_the_second(op: Op) -> Callable[..., Any]:
 
     With a scalar tensor of higher precision, the in-place form of exchanged arguments rounds differently.
     """
-    write = _overload(f"{op.op.rpartition('.')[0]}.out")._op
+    write = function_of(_overload(f"{op.op.rpartition('.')[0]}.out"))
 
     def run(onto: torch.Tensor, first: torch.Tensor) -> Any:
         return write(first, onto, out=onto)
