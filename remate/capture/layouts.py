@@ -59,10 +59,15 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.hardswish_backward.default: _elementwise,
     _ATEN.hardsigmoid_backward.default: _elementwise,
     _ATEN.native_dropout_backward.default: _elementwise,
+    _ATEN.threshold_backward.default: _elementwise,
+    _ATEN.leaky_relu_backward.default: _elementwise,
+    _ATEN.logit_backward.default: _elementwise,
+    _ATEN.copysign.Tensor: _elementwise,
     _ATEN.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, source: torch.mul(grad, source),
 }
 _AS_STRIDED = _ATEN.as_strided.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
+_LOW = (torch.bfloat16, torch.float16)
 _FEW = 2**22  # elements; takes some milliseconds
 _ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: lambda source, *_: _suggested(source)}
 
@@ -85,6 +90,8 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
             if strides == result.stride():
                 return result
             return usual(_AS_STRIDED, types, (args[0], result.shape, strides, result.storage_offset()), {})
+        if _follows_expanded(func, args, result):
+            result = _as_in_single(mode, func, args, kwargs or {}, result)
         result = _in_layout(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
         return _exact(mode, func, args, kwargs or {}, result) if _has_odd_axes(args) else result
 
@@ -98,6 +105,34 @@ def _viewed(source: torch.Tensor, shape: Any) -> tuple[int, ...]:
     with torch._C._DisablePythonDispatcher():  # which has a kernel of its own
         bare = torch.empty_strided(source.shape, source.stride(), dtype=source.dtype, device="meta")
         return bare.view(shape).stride()
+
+
+def _follows_expanded(func: Any, args: Any, result: object) -> bool:
+    """Whether a result in low precision has the shape of an expanded argument. Fake kernels cast that to single
+    precision, which makes it contiguous; the layout of real results follows the other arguments."""
+    return (
+        isinstance(result, torch.Tensor)
+        and result.dtype in _LOW
+        and not func.is_view
+        and any(
+            isinstance(arg, torch.Tensor)
+            and arg.shape == result.shape
+            and any(n > 1 and not by for n, by in zip(arg.shape, arg.stride(), strict=True))
+            for arg in args
+        )
+    )
+
+
+def _as_in_single(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> torch.Tensor:
+    """Give a result the strides that it has in single precision, where fake kernels do not cast."""
+
+    def single(value: torch.Tensor) -> torch.Tensor:
+        dtype = torch.float32 if value.dtype in _LOW else value.dtype
+        return torch.empty_strided(value.shape, value.stride(), dtype=dtype, device="meta")
+
+    args, kwargs = tree_map_only(torch.Tensor, single, (args, kwargs))
+    strides = func(*args, **kwargs).stride()
+    return result if strides == result.stride() else _laid_out(mode, result, strides)
 
 
 def _has_odd_axes(args: Any) -> bool:

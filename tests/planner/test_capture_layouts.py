@@ -140,6 +140,41 @@ def test_axes_of_one_element_are_laid_out_as_by_real_kernels(name: str) -> None:
         assert traced.stride() == ODD[name](source).stride(), (name, source.shape, source.stride())
 
 
+ON_TWO: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "add": lambda x, y: x + y,
+    "clone": lambda x, y: x.clone(),
+    "copysign": ATEN.copysign.Tensor,
+    "div": lambda x, y: x / y,
+    "dropout": lambda x, y: ATEN.native_dropout_backward(x, y > 0, 2.0),
+    "elu": lambda x, y: ATEN.elu_backward(x, 1.0, 1.0, 1.0, False, y),
+    "gelu": ATEN.gelu_backward,
+    "hardtanh": lambda x, y: ATEN.hardtanh_backward(x, y, -1.0, 1.0),
+    "leaky_relu": lambda x, y: ATEN.leaky_relu_backward(x, y, 0.1, False),
+    "lerp": lambda x, y: torch.lerp(x, y, 0.3),
+    "maximum": torch.maximum,
+    "mish": ATEN.mish_backward,
+    "mul": lambda x, y: x * y,
+    "relu": lambda x, y: ATEN.threshold_backward(x, y, 0),
+    "rsub": lambda x, y: torch.rsub(x, y),
+    "sigmoid": ATEN.sigmoid_backward,
+    "softmax": lambda x, y: ATEN._softmax_backward_data(x, y, 1, x.dtype),
+    "where": lambda x, y: torch.where(y > 0, x, y),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_expanded_arguments_leave_the_layout_to_the_others(dtype: torch.dtype) -> None:
+    """As the gradient of a sum does."""
+    turned = torch.randn(16, 8).to(dtype).t()
+    one, row = torch.randn(()).to(dtype).expand(8, 16), torch.randn(16).to(dtype).expand(8, 16)
+    for name, function in ON_TWO.items():
+        for pair in ((one, turned), (turned, one), (row, turned), (turned, row), (one, row)):
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            with real_layouts(mode), mode:
+                traced = function(*map(mode.from_tensor, pair))
+            assert traced.stride() == function(*pair).stride(), (name, [x.stride() for x in pair])
+
+
 class Attention(nn.Module):
     """Attention over pixels, as in autoencoders for images: with one image its result looks like channels last, and is
     not."""
