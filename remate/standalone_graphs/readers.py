@@ -157,7 +157,7 @@ def _first(node: dict[str, Any], keys: tuple[str, ...], name: str) -> Any:
 
 
 def _whole(number: Any, name: str) -> int:
-    if isinstance(number, bool) or not isinstance(number, int | float) or not float(number).is_integer():
+    if isinstance(number, bool) or not isinstance(number, int | float) or number % 1:
         raise InstanceError(
             f"the node {name[:80]!r}: {str(number)[:40]} is not a whole number\n  hint: choose a smaller unit"
         )

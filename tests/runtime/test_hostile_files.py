@@ -89,6 +89,11 @@ BACK = ("aten.max_pool2d_with_indices_backward", "%g", "%map", [2, 2], [2, 2], [
             (zeros("g", 1, 2, 2, 2), line(*BACK[:4], [1, 1], *BACK[5:], "%pool:1", out="f32[1,2,4,4]")),
             "`stride` must be as in 'model.pool'",
         ),
+        (
+            (zeros("g", 1, 2, 2, 2),
+             line(*BACK[:3], [{"float": "inf"}, {"float": "inf"}], *BACK[4:], "%pool:1", out="f32[1,2,4,4]")),
+            "`kernel_size` must be as in 'model.pool'",
+        ),
         ((zeros("g", 1, 2, 2, 2), line(*BACK, "%pool:0", out="f32[1,2,4,4]")), "`indices` must be output 1"),
         (
             (zeros("g", 1, 2, 2, 2), line("aten.mul.Tensor", "%pool:1", 3, out="i64[1,2,2,2]", id="far"),
@@ -105,6 +110,20 @@ def test_indices_are_those_that_a_forward_operator_made(lines, message: str) -> 
     with pytest.raises(ScheduleError) as caught:
         apply(model(), schedule)
     assert message in caught.value.message
+
+
+@pytest.mark.parametrize("factor", [1e308, {"float": "inf"}, "2"])
+def test_factors_of_any_kind_are_refused(factor: object) -> None:
+    resized = line("aten._upsample_bilinear2d_aa", "%map", [2, 2], False, factor, factor, out="f32[1,2,2,2]")
+    with pytest.raises(ScheduleError, match="scales_h"):
+        apply(model(), edited(zeros("map", 1, 2, 4, 4), resized))
+
+
+@pytest.mark.parametrize("size", [5, ["a", "b", "c", "d"], [1, 2, 4], [{"float": "nan"}] * 4])
+def test_sizes_of_any_kind_are_refused(size: object) -> None:
+    back = line("aten._upsample_bilinear2d_aa_backward", "%g", [2, 2], size, False, 1.0, 1.0, out="f32[1,2,4,4]")
+    with pytest.raises(ScheduleError):
+        apply(model(), edited(zeros("g", 1, 2, 2, 2), back))
 
 
 class Everything(torch.nn.Module):

@@ -117,7 +117,8 @@ def test_gradients_of_shared_parameters_are_eagers(uses: str, around: str) -> No
         result.float().square().mean().backward()
     for (name, ours), theirs in zip(model.named_parameters(), eager.parameters(), strict=True):
         assert (ours.grad is None) == (theirs.grad is None), name
-        assert ours.grad is None or torch.equal(ours.grad, theirs.grad), name
+        if ours.grad is not None and theirs.grad is not None:
+            assert torch.equal(ours.grad, theirs.grad), name
 
 
 def test_planning_leaves_autocast_as_it_was() -> None:

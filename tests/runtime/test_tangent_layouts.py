@@ -146,7 +146,7 @@ class Also(nn.Module):
 @pytest.mark.parametrize("after", [True, False])
 def test_the_layout_of_a_gradient_reaches_a_bias_through_elementwise_operations(after: bool) -> None:
     def gradients(model: Any) -> list[torch.Tensor]:
-        sum(y.square().mean() for y in model(data(32, 16))).backward()
+        torch.stack([y.square().mean() for y in model(data(32, 16))]).sum().backward()
         return [p.grad for p in model.parameters() if p.grad is not None]
 
     def planned_with(differentiate: list[str]) -> Any:

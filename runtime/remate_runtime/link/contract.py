@@ -214,7 +214,7 @@ def _added_up(graph: Graph, tangents: Iterable[int]) -> set[int]:
         if op.op in _SUMS:
             added_up |= sources
         elif op.op in _PERMUTED or _is_elementwise(op):
-            layout_of.update((value, sources) for value in op.writes)
+            layout_of.update((value, sources) for value in op.writes if value is not None)
     return added_up
 
 

@@ -8,7 +8,7 @@ not. Indices from a forward kernel are in range for all data.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -216,13 +216,17 @@ def _resized(graph: Graph, arguments: Arguments) -> str:
     """Check factors: kernels compute addresses from them, whatever the sizes are."""
     before = arguments.get("input_size") or _shape(graph, arguments.get("self")) or ()
     after = arguments.get("output_size")
-    if not is_tuple(after) or len(before) != 4 or len(after) != 2:
+    if not _are_sizes(before, 4) or not _are_sizes(after, 2):
         return "sizes before and after must be those of images"
     for name, size, wanted in zip(("scales_h", "scales_w"), before[2:], after, strict=True):
         factor = arguments.get(name)
-        if factor is not None and not (isinstance(factor, int | float) and int(size * factor) == wanted):
+        if factor is not None and not (isinstance(factor, int | float) and wanted <= size * factor < wanted + 1):
             return f"`{name}` must be what makes {size} into {wanted}, or null"
     return ""
+
+
+def _are_sizes(argument: object, count: int) -> TypeGuard[tuple[int, ...]]:
+    return is_tuple(argument) and len(argument) == count and all(isinstance(size, int) for size in argument)
 
 
 def _same(graph: Graph, left: object, right: object) -> bool:
@@ -235,7 +239,7 @@ def _same(graph: Graph, left: object, right: object) -> bool:
 def _plain(literal: object) -> Any:
     """Expand `2`, which is short for `(2, 2)` and for the schema's default."""
     if is_array(literal):
-        return literal[0] if len(set(literal)) == 1 else tuple(literal)
+        return literal[0] if literal and all(item == literal[0] for item in literal) else tuple(literal)
     return literal
 
 
