@@ -90,7 +90,7 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
             if strides == result.stride():
                 return result
             return usual(_AS_STRIDED, types, (args[0], result.shape, strides, result.storage_offset()), {})
-        if _follows_expanded(func, args, result):
+        if _follows_expanded(func, args, kwargs or {}, result):
             result = _as_in_single(mode, func, args, kwargs or {}, result)
         result = _in_layout(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
         return _exact(mode, func, args, kwargs or {}, result) if _has_odd_axes(args) else result
@@ -107,13 +107,15 @@ def _viewed(source: torch.Tensor, shape: Any) -> tuple[int, ...]:
         return bare.view(shape).stride()
 
 
-def _follows_expanded(func: Any, args: Any, result: object) -> bool:
+def _follows_expanded(func: Any, args: Any, kwargs: Any, result: object) -> bool:
     """Whether a result in low precision has the shape of an expanded argument. Fake kernels cast that to single
     precision, which makes it contiguous; the layout of real results follows the other arguments."""
     return (
         isinstance(result, torch.Tensor)
         and result.dtype in _LOW
         and not func.is_view
+        and func.namespace == "aten"
+        and "device" not in kwargs
         and any(
             isinstance(arg, torch.Tensor)
             and arg.shape == result.shape
