@@ -83,8 +83,10 @@ _HOME = {
     "record": ".capture.recorded",
     "solve": ".standalone_graphs",
 }
-_NEEDS: dict[str, tuple[str, ...]] = {"auto": ("torch",), "record": ("torch",), "solve": ("plan",)}
-_NEEDS |= {name: () for name in _HOME if name.endswith(("Error", "Warning"))}
+_NEEDS: dict[str, tuple[str, ...]] = {
+    **{name: () for name in _HOME if name.endswith(("Error", "Warning"))},
+    **{"auto": ("torch",), "record": ("torch",), "solve": ("plan",)},
+}
 
 
 def __getattr__(name: str) -> Any:

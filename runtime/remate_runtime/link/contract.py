@@ -157,7 +157,7 @@ def step_contract(linked: Linked, outputs: Iterable[Leaf], sources: Iterable[str
     backward = graph.operations[graph.backward_start :]
     layout_matters = any(op.op in _LAYOUTS for op in backward)
     summed = {graph.root[value] for op in backward if _sums_by_strides(op) for value in op.reads}
-    ordered = _added_up(graph, [numbers[f"grad.{leaf.name}"] for leaf in leaves if leaf.grad])
+    ordered = _added_up(graph, [numbers[f"grad.{output.name}"] for output in returned if output.grad])
     tangents = tuple(
         Tangent(value, at, graph.values[value].type, layout_matters or value in ordered, value in summed)
         for at, output in enumerate(returned)
@@ -221,7 +221,7 @@ def _added_up(graph: Graph, tangents: Iterable[int]) -> set[int]:
 def _deciding(graph: Graph, op: Op) -> tuple[int, ...]:
     """Return the values that decide about the memory layout of the result. It is the first of two of the same shape."""
     shapes = [graph.values[value].type.shape for value in op.reads]
-    first = op.op in _ARITHMETIC and shapes[0] == shapes[-1]
+    first = op.op in _ARITHMETIC and shapes[:1] == shapes[-1:]
     return op.reads[:1] if first else op.reads
 
 
