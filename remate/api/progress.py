@@ -48,7 +48,7 @@ class Waiting:
 
 
 def silent(text: str) -> None:
-    """Get a line of progress that nobody wants."""
+    """Ignore a line of progress."""
 
 
 @contextlib.contextmanager

@@ -78,22 +78,23 @@ def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
     usual: Any = mode.dispatch
 
     def dispatch(func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
         if func in RESULTS:
             with mode:
-                return RESULTS[func](*args, **(kwargs or {}))
+                return RESULTS[func](*args, **kwargs)
         result = usual(func, types, args, kwargs)
         if func in BATCH_NORMS and args[0].device.type == "cpu":
             with mode:
                 result = on_cpu(func, args, result)
         if func in _VIEWS and 1 in result.shape:
-            strides = _viewed(*args, **(kwargs or {}))
+            strides = _viewed(*args, **kwargs)
             if strides == result.stride():
                 return result
             return usual(_AS_STRIDED, types, (args[0], result.shape, strides, result.storage_offset()), {})
-        if _follows_expanded(func, args, kwargs or {}, result):
-            result = _as_in_single(mode, func, args, kwargs or {}, result)
+        if _follows_expanded(func, args, kwargs, result):
+            result = _as_in_single(mode, func, args, kwargs, result)
         result = _in_layout(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
-        return _exact(mode, func, args, kwargs or {}, result) if _has_odd_axes(args) else result
+        return _exact(mode, func, args, kwargs, result) if _has_odd_axes(args) else result
 
     with dispatched_by(mode, dispatch):
         yield

@@ -240,24 +240,27 @@ def _without_tensors(value: object) -> bool:
     return not _others(value, set())
 
 
-def warn_of_lost_tensors(names: list[str]) -> None:
-    if names:
-        warnings.warn(
-            f"forward leaves tensors in {', '.join(sorted(set(names))[:5])}, where a scheduled step does not put them: "
-            "return them, or set an attribute to a tensor, or to a new list, tuple or dict of tensors",
-            UserWarning,
-            stacklevel=frames_to_caller(),
-        )
+def warn_of_lost_tensors(names: Collection[str]) -> None:
+    _warn_of(
+        names,
+        "forward leaves tensors in {}, where a scheduled step does not put them: return them, or set an attribute to a "
+        "tensor, or to a new list, tuple or dict of tensors",
+    )
 
 
 def warn_of_lost_values(names: Collection[str]) -> None:
+    _warn_of(
+        names,
+        "forward sets {}, and a scheduled step does not: code outside of forward reads the values from before planning."
+        " Return them, if anything but forward reads them",
+    )
+
+
+def _warn_of(names: Collection[str], message: str) -> None:
+    """Warn of names, if there are any; {} in the message stands for them."""
     if names:
-        warnings.warn(
-            f"forward sets {', '.join(sorted(names)[:5])}, and a scheduled step does not: code outside of forward "
-            "reads the values from before planning. Return them, if anything but forward reads them",
-            UserWarning,
-            stacklevel=frames_to_caller(),
-        )
+        listed = ", ".join(sorted(set(names))[:5])
+        warnings.warn(message.format(listed), UserWarning, stacklevel=frames_to_caller())
 
 
 def warn_of_checkpoints(places: list[str], own: int | None, baseline: int) -> None:

@@ -208,7 +208,7 @@ def _added_up(graph: Graph, tangents: Iterable[int]) -> set[int]:
     layout_of = {tangent: {tangent} for tangent in tangents}
     added_up: set[int] = set()
     for op in graph.operations[graph.backward_start :]:
-        sources = set[int]().union(*(layout_of[value] for value in _deciding(graph, op) if value in layout_of))
+        sources = {tangent for value in _deciding(graph, op) for tangent in layout_of.get(value, ())}
         if not sources:
             continue
         if op.op in _SUMS:
@@ -220,9 +220,10 @@ def _added_up(graph: Graph, tangents: Iterable[int]) -> set[int]:
 
 def _deciding(graph: Graph, op: Op) -> tuple[int, ...]:
     """Return the values that decide about the memory layout of the result. It is the first of two of the same shape."""
-    shapes = [graph.values[value].type.shape for value in op.reads]
-    first = op.op in _ARITHMETIC and shapes[:1] == shapes[-1:]
-    return op.reads[:1] if first else op.reads
+    if op.op not in _ARITHMETIC:
+        return op.reads
+    shapes = {graph.values[value].type.shape for value in op.reads}
+    return op.reads[:1] if len(shapes) == 1 else op.reads
 
 
 def _is_elementwise(op: Op) -> bool:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from ..bind.containers import is_mapping
 from ..errors import BindError
 from ..format.json_values import is_array
 
@@ -49,7 +50,7 @@ def checks_of(verify: object) -> tuple[Checks, Call | bool]:
         return CHECK_FIRST, False
     if isinstance(verify, int) and verify > 0:
         return Checks(every=verify), False
-    if is_array(verify) and len(verify) == 2 and issubclass(type(verify[1]), Mapping):
+    if is_array(verify) and len(verify) == 2 and is_mapping(verify[1]):
         return CHECK_FIRST, (verify[0], verify[1])
     raise BindError(
         f"verify={verify!r} is no time to check a model at\n  verify='first' (at the first call of each program), "
