@@ -1,0 +1,49 @@
+"""A generated model with everything that one seed decides, and how it is planned and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from .comparison import TOLERANCES
+from .programs import Program
+from .trial import Trial
+
+
+@dataclass(frozen=True)
+class Options:
+    """How models are planned and run.
+
+    Attributes:
+        dtype: The type of parameters and inputs.
+        autocast: Whether to plan and run within torch.autocast in bfloat16.
+        engine: The engine of `apply`.
+        ways: Names of `ways.WAYS`, other ways to run the models of `operations`.
+    """
+
+    dtype: torch.dtype = torch.float32
+    autocast: bool = False
+    engine: str = "eager"
+    ways: frozenset[str] = frozenset()
+
+    def casting(self) -> AbstractContextManager[object]:
+        """The context of planning and of each call of a model."""
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.autocast)
+
+    def trial(self) -> Trial:
+        """A trial that lets results differ as much as rounding may make them."""
+        return Trial(TOLERANCES[torch.bfloat16 if self.autocast else self.dtype])
+
+
+class Case(NamedTuple):
+    """A generated program, and what tries it. The same source has the same result."""
+
+    program: Program
+    run: Callable[[str], Trial]
+
+
+Generator = Callable[[int, Options], Case]

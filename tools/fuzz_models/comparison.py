@@ -1,0 +1,56 @@
+"""Compares what a planned model made with what the model itself made in eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+Seen = dict[str, Tensor | None]
+
+# Differences that some limit of docs/limits.md may explain: relative to the largest element of a tensor.
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2}
+_SMALL = 1e-3  # of a tensor with smaller elements, such as a bias before a batch norm, the difference itself counts
+
+
+class Difference(NamedTuple):
+    """The largest difference: infinite where no number says it. where: the name of that tensor."""
+
+    size: float
+    where: str
+
+
+def largest_difference(wanted: Mapping[str, Tensor | None], got: Mapping[str, Tensor | None]) -> Difference:
+    """Compare all that two runs saw. 0: equal to the bit; two NaN are equal."""
+    if wanted.keys() != got.keys():
+        return Difference(float("inf"), ", ".join(sorted(wanted.keys() ^ got.keys())))
+    differences = [Difference(_difference(wanted[name], got[name]), name) for name in wanted]
+    return max(differences, default=Difference(0.0, ""))
+
+
+def _difference(wanted: Tensor | None, got: Tensor | None) -> float:
+    if wanted is None or got is None:
+        return 0.0 if wanted is got else float("inf")
+    if (wanted.shape, wanted.dtype, wanted.requires_grad) != (got.shape, got.dtype, got.requires_grad):
+        return float("inf")
+    finite = wanted.isfinite()
+    if not torch.equal(finite, got.isfinite()) or not _same_bits(wanted[~finite], got[~finite]):
+        return float("inf")
+    if not finite.any() or torch.equal(wanted[finite], got[finite]):
+        return 0.0
+    exact, other = wanted.detach()[finite].double(), got.detach()[finite].double()
+    return float((exact - other).abs().max() / max(float(exact.abs().max()), _SMALL))
+
+
+def _same_bits(wanted: Tensor, got: Tensor) -> bool:
+    return torch.equal(wanted.isnan(), got.isnan()) and torch.equal(wanted.nan_to_num(), got.nan_to_num())
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors of an output, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for item in items for tensor in tensors_of(item)]

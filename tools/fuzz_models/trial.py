@@ -1,0 +1,136 @@
+"""What became of one generated model: each run of it is compared with eager PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from remate_runtime.errors import RemateError
+
+from .comparison import Seen, largest_difference
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A difference without an error or a warning, or an exception that remate did not raise deliberately. what: the same for
+    findings that a shrunk program may have instead."""
+
+    kind: Literal["silent", "crash"]
+    what: str
+    detail: str
+
+
+class Trial:
+    """Counts what happens to one model.
+
+    Attributes:
+        rejected: The error of eager PyTorch, if it cannot run the model; "" otherwise.
+        refused: The first line of the error that planning ended with; "" otherwise.
+        planned: Whether a schedule was made and applied.
+        runs: Runs by what became of them: "equal", "rounding", "noticed TYPE", "warned TYPE", "eager fails".
+        reasons: First lines of what was noticed.
+        finding: The first finding, after which nothing more is run.
+    """
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.rejected = self.refused = ""
+        self.planned = False
+        self.runs: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.finding: Finding | None = None
+
+    def builds(self, build: Callable[[], Result]) -> Result | None:
+        """Run the model in eager PyTorch for the first time. None: it is no model."""
+        try:
+            return build()
+        except Exception as error:  # what the generator writes is often wrong
+            self.rejected = type(error).__name__
+            return None
+
+    def plans(self, plan: Callable[[], Result]) -> Result | None:
+        """Plan and apply. None: refused, or a finding."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = plan()
+        except RemateError as error:
+            self.refused = _first_line(error)
+            return None
+        except Exception as error:
+            self._crashed("planning", error)
+            return None
+        self.planned = True
+        return result
+
+    def noticed(self, error: Exception) -> None:
+        """Count an error that remate raised deliberately, or a finding."""
+        if isinstance(error, RemateError):
+            self.runs[f"noticed {type(error).__name__}"] += 1
+            self.reasons[_first_line(error)] += 1
+        else:
+            self._crashed("running", error)
+
+    def agrees(self, run: str, eager: Callable[[], Seen], planned: Callable[[], Seen]) -> bool:
+        """Compare a run with eager PyTorch. Whether both ended, and nothing is found.
+
+        Args:
+            run: What to call this run in a finding.
+            eager: The run of the model itself.
+            planned: The same with a schedule.
+        """
+        usual: list[str] = []
+        told: list[str] = []
+        try:
+            with _warnings_to(usual):
+                wanted = eager()
+        except Exception:
+            self.runs["eager fails"] += 1
+            return False
+        try:
+            with _warnings_to(told):
+                got = planned()
+        except Exception as error:
+            self.noticed(error)
+            return False
+        return self._judged(run, wanted, got, [text for text in told if text not in usual])
+
+    def _judged(self, run: str, wanted: Seen, got: Seen, told: list[str]) -> bool:
+        difference = largest_difference(wanted, got)
+        about_more = [text for text in told if "by rounding" not in text]
+        if difference.size == 0:
+            self.runs["equal"] += 1
+        elif difference.size <= self.tolerance:
+            self.runs["rounding"] += 1
+        elif about_more:
+            self.runs["warned"] += 1
+            self.reasons[about_more[0]] += 1
+        else:
+            where = f"{run}: {difference.where} differs by {difference.size:.3g}"
+            self.finding = Finding("silent", "a difference", where)
+            return False
+        return True
+
+    def _crashed(self, when: str, error: Exception) -> None:
+        self.finding = Finding("crash", f"{type(error).__name__} in {when}", f"{type(error).__name__}: {error}")
+
+
+@contextmanager
+def _warnings_to(texts: list[str]) -> Iterator[None]:
+    """Append the first line of each warning to a list."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            yield
+        finally:
+            texts += [_first_line(warning.message) for warning in told]
+
+
+def _first_line(error: Exception | Warning | str) -> str:
+    return str(error).split("\n", 1)[0]
