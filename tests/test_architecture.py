@@ -214,11 +214,8 @@ PRIVATE_TORCH = {
         "training.own_forward",
     },
     "remate_runtime": {
-        "engine.compiled.graphs",
         "engine.compiled.inductor",
         "engine.compiled.kernel_units",
-        "engine.compiled.workspaces",
-        "engine.compiled.wrapper",
         "operator_calls.cache_folder",
     },
 }

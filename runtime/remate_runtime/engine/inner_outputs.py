@@ -44,8 +44,9 @@ def separate(contract: StepContract, values: Sequence[torch.Tensor]) -> Sequence
     """Return the outputs of a step, each with its own autograd node if several have a gradient."""
     if sum(output.grad for output in contract.outputs) < 2:
         return values
+    own: Any = _Own  # torch declares `apply` without types
     return [
-        _Own.apply([value], value) if output.grad else value
+        own.apply([value], value) if output.grad else value
         for value, output in zip(values, contract.outputs, strict=True)
     ]
 

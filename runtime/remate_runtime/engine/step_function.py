@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.hooks import RemovableHandle
 
 from ..bind.distributed import NONE, Gradients, GradientSpec, local_tensor
 from ..bind.outputs import Detached
@@ -100,7 +99,7 @@ class _Frame:
         self.next = 0  # the next segment
         self.first: torch.Tensor | None = None  # receives the first gradient, if that is to be checked
         self.undelivered: Undelivered | None = None  # of passes that did not request all gradients
-        self.hook: RemovableHandle | None = None
+        self.hook: Any = None  # torch's handle, which has no types
         self.inner: list[InnerOutput] = []
         self.modes = callers_modes()
 
@@ -145,12 +144,14 @@ def run_step(
         if any(argument.requires_grad for group in arguments for argument in group):
             warn_of_saved_hooks()
             frame = _Frame(step, sources, contents, distributed, layouts or GradientLayouts(), own)
+            first: Any = _Step  # torch declares `apply` without types
+            later: Any = _Segment
             token: torch.Tensor | None = None
             for at in range(len(arguments) - 1, 0, -1):  # autograd first runs what was created last
-                token = _Segment.apply(frame, at, token, *arguments[at])
+                token = later.apply(frame, at, token, *arguments[at])
             if step.still_resident is not None:
                 frame.first = next((t for t in arguments[0] if t.requires_grad and t.is_leaf), None)
-            results = _Step.apply(frame, token, *arguments[0])
+            results = first.apply(frame, token, *arguments[0])
             node = next((t.grad_fn for t in results if t.grad_fn is not None), None)
             if node is not None:
                 frame.receive_from(node)

@@ -10,7 +10,11 @@ import torch
 from torch.autograd import forward_ad, profiler
 from torch.fx import _symbolic_trace
 from torch.overrides import _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 __all__ = [
     "ABOVE_KERNELS",
@@ -43,6 +47,7 @@ __all__ = [
     "storage_users",
     "uncounted_write",
     "will_run",
+    "without_dispatch_modes",
 ]
 
 _C: Any = torch._C
@@ -64,6 +69,7 @@ OBSERVERS = (
 )
 NO_TASK = -1  # `graph_task` outside of a backward pass
 set_gradients_enabled: Callable[[bool], None] = _C._set_grad_enabled  # without the checks of torch.set_grad_enabled
+without_dispatch_modes: Any = _disable_current_modes  # a context: dispatch modes see no operation
 uncounted_write: Any = getattr(torch.autograd, "_unsafe_preserve_version_counter")  # noqa: B009 (private)
 Function = TypeVar("Function", bound=Callable[..., Any])
 # Newer versions of torch warn about the other name.

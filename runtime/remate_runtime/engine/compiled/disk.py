@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from ...operator_calls.cache_folder import in_folder
@@ -29,7 +29,7 @@ class Disk:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @contextmanager
-    def use(self) -> Iterator[None]:
+    def use(self) -> Generator[None]:
         """Make Inductor use a writable folder meanwhile. Raises OSError if there is none."""
         if not self.reason:
             yield
@@ -38,7 +38,7 @@ class Disk:
             yield
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> Generator[None]:
         """Make Inductor use a temporary folder meanwhile, which starts empty."""
         if self._temporary is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="remate-inductor-", ignore_cleanup_errors=True)

@@ -36,8 +36,10 @@ def exact(linked: Linked) -> frozenset[int]:
     compared = {at for at, op in enumerate(graph.operations) if op.op in _COMPARED and len(_floats(graph, op)) == 2}
     choosing = {at for at, op in enumerate(graph.operations) if at in again and _chooses(graph, op)}
     buckets = {at for at, op in enumerate(graph.operations) if at in still and _chooses(graph, op)}
-    # An operation of forward that runs once reads first results only.
-    varies = lambda at: at in ahead and (at in again or at >= graph.backward_start)  # noqa: E731
+
+    def varies(at: int) -> bool:  # an operation of forward that runs once reads first results only
+        return at in ahead and (at in again or at >= graph.backward_start)
+
     operations = _downstream(graph, compared | choosing, varies) & (again | compared)
     operations |= {at for at in _sources(graph, compared) if _name(graph.operations[at]) in _EXTREMES}
     return frozenset(operations | _downstream(graph, buckets, lambda at: at in still))

@@ -120,7 +120,7 @@ class _Choice:
         self.reads = self._read_in_backward()
         self._ahead: dict[int, list[int]] = {}  # by owner: the operations of forward that read it
         for at, op in enumerate(graph.operations[: graph.backward_start]):
-            for owner in set() if op.view else {graph.root[value] for value in op.reads}:
+            for owner in () if op.view else {graph.root[value] for value in op.reads}:
                 self._ahead.setdefault(owner, []).append(at)
         self._outputs = {graph.root[value] for value in graph.outputs}
         self._updated = {graph.root[value] for pair in graph.updates for value in pair}
@@ -141,10 +141,9 @@ class _Choice:
     def kept(self) -> set[int]:
         """Return the minimum cut: owners of the storages to keep from forward to backward."""
         import networkx
-        from networkx.algorithms.flow import dinitz
 
-        graph = self._graph
-        net: Any = networkx.DiGraph()
+        networks: Any = networkx  # it declares no types
+        graph, net = self._graph, networks.DiGraph()
         net.add_nodes_from(("from", "to"))
         ahead = [op for op in graph.operations[: graph.backward_start] if not op.view]
         storages = [value for op in ahead for value in op.writes if value is not None]
@@ -160,7 +159,7 @@ class _Choice:
             for source in {graph.root[value] for value in graph.operations[producer].reads}:
                 if graph.values[source].producer >= 0:
                     net.add_edge((source, "out"), (owner, "in"))
-        reach = _reaching(dinitz(net, "from", "to"))
+        reach = _reaching(networks.algorithms.flow.dinitz(net, "from", "to"))
         return {owner for owner in storages if (owner, "out") in reach and (owner, "in") not in reach}
 
     def _read_in_backward(self) -> dict[int, list[_StorageRead]]:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from ...flat_step.graph import Graph, Op, Ref
+from ...format.json_values import is_tuple
 from ...format.tensor_type import TensorType
 from ...operator_calls.overloads import TORCH_DTYPES, literal
+from ...torch_private.operators import OpOverload
 from . import inductor
 from .layouts import MaxPool, in_a_byte, pool_of
 from .segments import Segment, views_to
@@ -147,8 +148,11 @@ class _Building:
         # If the argument does not have the declared memory layout, a view of this shape may not exist.
         operator_ = torch.ops.aten.reshape.default if op.op in _RESHAPES else self.operators[op.op]
         node = self.fx.call_function(operator_, args, kwargs)
-        part = lambda at: self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node  # noqa: E731
-        parts = [(value, part(at)) for at, value in enumerate(op.writes) if value is not None]
+        parts = [
+            (value, self.fx.call_function(operator.getitem, (node, at)) if op.multiple else node)
+            for at, value in enumerate(op.writes)
+            if value is not None
+        ]
         return [(value, self._as_declared(value, part)) for value, part in parts] if batch_norm else parts
 
     def _as_declared(self, value: int, node: fx.Node) -> fx.Node:
@@ -160,7 +164,8 @@ class _Building:
 
     def _precision_of_statistics(self, op: Op) -> str:
         """Return the dtype of a norm's statistics if it differs from that of its input, else ""."""
-        given = self.graph.values[op.args[0].value].type.dtype
+        source: Ref = op.args[0]
+        given = self.graph.values[source.value].type.dtype
         kinds = [self.graph.values[value].type.dtype for value in op.writes[1:] if value is not None]
         return next((kind for kind in kinds if kind != given), "")
 
@@ -170,14 +175,15 @@ class _Building:
         """Add a norm under autocast as its kernel computes it: only the result has low precision. Inductor's
         decomposition computes statistics in low precision, too."""
         convert = torch.ops.prims.convert_element_type.default
-        low = TORCH_DTYPES[self.graph.values[op.args[0].value].type.dtype]
+        source: Ref = op.args[0]
+        low = TORCH_DTYPES[self.graph.values[source.value].type.dtype]
         fine = self.fx.call_function(convert, (args[0], TORCH_DTYPES[dtype]))
         node = self.fx.call_function(self.operators[op.op], (fine, *args[1:]), kwargs)
         parts = [self.fx.call_function(operator.getitem, (node, at)) for at in range(len(op.writes))]
         parts[0] = self.fx.call_function(convert, (parts[0], low))
         return [(value, part) for value, part in zip(op.writes, parts, strict=True) if value is not None]
 
-    def _as_image(self, argument: Any) -> fx.Node:
+    def _as_image(self, argument: Ref) -> fx.Node:
         """Convert an image of the caller to channels-last. Otherwise Inductor would copy the gradient of the first
         convolution, which has many more channels."""
         node = self._value(argument.value)
@@ -190,7 +196,7 @@ class _Building:
     def _argument(self, argument: object) -> Any:
         if isinstance(argument, Ref):
             return self._value(argument.value)
-        if isinstance(argument, tuple):
+        if is_tuple(argument):
             return [self._argument(item) for item in argument]
         return literal(argument, self.device)
 

@@ -10,7 +10,7 @@ import os
 import pickle
 import subprocess
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
 
 from ...format.tensor_type import TensorType
 from ...operator_calls.cache_folder import NAME
 from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
+from ...torch_private.execution import DisableAutocast, DisableTorchFunction, without_dispatch_modes
+from ...torch_private.operators import OpOverload
 from .kernel_units import in_units
 
 OLDEST, NEWEST = (2, 11), (2, 15)
@@ -83,7 +84,8 @@ def _without_compiler() -> str:
 
 def numbered(device: torch.device) -> torch.device:
     """Return the device with its index, because compiled code contains the index."""
-    if device.type == "cuda" and device.index is None and torch.cuda.is_available():
+    of_device: Any = device  # torch declares that the index is never None
+    if device.type == "cuda" and of_device.index is None and torch.cuda.is_available():
         return torch.device("cuda", torch.cuda.current_device())
     return device
 
@@ -130,15 +132,15 @@ def compiled(
     from torch._guards import TracingContext, tracing
     from torch._inductor import config as inductor_config
     from torch._inductor.compile_fx import compile_fx_inner
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
-    from torch.utils._python_dispatch import _disable_current_modes
+
+    from ...torch_private.fake_tensors import FakeTensorMode
 
     config: Any = torch.compiler.config
     functorch: Any = functorch_config
     inductor: Any = inductor_config
     mode = FakeTensorMode(shape_env=ShapeEnv())  # Inductor's cache on disk requires one
-    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
+    with DisableTorchFunction(), without_dispatch_modes(), torch.no_grad(), DisableAutocast():
         with mode:
             examples = [empty(kind, device) for kind in input_types]
             traced = _retraced(module, examples, output_types, free)
@@ -194,12 +196,10 @@ class Pooling(NamedTuple):
 
 def pooling() -> Pooling:
     """Return Inductor's operators for pooling by maxima."""
-    from torch._inductor.inductor_prims import (
-        _low_memory_max_pool_offsets_to_indices,
-        _low_memory_max_pool_with_offsets,
-    )
+    from torch._inductor import inductor_prims
 
-    return Pooling(_low_memory_max_pool_with_offsets, _low_memory_max_pool_offsets_to_indices)
+    prims: Any = inductor_prims
+    return Pooling(prims._low_memory_max_pool_with_offsets, prims._low_memory_max_pool_offsets_to_indices)
 
 
 def has_been_compiled(tag: str) -> bool:
@@ -267,14 +267,15 @@ def _notice_its_end(process: subprocess.Popen[bytes]) -> None:
     The pool keeps them open, and would wait forever for a child that ends early: for example because a file beside the
     script, such as `types.py`, replaces a module of the standard library there.
     """
-    options = [str(option) for option in process.args]  # type: ignore[union-attr]
+    arguments: Any = process.args  # a list here, of the types that the class takes
+    options = [str(option) for option in arguments]
     for option in options:
         if option.startswith(("--read-fd=", "--write-fd=")):
             os.close(int(option.partition("=")[2]))
 
 
 @contextmanager
-def _without_messages(logger: str) -> Iterator[None]:
+def _without_messages(logger: str) -> Generator[None]:
     """Let no messages of a logger through: the reason of a failure is returned."""
     log = logging.getLogger(logger)
     before, log.disabled = log.disabled, True

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ...flat_step.graph import FlatRecompute, Graph, Op, Ref, Value
+from ...format.json_values import is_tuple
 from ...format.tensor_type import TensorType
 from ...link.events import Deliver, Linked
 from ...link.linker import link
@@ -81,7 +82,8 @@ def _joined(graph: Graph, cat: Op) -> Iterator[_Part]:
         return
     kind = graph.values[whole].type
     rank = len(kind.shape)
-    dim, start = (cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)) % max(1, rank), 0
+    dim: int = (cat.args[1] if len(cat.args) > 1 else cat.kwargs.get("dim", 0)) % max(1, rank)
+    start = 0
     for value in given:
         about = graph.values[value].type
         if len(about.shape) != rank:  # an empty vector, which `cat` accepts in any position
@@ -130,7 +132,7 @@ def _instead(op: Op, old: int, new: int) -> Op:
     def changed(argument: object) -> object:
         if isinstance(argument, Ref):
             return Ref(new) if argument.value == old else argument
-        return tuple(map(changed, argument)) if isinstance(argument, tuple) else argument
+        return tuple(map(changed, argument)) if is_tuple(argument) else argument
 
     if old not in op.reads:
         return op

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class _Kernel(NamedTuple):
 
 
 @contextmanager
-def in_units() -> Iterator[None]:
+def in_units() -> Generator[None]:
     """Make Inductor compile several kernels per file, in this context and thread."""
     from torch._dynamo.convert_frame import compile_lock
     from torch._inductor.async_compile import AsyncCompile

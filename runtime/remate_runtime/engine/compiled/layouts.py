@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from ...flat_step.graph import Graph, Op
+from ...flat_step.graph import Graph, Op, Ref
+from ...format.json_values import is_array
 from ...format.tensor_type import TensorType
 from .segments import Segment, views_to
 
@@ -132,12 +133,13 @@ def pool_of(graph: Graph, owner: int) -> MaxPool | None:
     )
     if prod(kernel) > _WINDOW or not all(isinstance(number, int) for number in (*kernel, *stride, *padding, *dilation)):
         return None
-    image = list(graph.values[given["self"].value].type.shape[-dims:])
+    pooled: Ref = given["self"]
+    image = list(graph.values[pooled.value].type.shape[-dims:])
     return MaxPool(kernel, stride, padding, dilation, bool(given.get("ceil_mode", False)), image)
 
 
 def _per_dimension(given: object, dims: int) -> list[Any]:
-    row = list(given) if isinstance(given, tuple | list) else [given]
+    row = list(given) if is_array(given) else [given]
     return row * dims if len(row) == 1 else row
 
 

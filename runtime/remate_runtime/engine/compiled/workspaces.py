@@ -7,14 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 
 from ...devices.cpu_memory import peak_on_cpu
 from ...devices.cuda_memory import peak_on_cuda
 from ...flat_step.graph import Graph, Op, Ref, numbers_in
+from ...format.json_values import is_tuple
 from ...operator_calls.host_states import read_on_host
-from ...operator_calls.overloads import empty, literal, overload
+from ...operator_calls.overloads import empty, literal, overload, storage_identity
+from ...torch_private.execution import DisableAutocast
+from ...torch_private.operators import OpOverload
+from ...torch_private.pytree import tree_leaves, tree_map_only
 from .inductor import named as name_of
 from .wrapper import Ran
 
@@ -37,7 +39,7 @@ class Workspaces:
             args: Positional arguments; their tensors have no data.
             kwargs: Keyword arguments, likewise.
         """
-        key = repr((str(operator), pytree.tree_map_only(torch.Tensor, _signature, (args, kwargs))))
+        key = repr((str(operator), tree_map_only(torch.Tensor, _signature, (args, kwargs))))
         if key not in self._known:
             measure = _measured if self._kernels else _without_data
             self._known[key] = measure(operator, args, kwargs, self._device)
@@ -52,12 +54,10 @@ class Workspaces:
         def given(argument: object) -> Any:
             if isinstance(argument, Ref):
                 return empty(graph.values[argument.value].type, torch.device("meta"))
-            return (
-                [given(item) for item in argument] if isinstance(argument, tuple) else literal(argument, self._device)
-            )
+            return [given(item) for item in argument] if is_tuple(argument) else literal(argument, self._device)
 
         try:
-            with torch._C._DisableAutocast(), torch.no_grad():
+            with DisableAutocast(), torch.no_grad():
                 args, kwargs = (
                     [given(item) for item in op.args],
                     {name: given(item) for name, item in op.kwargs.items()},
@@ -72,33 +72,34 @@ def _signature(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _measured(operator: OpOverload, args: Sequence[object], kwargs: Mapping[str, object], device: torch.device) -> Ran:
-    fill = lambda tensor: made_up(tensor, device if tensor.is_meta else None)  # noqa: E731
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        return made_up(tensor, device if tensor.is_meta else None)
+
     host = read_on_host(name_of(operator)) if device.type == "cuda" else ()
     on_host = {
         at: made_up(tensor, torch.device("cpu"))
         for at, tensor in enumerate(args)
         if at in host and isinstance(tensor, torch.Tensor)
     }
-    filled, named = pytree.tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
+    filled, named = tree_map_only(torch.Tensor, fill, (tuple(args), dict(kwargs)))
     given = [on_host.get(at, argument) for at, argument in enumerate(filled)]
     run = lambda: results.append(operator(*given, **named))  # noqa: E731
     results: list[Any] = []
-    with torch.random.fork_rng(
-        [device] if device.type == "cuda" else []
-    ):  # random operators must not change the generators
+    generators: Any = torch.random  # torch declares its functions without types
+    with generators.fork_rng([device] if device.type == "cuda" else []):  # random operators must not change them
         run()  # lets libraries allocate what they keep
         results.clear()
         peak = peak_on_cuda(run, device) if device.type == "cuda" else peak_on_cpu(run)
-    taken = {tensor.untyped_storage()._cdata for tensor in pytree.tree_leaves((given, named)) if _is(tensor)}
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in pytree.tree_leaves(results) if _is(t)}
-    strides = tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(results) if _is(leaf))
+    taken = {storage_identity(tensor) for tensor in tree_leaves((given, named)) if _is(tensor)}
+    storages = {storage_identity(t): t.untyped_storage().nbytes() for t in tree_leaves(results) if _is(t)}
+    strides = tuple(tuple(leaf.stride()) for leaf in tree_leaves(results) if _is(leaf))
     return Ran(max(0, peak - sum(nbytes for key, nbytes in storages.items() if key not in taken)), strides)
 
 
 def _without_data(operator: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Ran:
     """Return the strides of results on tensors without data."""
     results = operator(*args, **kwargs)
-    return Ran(0, tuple(tuple(leaf.stride()) for leaf in pytree.tree_leaves(results) if _is(leaf)))
+    return Ran(0, tuple(tuple(leaf.stride()) for leaf in tree_leaves(results) if _is(leaf)))
 
 
 def _is(leaf: Any) -> bool:

@@ -13,9 +13,16 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ...format.json_values import is_array
 from ...format.tensor_type import TensorType
-from ...operator_calls.overloads import empty, laid_out
+from ...operator_calls.overloads import empty, laid_out, storage_identity
 from ...operators import DEVICES
+from ...torch_private.execution import (
+    DisableAutocast,
+    DisableTorchFunction,
+    TorchDispatchMode,
+    without_dispatch_modes,
+)
 from .inductor import Compiled, DoesNotCompileError, named
 
 _NOTHING = frozenset({torch.ops.aten.empty_strided.default, torch.ops.aten.empty.memory_format})
@@ -78,8 +85,7 @@ def held(
         DoesNotCompileError: An operator fails on artificial data, or its results have a different memory layout than
             torch predicts. With an untested version of torch, the wrapper may raise any other error.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+    from ...torch_private.fake_tensors import FakeTensorMode
 
     storages = _LiveStorages(device)
 
@@ -93,7 +99,7 @@ def held(
             return results
 
     def needed(func: object, args: object, kwargs: object, tensors: list[torch.Tensor]) -> int:
-        with _disable_current_modes():
+        with without_dispatch_modes():
             try:
                 ran = run(func, args, kwargs)
             except Exception as error:
@@ -103,22 +109,22 @@ def held(
         return ran.workspace
 
     with (
-        torch._C.DisableTorchFunction(),
-        _disable_current_modes(),
+        DisableTorchFunction(),
+        without_dispatch_modes(),
         torch.no_grad(),
-        torch._C._DisableAutocast(),
+        DisableAutocast(),
         FakeTensorMode(),
     ):
         given = [empty(kind, device) for kind in input_types]
         kept = [tensor for at, tensor in enumerate(given) if at not in owned]
-        storages.others.update(_key(tensor) for tensor in kept)
+        storages.others.update(storage_identity(tensor) for tensor in kept)
         storages.note([tensor for at, tensor in enumerate(given) if at in owned])
-        taken = {_key(tensor) for at, tensor in enumerate(given) if at not in donated}
+        taken = {storage_identity(tensor) for at, tensor in enumerate(given) if at not in donated}
         with AllocationWatch():
             results = list(without_kernels(function, device)(given))
     shared: list[int] = []
     for at in sorted(range(len(results)), key=lambda at: -results[at].nbytes):
-        key, storage = _key(results[at]), results[at].untyped_storage()
+        key, storage = storage_identity(results[at]), results[at].untyped_storage()
         if storage.nbytes() and (key in taken or storage.nbytes() > results[at].nbytes):
             shared.append(at)
         taken.add(key)
@@ -163,22 +169,17 @@ class _LiveStorages:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         for tensor in tensors:
-            storage = tensor.untyped_storage()
-            reference = StorageWeakRef(storage)
-            known = self._known.get(reference.cdata)
-            if reference.cdata not in self.others and (known is None or known[0].expired()):
-                self._known[reference.cdata] = reference, allocated(storage.nbytes(), self._device)
+            key, storage = storage_identity(tensor), tensor.untyped_storage()
+            known = self._known.get(key)
+            if key not in self.others and (known is None or known[0].expired()):
+                self._known[key] = StorageWeakRef(storage), allocated(storage.nbytes(), self._device)
         self.peak = max(self.peak, self.level() + workspace)
-
-
-def _key(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata
 
 
 def _tensors(given: object) -> Iterator[torch.Tensor]:
     if isinstance(given, torch.Tensor):
         yield given
-    elif isinstance(given, list | tuple):
+    elif is_array(given):
         for item in given:
             yield from _tensors(item)
 
@@ -194,20 +195,29 @@ def without_kernels(function: Any, device: torch.device, checks: bool = False) -
     runner = getattr(function, "compiled_fn_runner", None)
     if runner is None:  # a graph without operations has no wrapper
         return function
-    call = type(runner).call
+    call: FunctionType = runner.__class__.call
     names = dict(call.__globals__)
-    nothing = lambda *given, **named: None  # noqa: E731
     for name in names:
         if name.startswith(_KERNELS) and not (checks and name == _CHECK):
-            names[name] = SimpleNamespace(run=nothing) if name.startswith("triton_") else nothing
+            names[name] = SimpleNamespace(run=_nothing) if name.startswith("triton_") else _nothing
     names["empty_strided_cpu"] = partial(_empty_strided, torch.device("cpu"))
     names["empty_strided_cuda"] = partial(_empty_strided, device)
-    names["copy_if_misaligned"] = lambda tensor: tensor  # tensors of a step are aligned
-    names["reinterpret_tensor"] = lambda t, size, stride, offset: t.as_strided(
-        size, stride, t.storage_offset() + offset
-    )
+    names["copy_if_misaligned"] = _aligned
+    names["reinterpret_tensor"] = _reinterpreted
     copy = FunctionType(call.__code__, names)
     return lambda given: copy(runner, given)
+
+
+def _nothing(*given: object, **named: object) -> None:
+    """Run no kernel, and check nothing."""
+
+
+def _aligned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor  # tensors of a step are aligned
+
+
+def _reinterpreted(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> torch.Tensor:
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
 
 
 def _empty_strided(device: torch.device, size: Any, stride: Any, dtype: torch.dtype) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch.profiler import record_function
 
 from ...errors import ExecutionError
 from ...flat_step.graph import Graph, Number, Op, Ref
+from ...format.json_values import is_tuple
 from ...format.number_text import computed, parse_number
 from ...link.events import (
     BackwardStart,
@@ -212,7 +213,7 @@ class InstructionCompiler:
             form = IN_PLACE[op.op]
             function = (binding(form.op, args, op.kwargs) if form.through is None else None) or in_place(op)
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
-        if len(kwargs) < len(op.kwargs) or any(isinstance(a, tuple) and _refers(a) for a in args):
+        if len(kwargs) < len(op.kwargs) or any(is_tuple(a) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]
             named = {k: self._getter(v) for k, v in op.kwargs.items()}
             self.literals[index] = None
@@ -231,7 +232,7 @@ class InstructionCompiler:
         to = [value for value in op.writes if value is not None]
         live = any(map(_refers, kwargs.values()))
         named = {k: self._getter(v) if live else literal(v, self.device) for k, v in kwargs.items()}
-        if any(isinstance(a, tuple) and _refers(a) for a in args):
+        if any(is_tuple(a) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]
             return writing(form, lambda slots: [get(slots) for get in getters], named, live, into, to)
         return writing(form, _picker([self._slot(a) for a in args]), named, live, into, to)
@@ -266,7 +267,7 @@ class InstructionCompiler:
         return self._known[key]
 
     def _getter(self, argument: object) -> Callable[[Slots], Any]:
-        if isinstance(argument, tuple) and _refers(argument):
+        if is_tuple(argument) and _refers(argument):
             parts = [self._getter(a) for a in argument]
             return lambda slots: [part(slots) for part in parts]
         return itemgetter(self._slot(argument))
@@ -290,7 +291,7 @@ def _no_number(graph: Graph, number: Number, given: Sequence[float]) -> Executio
 
 
 def _refers(argument: object) -> bool:
-    return isinstance(argument, Ref | Number) or (isinstance(argument, tuple) and any(map(_refers, argument)))
+    return isinstance(argument, Ref | Number) or (is_tuple(argument) and any(map(_refers, argument)))
 
 
 def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:

@@ -60,9 +60,10 @@ def mapped(file: int, like: torch.Tensor) -> torch.Tensor:
         file: Descriptor of the file. It may be closed afterwards.
         like: A tensor with the wanted size, strides and dtype, which fills its storage.
     """
+    storages: Any = torch.UntypedStorage  # torch declares `from_file` without types
     with note_mapped():
-        storage = torch.UntypedStorage.from_file(f"{_FILES}{file}", True, like.nbytes)
-    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.size(), like.stride())  # type: ignore[arg-type]
+        storage = storages.from_file(f"{_FILES}{file}", True, like.nbytes)
+    return torch.empty(0, dtype=like.dtype).set_(storage, 0, like.size(), like.stride())
 
 
 def drop(tensor: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -82,7 +82,7 @@ def _parameters(linked: Linked) -> PagedParameters:
     return PagedParameters(frozenset(first), away, names)
 
 
-def moving(event: Paging, pages: int, graph: Graph) -> Any:
+def moving(event: Paging, pages: int, graph: Graph) -> Callable[[Slots], None]:
     """Return the function of a paging event. pages: slot of the step's pages."""
     trip, value = event.trip, event.value
 
@@ -108,7 +108,9 @@ def moving(event: Paging, pages: int, graph: Graph) -> Any:
         slots[value] = slots[pages].handed(trip)
 
     if is_parameter(graph, value):
-        return {PageBack: fetch, PageReady: wait, PageGone: leave}[type(event)]
-    if is_paged_gradient(graph, value):
-        return {PageOut: hand_over, PageGone: handed}[type(event)]
-    return {PageOut: out, PageGone: wait, PageBack: back, PageReady: wait}[type(event)]
+        runs: dict[type[Paging], Callable[[Slots], None]] = {PageBack: fetch, PageReady: wait, PageGone: leave}
+    elif is_paged_gradient(graph, value):
+        runs = {PageOut: hand_over, PageGone: handed}
+    else:
+        runs = {PageOut: out, PageGone: wait, PageBack: back, PageReady: wait}
+    return runs[type(event)]

@@ -69,7 +69,13 @@ def bordered(
 
 def _checked(instruction: Instruction, graph: Graph) -> Instruction:
     first = instruction.first
-    return instruction if first is None else instruction._replace(run=lambda slots: first(slots, graph))
+    if first is None:
+        return instruction
+
+    def run(slots: Slots) -> None:
+        first(slots, graph)
+
+    return instruction._replace(run=run)
 
 
 def _loop(instructions: Sequence[Instruction], slots: Slots) -> None:

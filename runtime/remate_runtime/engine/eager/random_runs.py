@@ -6,7 +6,7 @@ receives these operations instead, and does the same at each replay.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
@@ -32,7 +32,7 @@ _TAPE: ContextVar[RandomTape | None] = ContextVar("tape", default=None)
 
 
 @contextmanager
-def recorded_by(tape: RandomTape) -> Iterator[None]:
+def recorded_by(tape: RandomTape) -> Generator[None]:
     """In this context and thread, let the tape record repeated random operations."""
     token = _TAPE.set(tape)
     try:
@@ -71,7 +71,7 @@ def replaying(run: Call, generator: torch.Generator, state: int, last: bool) -> 
 
 
 @contextmanager
-def generator_restored() -> Iterator[None]:
+def generator_restored() -> Generator[None]:
     """Restore the CPU generator's state if the body fails, so that the call can be repeated."""
     before = torch.default_generator.clone_state()  # not a tensor, because the predicted peak does not include one
     try:

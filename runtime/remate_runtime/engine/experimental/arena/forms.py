@@ -14,12 +14,14 @@ import torch
 
 from ....errors import RemateError
 from ....flat_step.graph import Graph, Op
+from ....format.json_values import is_array
 from ....operator_calls.inferred import infer
 from ....operator_calls.overloads import TORCH_DTYPES, laid_out
-from ....torch_private.operators import OpOverload
+from ....torch_private.operators import OpOverload, function_of, schema_of
 from ...eager.placed import PlacedForm
 
 _aten = torch.ops.aten
+_clamp_min, _copy = function_of(_aten.clamp_min.out), function_of(_aten.copy_.default)
 
 STRUCTURED = frozenset(
     """
@@ -53,11 +55,11 @@ STRUCTURED = frozenset(
 
 
 def _clamped(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return _aten.clamp_min.out._op(self, 0, out=out)
+    return _clamp_min(self, 0, out=out)
 
 
 def _copied(self: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    return _aten.copy_.default._op(out, self)
+    return _copy(out, self)
 
 
 # Operators that torch itself builds from a different operator, or from a copy.
@@ -65,13 +67,13 @@ MADE_OF = {
     "aten.relu": PlacedForm(_clamped),
     "aten.clone": PlacedForm(_copied, argument_count=1),
     "aten._to_copy": PlacedForm(_copied, argument_count=1),
-    "aten.mul.Scalar": PlacedForm(_aten.mul.out._op),
-    "aten.add.Scalar": PlacedForm(_aten.add.out._op),
-    "aten.sub.Scalar": PlacedForm(_aten.sub.out._op),
-    "aten.div.Scalar": PlacedForm(_aten.div.out._op),
-    "aten.where.self": PlacedForm(_aten.where.self_out._op),
-    "aten.hardtanh": PlacedForm(_aten.hardtanh.out._op),
-    "aten.hardtanh_backward": PlacedForm(_aten.hardtanh_backward.grad_input._op, ("grad_input",)),
+    "aten.mul.Scalar": PlacedForm(function_of(_aten.mul.out)),
+    "aten.add.Scalar": PlacedForm(function_of(_aten.add.out)),
+    "aten.sub.Scalar": PlacedForm(function_of(_aten.sub.out)),
+    "aten.div.Scalar": PlacedForm(function_of(_aten.div.out)),
+    "aten.where.self": PlacedForm(function_of(_aten.where.self_out)),
+    "aten.hardtanh": PlacedForm(function_of(_aten.hardtanh.out)),
+    "aten.hardtanh_backward": PlacedForm(function_of(_aten.hardtanh_backward.grad_input), ("grad_input",)),
 }
 
 
@@ -89,15 +91,16 @@ def form_of(name: str) -> PlacedForm | None:
 
 def _sibling(functional: OpOverload) -> PlacedForm | None:
     """Return the overload with the same arguments, and tensors to write its results into."""
-    packet, wanted = functional.overloadpacket, [(a.name, str(a.type)) for a in functional._schema.arguments]
+    packet, own = functional.overloadpacket, schema_of(functional)
+    wanted = [(a.name, str(a.type)) for a in own.arguments]
     for name in packet.overloads():
-        schema = getattr(packet, name)._schema
+        schema = schema_of(getattr(packet, name))
         given = [
             a.name for a in schema.arguments if a.kwarg_only and a.alias_info is not None and a.alias_info.is_write
         ]
         rest = [(a.name, str(a.type)) for a in schema.arguments if a.name not in given]
-        if len(given) == len(functional._schema.returns) and rest == wanted:
-            return PlacedForm(getattr(packet, name)._op, tuple(given))
+        if len(given) == len(own.returns) and rest == wanted:
+            return PlacedForm(function_of(getattr(packet, name)), tuple(given))
     return None
 
 
@@ -115,7 +118,7 @@ def strides_of(graph: Graph, op: Op, live: OpOverload) -> list[tuple[int, ...]] 
         inferred: Any = infer(graph, op.args, op.kwargs, live)
     except (RemateError, RuntimeError, NotImplementedError, TypeError, ValueError):
         return None
-    results = list(inferred) if isinstance(inferred, tuple | list) else [inferred]
+    results: list[torch.Tensor] = list(inferred) if is_array(inferred) else [inferred]
     for tensor, value in zip(results, written, strict=False):
         declared = graph.values[value].type
         if tensor.dtype is not TORCH_DTYPES[declared.dtype] or tuple(tensor.shape) != declared.shape:

@@ -6,7 +6,7 @@ import gc
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
@@ -99,7 +99,7 @@ class CudaRecorder:
         return torch.cuda.is_current_stream_capturing()
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> Generator[None]:
         if not self._graphs:  # a pool that lost its last graph cannot be used again
             self._pool, self._reserved = torch.cuda.graph_pool_handle(), 0
         here, side = torch.cuda.current_stream(self._device), torch.cuda.Stream(self._device)
