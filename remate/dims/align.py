@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from remate_runtime.flat_step import Argument, Graph, Number, Op, numbers_in
-from remate_runtime.format import TensorType, is_object, is_tuple
+from remate_runtime.format import TensorType, is_array, is_object, is_tuple
+
+from ..capture.captured import Captured
 
 _APART = (
     "a live attribute and a size in one number: compute with them one after the other (x * self.alpha / x.shape[1]), "
@@ -55,8 +57,9 @@ class StructuralDifference(msgspec.Struct, frozen=True):
     everywhere: bool = False
 
 
-def difference(left: Graph, right: Graph, modules: Sequence[str]) -> StructuralDifference | None:
-    """Return the first structural difference of two steps, or None. modules: of the first step, by operation."""
+def difference(planned: Captured, other: Captured) -> StructuralDifference | None:
+    """Return the first structural difference of two steps, or None."""
+    left, right, modules = planned.graph, other.graph, planned.modules
     had, has = Counter(op.op for op in left.operations), Counter(op.op for op in right.operations)
     more = {name: has[name] - had[name] for name in sorted(had | has) if has[name] != had[name]}
     for at, (first, second) in enumerate(zip(left.operations, right.operations, strict=False)):
@@ -79,7 +82,38 @@ def difference(left: Graph, right: Graph, modules: Sequence[str]) -> StructuralD
     sources_differ = [_source(v) for v in left.values] != [_source(v) for v in right.values]
     if ends_differ or sources_differ or _types(left) != _types(right):
         return StructuralDifference("inputs or outputs of the step differ", "", "", more)
-    return None
+    return _returned_difference(_returned(planned), _returned(other))
+
+
+def _returned_difference(left: Any, right: Any) -> StructuralDifference | None:
+    """Return the difference between the Python values that forward returns, other than numbers, or None."""
+    if _bare(left) == _bare(right):
+        return None
+    pairs = zip(_literals(left), _literals(right), strict=False)
+    first, second = next(((a, b) for a, b in pairs if _bare(a) != _bare(b)), (None, None))
+    if isinstance(first, str) and isinstance(second, str):
+        what = f"forward returns the text {first!r} at one of them and {second!r} at the other"
+        return StructuralDifference(what, "", "", {}, "return it as a number or a tensor", everywhere=True)
+    if (first, second) == (None, None):
+        return StructuralDifference("forward returns containers of different lengths", "", "", {})
+    return StructuralDifference(f"forward returns {first!r} at one of them and {second!r} at the other", "", "", {})
+
+
+def _returned(captured: Captured) -> Any:
+    """Return the tree of forward's result, without attributes."""
+    outputs = captured.model.outputs
+    return outputs["returns"] if is_object(outputs) and "returns" in outputs else outputs
+
+
+def _literals(tree: Any) -> list[Any]:
+    """Return the literals of a tree, in order."""
+    if is_array(tree):
+        return [literal for child in tree for literal in _literals(child)]
+    if not is_object(tree):
+        return []
+    if "literal" in tree:
+        return [tree["literal"]]
+    return [literal for child in tree.values() for literal in _literals(child)]
 
 
 def _operation_differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
@@ -119,7 +153,7 @@ def _type(kind: TensorType) -> Any:
 
 def _bare(value: Argument) -> Any:
     """Return an argument without its numbers."""
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return tuple(map(_bare, value))
     if isinstance(value, dict):
         return {key: _bare(item) for key, item in value.items()}
@@ -128,9 +162,10 @@ def _bare(value: Argument) -> Any:
     return value
 
 
-def rows(graphs: Sequence[Graph]) -> dict[Row, RowOrigin]:
+def rows(steps: Sequence[Captured]) -> dict[Row, RowOrigin]:
     """Return the distinct rows of steps of one structure that vary with the size, each with its first place."""
     origins: dict[Row, RowOrigin] = {}
+    graphs = [step.graph for step in steps]
     first = graphs[0]
     for at, value in enumerate(first.values):
         kinds = [graph.values[at].type for graph in graphs]
@@ -142,6 +177,8 @@ def rows(graphs: Sequence[Graph]) -> dict[Row, RowOrigin]:
         numbers = [_numbers((each.args, each.kwargs)) for each in every]
         for row in zip(*numbers, strict=True):
             origins.setdefault(row, RowOrigin(f"a number among the arguments of {op.op}", op.source))
+    for row in zip(*(_numbers(tuple(_literals(_returned(step)))) for step in steps), strict=True):
+        origins.setdefault(row, RowOrigin("a number that forward returns", ""))
     return {row: place for row, place in origins.items() if differs(row)}
 
 

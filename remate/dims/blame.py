@@ -14,12 +14,12 @@ def sizes_of_row(
     sampling: Sampling, ranges: Sequence[SizeRange], trace_samples: Sequence[TraceSample], row: Row
 ) -> list[str]:
     """Return the sizes that the numbers of one place depend on. row: the numbers at `trace_samples`."""
-    graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
+    steps = [trace_sample.captured for trace_sample in trace_samples]
 
     def moved(other: TraceSample) -> bool:
-        if difference(graphs[0], other.captured.graph, trace_samples[0].captured.modules):
+        if difference(steps[0], other.captured):
             return True
-        every = rows([*graphs, other.captured.graph])
+        every = rows([*steps, other.captured])
         return any(each[:-1] == row and each[-1] != each[0] for each in every)
 
     return _those(sampling, ranges, trace_samples[0], moved)

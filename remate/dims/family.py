@@ -129,7 +129,7 @@ def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
     beyond = [sizes for sizes in wanted if not contains(ranges, limits, sizes)]
     try:
         for sizes in beyond:
-            if difference(first.captured.graph, sampling.at(sizes).captured.graph, first.captured.modules):
+            if difference(first.captured, sampling.at(sizes).captured):
                 return [within(ranges, limits, each) for each in spread(ranges, avoid, count, inside=True)]
     except CaptureError:
         return [within(ranges, limits, each) for each in spread(ranges, avoid, count, inside=True)]
@@ -168,7 +168,7 @@ def _telling_apart(
     """
     graphs = [trace_sample.captured.graph for trace_sample in trace_samples]
     open_rows: list[_Open] = []
-    for row, place in rows(graphs).items():
+    for row, place in rows([trace_sample.captured for trace_sample in trace_samples]).items():
         candidates = fitter.expressions(row)
         if not candidates:
             names = sizes_of_row(sampling, ranges, trace_samples, row)

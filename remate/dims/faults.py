@@ -54,7 +54,7 @@ def fault_at(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample
         moved = {name for name, number in sizes.items() if number != first.sizes[name]}
         refused = not_captured(sizes, what, error, sampling.asking.forgotten(moved))
         return Fault(sizes, what, refused, traced=False)
-    deviation = difference(first.captured.graph, trace_sample.captured.graph, first.captured.modules)
+    deviation = difference(first.captured, trace_sample.captured)
     if deviation is None:
         return None
     guard = first_other(first.log.decisions, trace_sample.log.decisions, fitter_of(ranges, [first, trace_sample]))
