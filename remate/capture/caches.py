@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from remate_runtime.format import attributes_of, plain_attributes
 from remate_runtime.staleness import FirstCall, make_caches
 
 from ..errors import CaptureError
@@ -32,12 +33,11 @@ class Caches:
     def may_be(self, captured: Captured) -> bool:
         """Whether the step sets attributes to tensors, or reads attributes that it changes. Flags and numbers do not
         count, because the capture has compared the step before and after their change."""
-        tree = captured.model.outputs
-        set_ = tree.get("attributes", {}) if isinstance(tree, dict) and "returns" in tree else {}
+        set_ = len(attributes_of(captured.model.outputs)) > len(plain_attributes(captured.model.outputs))
         groups = (*captured.digest.modules, *captured.digest.objects) if captured.digest is not None else ()
         read = (value for group in groups for value in group.reads.values())
         changed = [value["either"] for value in read if isinstance(value, dict) and "either" in value]
-        return bool(set_) or not all(isinstance(each, _PLAIN) for both in changed for each in both)
+        return set_ or not all(isinstance(each, _PLAIN) for both in changed for each in both)
 
     def make(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
         """Create the caches, with a warning. Returns whether there are any. Raises CaptureError for caches that depend

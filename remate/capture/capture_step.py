@@ -287,8 +287,7 @@ def _warn_of_checkpoints(step: TracedModule, captured: Captured, call: tuple[Any
 
 def _warn(step: TracedModule, branches: Branches) -> None:
     surroundings.warn_of_lost_tensors(step.lost)
-    if step.left is not None:
-        surroundings.warn_of_lost_values(step.left.plain - step.reads.changes().paths)
+    surroundings.warn_of_lost_values(step.plain.lost - step.reads.changes().paths)
     if branches.taken:
         warnings.warn(
             f"eager may take another branch than the captured one in {', '.join(branches.taken)}: eager reads a "
@@ -362,6 +361,7 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
         "cuda" if signature.device.type == "cuda" else "cpu",
     )
     tree = _with_values(step.tree, [graph.values[outputs[at]].name for at in range(len(step.outputs))], step.outputs)
+    tree = step.plain.added_to(tree)
     classes = {name: type(module).__name__ for name, module in step.model.named_modules()}
     return Captured(graph, signature.model(graph, tree), lowered.modules, classes)
 

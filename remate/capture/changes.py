@@ -89,7 +89,7 @@ class TraceChanges:
         held = [
             (path, c) for path, c in self._by_path.items() if type(c.raw) in (int, float) and hasattr(c.obj, "__dict__")
         ]
-        return [Changed(f"attribute {path!r}", c.obj, c.name) for path, c in held]
+        return [Changed(f"attribute {path!r}", c.obj, c.name, c.raw) for path, c in held]
 
     def warn(self) -> None:
         """Warn of attributes that change from call to call without an effect on the step."""

@@ -160,6 +160,10 @@ class Reads:
         finally:
             self._noting = None
 
+    def set_unread(self) -> set[tuple[int, str]]:
+        """Return the attributes that forward set without having read them, as ids of modules and names."""
+        return {(key, name) for key, names in self._written.items() for name in names - self._seen.get(key, {}).keys()}
+
     def _read(self, module: nn.Module, name: str, value: Any) -> None:
         if id(module) not in self._paths:
             return

@@ -19,6 +19,7 @@ from .differentiated import differentiated
 from .local_tensors import LocalTensors, refuse_distributed
 from .output_gradients import copied, gradient_axes
 from .places import user_place
+from .plain_attributes import PlainAttributes
 from .reads import Reads
 from .refused_records import refuse_records
 from .returned_buffers import storage_of
@@ -65,6 +66,7 @@ class TracedModule(torch.nn.Module):
         keeps_old: Forward gets copies of these buffers, because backward needs their old values.
         constants: Tensors that the trace contains as constants.
         left: The attributes that forward changed.
+        plain: The attributes that it set to numbers, text or shapes.
         lost: Where forward stores tensors that are no outputs.
         recorded: The recorded calls, if any.
 
@@ -115,6 +117,7 @@ class TracedModule(torch.nn.Module):
         self.keeps_old = False
         self.constants: list[Any] = []
         self.left: surroundings.LeftBehind | None = None
+        self.plain = PlainAttributes(model, can_follow=not has_live)
         self.recorded: RecordedForward | None = None
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
@@ -152,6 +155,7 @@ class TracedModule(torch.nn.Module):
             finally:
                 torch_api.unmark()
                 self.left = surroundings.LeftBehind(self.model, attributes)
+                self.plain.note(attributes.plain(self.reads.set_unread()))
                 attributes.restore()
 
     def carry(self) -> None:

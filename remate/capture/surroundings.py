@@ -20,6 +20,7 @@ from remate_runtime.support.quantities import size
 from remate_runtime.torch_private.pytree import tree_leaves
 
 from .assigned import assigned_at
+from .plain_attributes import is_plain
 from .replaced_attributes import replaced_attributes
 
 _NOTHING: Any = object()
@@ -167,11 +168,12 @@ class Attributes:
             if _without_tensors(value):
                 yield module, name, value
 
-    def set_to_plain(self) -> Iterator[str]:
-        """Yield the paths of attributes set since to numbers, text, shapes or containers of them, that differ."""
-        for module, name, old, value in self._set():
-            if _is_plain(value) and not (_is_plain(old) and value == old):
-                yield self._path(module, name)
+    def plain(self, names: Collection[tuple[int, str]]) -> Iterator[tuple[str, object, object]]:
+        """Yield (path, value before, value) of the attributes with plain values. names: ids of modules, and names."""
+        for module, attributes, _ in self._saved:
+            for name, value in module.__dict__.items():
+                if (id(module), name) in names and is_plain(value):
+                    yield self._path(module, name), attributes.get(name, _NOTHING), value
 
     def _set(self) -> Iterator[tuple[Module, str, Any, Any]]:
         """Yield (module, attribute, value before, value) of attributes set since."""
@@ -192,15 +194,10 @@ def _items(container: Any) -> list[Any]:
 
 
 class LeftBehind:
-    """The changes of forward to attributes other than tensors, to try its next call.
-
-    Attributes:
-        plain: Paths of attributes that forward set to numbers, text, shapes or containers of them.
-    """
+    """The changes of forward to attributes other than tensors, to try its next call."""
 
     def __init__(self, model: Module, before: Attributes) -> None:
         self._model = model
-        self.plain = frozenset(before.set_to_plain())
         self._set = list(before.changed())
         self._contents = list(before.changed_contents())
 
@@ -223,14 +220,6 @@ def _fill(container: Any, contents: Any) -> None:
     container.extend(contents) if isinstance(container, list) else container.update(contents)
 
 
-def _is_plain(value: Any) -> bool:
-    if type(value) is dict:
-        return all(map(_is_plain, value)) and all(map(_is_plain, value.values()))
-    if type(value) in (tuple, list, torch.Size):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, int | float | complex | str)
-
-
 def _others(value: object, own: set[int]) -> bool:
     """Whether the value holds tensors that are not in `own`."""
     return any(isinstance(leaf, torch.Tensor) and id(leaf) not in own for leaf in tree_leaves(value))
@@ -251,8 +240,8 @@ def warn_of_lost_tensors(names: Collection[str]) -> None:
 def warn_of_lost_values(names: Collection[str]) -> None:
     _warn_of(
         names,
-        "forward sets {}, and a scheduled step does not: code outside of forward reads the values from before planning."
-        " Return them, if anything but forward reads them",
+        "forward sets {} to what a file cannot hold, so a scheduled step does not set it: code outside of forward "
+        "reads the value from before planning. Return tensors or numbers, if anything but forward reads it",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from remate_runtime.flat_step import Argument, Graph, Number, Op, numbers_in
-from remate_runtime.format import TensorType, is_array, is_object, is_tuple
+from remate_runtime.format import TensorType, attributes_of, is_array, is_object, is_tuple, plain_attributes
 
 from ..capture.captured import Captured
 
@@ -87,10 +87,10 @@ def difference(planned: Captured, other: Captured) -> StructuralDifference | Non
 
 def _returned_difference(left: Any, right: Any) -> StructuralDifference | None:
     """Return the difference between the Python values that forward returns, other than numbers, or None."""
-    if _bare(left) == _bare(right):
+    if bare(left) == bare(right):
         return None
-    pairs = zip(_literals(left), _literals(right), strict=False)
-    first, second = next(((a, b) for a, b in pairs if _bare(a) != _bare(b)), (None, None))
+    pairs = zip(literals_in(left), literals_in(right), strict=False)
+    first, second = next(((a, b) for a, b in pairs if bare(a) != bare(b)), (None, None))
     if isinstance(first, str) and isinstance(second, str):
         what = f"forward returns the text {first!r} at one of them and {second!r} at the other"
         return StructuralDifference(what, "", "", {}, "return it as a number or a tensor", everywhere=True)
@@ -100,20 +100,22 @@ def _returned_difference(left: Any, right: Any) -> StructuralDifference | None:
 
 
 def _returned(captured: Captured) -> Any:
-    """Return the tree of forward's result, without attributes."""
-    outputs = captured.model.outputs
-    return outputs["returns"] if is_object(outputs) and "returns" in outputs else outputs
+    """Return the tree of forward's results, without attributes that have no tensors."""
+    outputs: Any = captured.model.outputs
+    plain = plain_attributes(outputs)
+    attributes = {path: tree for path, tree in attributes_of(outputs).items() if path not in plain}
+    return {"returns": outputs.get("returns", outputs), "attributes": attributes}
 
 
-def _literals(tree: Any) -> list[Any]:
+def literals_in(tree: Any) -> list[Any]:
     """Return the literals of a tree, in order."""
     if is_array(tree):
-        return [literal for child in tree for literal in _literals(child)]
+        return [literal for child in tree for literal in literals_in(child)]
     if not is_object(tree):
         return []
     if "literal" in tree:
         return [tree["literal"]]
-    return [literal for child in tree.values() for literal in _literals(child)]
+    return [literal for child in tree.values() for literal in literals_in(child)]
 
 
 def _operation_differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
@@ -122,7 +124,7 @@ def _operation_differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
     parts = ("id", "reads", "writes", "view", "random", "multiple")
     if any(getattr(first, name) != getattr(second, name) for name in parts):
         return f"{first.op} reads different values"
-    if _bare((first.args, first.kwargs)) != _bare((second.args, second.kwargs)):
+    if bare((first.args, first.kwargs)) != bare((second.args, second.kwargs)):
         numbers = [
             " and ".join(_spelled(graph, n) for n in numbers_in(op)) for graph, op in ((left, first), (right, second))
         ]
@@ -151,12 +153,12 @@ def _type(kind: TensorType) -> Any:
     return kind.dtype, len(kind.shape), kind.cpu
 
 
-def _bare(value: Argument) -> Any:
+def bare(value: Argument) -> Any:
     """Return an argument without its numbers."""
     if isinstance(value, tuple | list):
-        return tuple(map(_bare, value))
+        return tuple(map(bare, value))
     if isinstance(value, dict):
-        return {key: _bare(item) for key, item in value.items()}
+        return {key: bare(item) for key, item in value.items()}
     if type(value) in (int, float):
         return type(value)
     return value
@@ -174,10 +176,10 @@ def rows(steps: Sequence[Captured]) -> dict[Row, RowOrigin]:
             origins.setdefault(row, RowOrigin(f"the shape of {value.name}", source))
     for at, op in enumerate(first.operations):
         every = [graph.operations[at] for graph in graphs]
-        numbers = [_numbers((each.args, each.kwargs)) for each in every]
+        numbers = [numbers_of((each.args, each.kwargs)) for each in every]
         for row in zip(*numbers, strict=True):
             origins.setdefault(row, RowOrigin(f"a number among the arguments of {op.op}", op.source))
-    for row in zip(*(_numbers(tuple(_literals(_returned(step)))) for step in steps), strict=True):
+    for row in zip(*(numbers_of(tuple(literals_in(_returned(step)))) for step in steps), strict=True):
         origins.setdefault(row, RowOrigin("a number that forward returns", ""))
     return {row: place for row, place in origins.items() if differs(row)}
 
@@ -232,9 +234,9 @@ def strides_of(kind: TensorType) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _numbers(value: Any) -> list[int | float]:
+def numbers_of(value: Any) -> list[int | float]:
     if is_tuple(value):
-        return [number for item in value for number in _numbers(item)]
+        return [number for item in value for number in numbers_of(item)]
     if is_object(value):
-        return [number for item in value.values() for number in _numbers(item)]
+        return [number for item in value.values() for number in numbers_of(item)]
     return [value] if type(value) in (int, float) else []

@@ -20,6 +20,7 @@ from .faults import arguments, fault_at, fitter_of
 from .fitting import SizeFitter
 from .guards import SizeDecisions, SizeGuard, guards
 from .narrowing import Narrowed, by_condition, by_search
+from .plain_attributes import without_unfitted
 from .quotients import quotients
 from .requested_sizes import SMALLEST, RequestedSize
 from .samples import SizeRange, contains, largest_corners, spread, within
@@ -112,7 +113,8 @@ def _family(sampling: Sampling, ranges: Sequence[SizeRange]) -> Family:
     probes = list(_probes(ranges, sampling.asking.limits))
     _hold(sampling, ranges, trace_samples, decided, probes)
     untracked = decided.uneven or _untracked(trace_samples, fitter, decided.split, probes)
-    return Family(tuple(ranges), tuple(trace_samples), fitter, sampling.asking.limits, untracked)
+    known = without_unfitted(trace_samples, fitter, probes)
+    return Family(tuple(ranges), known, fitter, sampling.asking.limits, untracked)
 
 
 def _samples(sampling: Sampling, ranges: Sequence[SizeRange], first: TraceSample) -> list[Sizes]:

@@ -155,26 +155,6 @@ def test_what_is_appended_without_a_gradient_is_told():
         remate.plan(Appending(True), (X,), budget="100%")
 
 
-class Noting(nn.Linear):
-    def __init__(self, seen):
-        super().__init__(16, 16)
-        self.seen = seen
-
-    def forward(self, x):
-        self.seen = {"shape": x.shape, "rows": [x.shape[0]]}
-        return super().forward(x).sum()
-
-
-def test_what_a_step_does_not_set_is_told():
-    with pytest.warns(UserWarning, match="forward sets seen, and a scheduled step does not"):
-        remate.plan(Noting(None), (X,), budget="100%")
-
-
-def test_what_is_already_there_needs_no_warning(recwarn):
-    remate.plan(Noting({"shape": X.shape, "rows": [X.shape[0]]}), (X,), budget="100%")
-    assert not [warning for warning in recwarn if "forward sets" in str(warning.message)]
-
-
 def renamed(schedule, path):
     """The same schedule, which sets the attribute at `path` in place of `loss`."""
     outputs = copy.deepcopy(schedule.model.outputs)

@@ -13,6 +13,7 @@ from ..bind.sizes import CallSizes
 from ..errors import BindError
 from ..format.json_values import is_object
 from ..format.schedule import Schedule
+from ..format.signature import attributes_of, plain_attributes
 from ..staleness.shapes import returned
 from ..torch_private import pytree
 
@@ -51,7 +52,7 @@ class Padding:
                 "the file declares no values to pad with\n  remate.plan(..., fill={'input_ids': 0, 'attention_mask': "
                 "0, 'labels': -100}), or write them into the file as model.fill"
             )
-        elif is_object(schedule.model.outputs) and "returns" in schedule.model.outputs:
+        elif _follow_sizes(schedule.model.outputs):
             self._refused = (
                 "forward sets attributes of its modules, which would have the padded shapes\n  plan for a range of "
                 "sizes (dims=), or for this size, too"
@@ -122,6 +123,18 @@ class Padding:
                 del self._known[next(iter(self._known))]
             self._known[key] = returned(self._model, args, kwargs)
         return _cut(outputs, self._known[key], padded.added | {0})
+
+
+def _follow_sizes(outputs: Any) -> bool:
+    """Return whether forward sets attributes to tensors or numbers, which are those of the padded call."""
+    plain, attributes = plain_attributes(outputs), attributes_of(outputs)
+    return any(path not in plain or _has_numbers(tree) for path, tree in attributes.items())
+
+
+def _has_numbers(tree: Any) -> bool:
+    if "literal" in tree:
+        return is_object(tree["literal"]) or type(tree["literal"]) in (int, float)
+    return any(map(_has_numbers, tree["dict"].values() if "dict" in tree else next(iter(tree.values()))))
 
 
 def _cut(output: Any, like: Any, added: frozenset[int]) -> Any:

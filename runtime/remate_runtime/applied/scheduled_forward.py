@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bind.attributes import plain_values
 from ..bind.autocast_regions import casts_parameters
 from ..bind.distributed import local_tensor
 from ..bind.fsdp2 import Fsdp2
@@ -229,6 +230,7 @@ class ScheduledForward:
             observe=lambda: steps.observed(device, sources()),
             graph=steps.graph,
             updated=lambda: {slot.name: slot.get() for slot in slots if slot.name in steps.updated},
+            plain=lambda: plain_values(model, self.schedule.model.outputs),
             trained={slot.name: slot.get() for slot in slots},
             differentiated=[leaf.grad for leaf in output_leaves(self.schedule.model.outputs)],
             device=device,

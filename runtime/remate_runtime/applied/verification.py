@@ -81,6 +81,7 @@ def verify_parts(model: nn.Module, view: nn.Module, dispatch: Dispatch, call: Ca
         observe=lambda: iter(()),
         graph=step.steps.graph,
         updated=lambda: dict(model.named_buffers()),
+        plain=dict,
         trained=dict(model.named_parameters()),
         differentiated=None,
         device=step.device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attributes import can_be_set
 from .changed_numbers import is_number
 from .containers import children, is_mapping, is_object, mapped, rebuild
 from .distributed import mesh_groups, mesh_names
@@ -12,6 +13,7 @@ from .sizes import CallSizes
 
 __all__ = [
     "CallSizes",
+    "can_be_set",
     "children",
     "is_distributed",
     "is_mapping",

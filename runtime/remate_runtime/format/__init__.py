@@ -45,7 +45,7 @@ from .schedule import (
     Statement,
     named,
 )
-from .signature import escape, fill_fault, input_leaves, is_attribute, output_leaves
+from .signature import attributes_of, escape, fill_fault, input_leaves, is_attribute, output_leaves, plain_attributes
 from .size_limits import largest_of, largest_sizes, limits_text, over_limit
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
@@ -126,6 +126,8 @@ __all__ = [
     "Term",
     "Tree",
     "at_size",
+    "attributes_of",
+    "attributes_of",
     "axes_of",
     "check_fingerprint",
     "checked_size",
@@ -167,6 +169,7 @@ __all__ = [
     "parse_sized",
     "parse_type",
     "places",
+    "plain_attributes",
     "range_text",
     "ranged",
     "read",

@@ -88,6 +88,16 @@ def output_leaves(outputs: Any) -> Iterator[Leaf]:
         yield from leaves(tree, "value", f"{where}/attributes/{escape(path)}")
 
 
+def plain_attributes(outputs: Any) -> list[str]:
+    """Return the paths of the attributes that forward sets to values without tensors."""
+    return [path for path, tree in attributes_of(outputs).items() if next(leaves(tree, "value", ""), None) is None]
+
+
+def attributes_of(outputs: Any) -> dict[str, Any]:
+    """Return the trees of the attributes that forward sets, by path."""
+    return outputs["attributes"] if is_object(outputs) and "returns" in outputs else {}
+
+
 def is_attribute(path: str) -> bool:
     """Return whether a file may name this attribute of a module for forward to set: `moe.aux`, no name of Python's
     own."""

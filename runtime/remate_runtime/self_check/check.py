@@ -288,7 +288,7 @@ class _Check:
 
     def _compared(self, live: ForwardOutcome, outputs: object, keep: bool) -> list[Difference]:
         program = self.program
-        outcome = outcome_of(outputs, [*program.updated().values()], self._checksums, keep)
+        outcome = outcome_of(outputs, [*program.updated().values()], program.plain(), self._checksums, keep)
         return list(differences(live, outcome, [*program.updated()], self._checksums, self._tolerance))
 
     def _again(self) -> tuple[Any, list[Difference]]:

@@ -99,7 +99,7 @@ def _run(
         with around, uncached():
             outputs = program.model.forward(*program.args, **program.kwargs)
             own_backward = seen.own or _has_own_nodes(outputs, (program.args, program.kwargs))
-        outcome = outcome_of(outputs, [*program.updated().values()], checksums, keep)
+        outcome = outcome_of(outputs, [*program.updated().values()], program.plain(), checksums, keep)
         del outputs  # frees the autograd graph
     finally:
         changes = snapshot.restore(checksums)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -38,12 +38,14 @@ class ForwardOutcome(NamedTuple):
     Attributes:
         results: Outputs by path.
         buffers: New values of buffers.
+        attributes: Numbers, texts and None in attributes, by path.
         generators: Final states of generators.
         changes: Other changes.
     """
 
     results: dict[str, Any]
     buffers: list[Noted]
+    attributes: dict[str, Any]
     generators: Generators
     changes: Changes | None = None
 
@@ -74,6 +76,7 @@ def noted(tensor: torch.Tensor, checksums: Checksums, keep: bool) -> Noted:
 def outcome_of(
     outputs: object,
     updated: Sequence[torch.Tensor],
+    attributes: Mapping[str, object],
     checksums: Checksums,
     keep: bool,
 ) -> ForwardOutcome:
@@ -82,6 +85,7 @@ def outcome_of(
     Args:
         outputs: The outputs.
         updated: The tensors that the step writes to.
+        attributes: Attributes that the schedule sets to numbers, texts or None, by path.
         checksums: Computes checksums.
         keep: Keep values, so that differences can be measured.
     """
@@ -94,4 +98,5 @@ def outcome_of(
         else:
             results[path] = type(leaf)
     buffers = [noted(tensor, checksums, keep) for tensor in updated]
-    return ForwardOutcome(results, buffers, Generators.now())
+    plain = {path: leaf for name, value in attributes.items() for path, leaf in leaves(value, name)}
+    return ForwardOutcome(results, buffers, plain, Generators.now())

@@ -28,6 +28,7 @@ class Program(NamedTuple):
         observe: Runs it operation by operation and yields each with its results.
         graph: The operations of the schedule.
         updated: Returns the tensors that the step writes to, by name. Forward may replace them.
+        plain: Returns the values of the attributes that the step sets to numbers, texts or None, by path.
         trained: Tensors that the step computes gradients for, by name.
         differentiated: For each output tensor, whether the step was planned with its gradient. None: all were.
         device: Device of the model.
@@ -48,6 +49,7 @@ class Program(NamedTuple):
     observe: Callable[[], Observed]
     graph: Graph
     updated: Callable[[], Mapping[str, torch.Tensor]]
+    plain: Callable[[], Mapping[str, object]]
     trained: Mapping[str, torch.Tensor]
     differentiated: Sequence[bool] | None
     device: torch.device
