@@ -47,8 +47,8 @@ class RequestedBudget(msgspec.Struct, frozen=True):
     budget: int
 
 
-def parse_budget(text: str | int) -> Budget:
-    """Parse a budget. An int is bytes. Raises BudgetError for anything but a positive size or share."""
+def parse_budget(text: object) -> Budget:
+    """Parse a budget: text, or an int of bytes. Raises BudgetError for anything but a positive size or share."""
     if isinstance(text, bool) or not isinstance(text, str | int):
         raise BudgetError(f"the budget {text!r} is a {type(text).__name__}{_HINT}")
     if isinstance(text, int):

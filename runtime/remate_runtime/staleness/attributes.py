@@ -109,9 +109,8 @@ def collected_within(module: nn.Module) -> list[str]:
     collector = getattr(sys.modules.get(_COLLECTING), "_active_collector", None)
     if collector is None or not (collected := collector.get()) or getattr(module, "_can_record_outputs", None):
         return []
-    hooks = (
-        hook for submodule in module.modules() if submodule is not module for hook in submodule._forward_hooks.values()
-    )
+    inside = (submodule for submodule in module.modules() if submodule is not module)
+    hooks = (hook for submodule in inside for hook in vars(submodule)[_HOOKS_READ].values())
     keys = [inspect.getclosurevars(hook).nonlocals.get("key") for hook in hooks if is_forwards_own(hook)]
     return [str(key) for key in collected if key in keys]
 

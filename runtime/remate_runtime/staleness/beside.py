@@ -10,6 +10,7 @@ from torch import nn
 
 from ..bind.outputs import output_builder
 from ..errors import BindError
+from ..format.json_values import is_list, is_object
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
@@ -48,9 +49,9 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
 
 def _as_values(tree: object, recorded: Model) -> Any:
     """Convert a tree of inputs to a tree of outputs, which can be built."""
-    if isinstance(tree, list):
+    if is_list(tree):
         return [_as_values(item, recorded) for item in tree]
-    if not isinstance(tree, dict) or "literal" in tree:
+    if not is_object(tree) or "literal" in tree:
         return tree
     if "live" in tree:
         return {"literal": recorded.live[tree["live"]].planned}

@@ -156,8 +156,7 @@ class Code:
         """Follow the class of an input: its methods, and what forward reads of the class itself."""
         self.described.add(kind.__qualname__)
         self._class(kind)
-        own = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set[str]()
-        self._class_values(kind, set(self._fields.get(kind.__qualname__, ())) - own)
+        self._class_values(kind, set(self._fields.get(kind.__qualname__, ())) - _own_fields(kind))
 
     def source(self, function: object) -> str | None:
         """Return the hash of a function of the user's, or of all methods of a class of theirs; None for any other."""
@@ -289,7 +288,7 @@ class Code:
         if resolved.package == BUILTINS:
             self._hold(place)
             self._hold(bound.shadow(reference.name))
-        if isinstance(target, type):
+        if inspect.isclass(target):
             self._class(target)
             if place is not None and is_own(target.__module__) and not issubclass(target, nn.Module):
                 self._value(place, target)
@@ -326,11 +325,11 @@ class Code:
 
     def _static(self, function: Any, kind: Any) -> None:
         """Follow what a class or module holds under a name: a function, property, class method, …"""
+        inner = underlying(function)
         if isinstance(function, classmethod):
-            self._class_methods.add(function.__func__)
-        function = underlying(function)
-        function = unwrapped(function)
-        if isinstance(function, functools.singledispatchmethod):
+            self._class_methods.add(inner)
+        function = unwrapped(inner)
+        if issubclass(type(function), functools.singledispatchmethod):
             function = function.dispatcher
         if isinstance(function, types.MethodType):
             function = function.__func__
@@ -345,7 +344,7 @@ class Code:
     def _registry(self, function: Any) -> None:
         """Record what is registered with a `functools.singledispatch` of the user's. The order does not matter."""
         registry = inspect.getattr_static(function, "registry", None)
-        if isinstance(registry, types.MappingProxyType) and is_own_function(underlying(function.__wrapped__)):
+        if issubclass(type(registry), types.MappingProxyType) and is_own_function(underlying(function.__wrapped__)):
             name = f"{qualified(function)}.registry"
             self.values[name] = recorded(registry, self, ordered=False)
             self.held[name] = (held_by(function), "registry")
@@ -379,12 +378,16 @@ def _methods(kind: type) -> Iterator[tuple[str, Any]]:
     if not is_own(kind.__module__):
         return
     for base in kind.__mro__:
-        if not is_own(base.__module__) or issubclass(base, nn.Module):
+        if not is_own(base.__module__) or nn.Module in base.__mro__:
             continue
         for name, member in vars(base).items():
             function = getattr(member, "__func__", getattr(member, "fget", member))
             if isinstance(function, types.FunctionType) and not _is_generated(function):
                 yield name, function
+
+
+def _own_fields(kind: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
 
 
 def _is_generated(function: Any) -> bool:

@@ -11,7 +11,9 @@ import msgspec
 import torch
 from torch import nn
 
+from ..bind.containers import is_mapping
 from ..errors import RemateError
+from ..format.json_values import is_array
 
 Loss = Callable[[Any], torch.Tensor]
 
@@ -52,10 +54,10 @@ def tensors_of(tree: object) -> Iterator[torch.Tensor]:
     """Yield the tensors in nested tuples, lists, mappings and dataclasses, in order."""
     if isinstance(tree, torch.Tensor):
         yield tree
-    elif isinstance(tree, Mapping):
+    elif is_mapping(tree):
         for item in tree.values():
             yield from tensors_of(item)
-    elif isinstance(tree, tuple | list):
+    elif is_array(tree):
         for item in tree:
             yield from tensors_of(item)
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
@@ -104,7 +106,8 @@ def training_step(
     """
     clear_gradients(model, args, kwargs)
     outputs = model(*args, **(kwargs or {}))
-    loss(outputs).backward()
+    lost: Any = loss(outputs)  # torch declares `backward` without types
+    lost.backward()
     return [t.detach() for t in tensors_of(outputs)]
 
 

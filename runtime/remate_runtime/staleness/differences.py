@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
+from ..format.json_values import is_object
 from ..format.module_paths import fold_paths
 from .values import OPAQUE, accepts, same
 
@@ -37,7 +38,7 @@ class Differences:
 
     @property
     def faults(self) -> list[str]:
-        by_module = []
+        by_module: list[str] = []
         for (kind, what), paths in self._modules.items():
             shown = ", ".join(map(repr, fold_paths(paths)))
             if paths == [""]:
@@ -168,7 +169,7 @@ def shown(value: object) -> str:
     """Return a recorded value as text on one line."""
     if value is OPAQUE:
         return "a tensor or module"
-    if isinstance(value, dict):
+    if is_object(value):
         if "absent" in value:
             return "absent"
         if "either" in value:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bind.modules import modules_by_path
+from ..format.json_values import is_object
 from ..format.module_paths import fold_paths, unfold_paths
 from ..format.schedule import Digest, ModuleGroup
 from .attributes import hook_name, hooks_of, only_looks, record_attribute, replaced_forward
@@ -41,8 +43,8 @@ def make_digest(model: nn.Module, modules: Names, objects: Names, code: Code, cl
         code: The collected code; it knows the fields of objects.
         classes: Names of the user's classes of inputs, as `input_classes` returns them.
     """
-    named = dict(model.named_modules())
-    by_path = named | {path: at_path(model, path) for path in objects}
+    named = modules_by_path(model, each_once=True)
+    by_path: dict[str, object] = {**named, **{path: at_path(model, path) for path in objects}}
     reads = {path: _reads(by_path[path], names, code) for path, names in {**modules, **objects}.items()}
     groups = [
         (path, qualified(type(module)), reads.get(path, {}), _hooks(path, module)) for path, module in named.items()
@@ -77,7 +79,7 @@ def _words(reads: Iterable[Mapping[str, object]]) -> frozenset[str]:
 
 
 def _variants(value: object) -> Iterable[Any]:
-    if not isinstance(value, dict):
+    if not is_object(value):
         return (value,)
     return value.get("each") or value.get("either") or ()
 
@@ -114,7 +116,7 @@ def _follow(
     """
     packages: dict[str, str] = {}
     seen: set[type] = set()
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         if path:
             for kind, hook in hooks_of(module):
                 if not only_looks(kind, hook):
@@ -164,7 +166,7 @@ def compare_digest(
         when: Appended to texts about the digest's side.
     """
     code = code_of(recorded) if code is None else code
-    modules = dict(model.named_modules())
+    modules = modules_by_path(model, each_once=True)
     paths = [path for group in recorded.objects for path in unfold_paths(group.at)]
     words = _words(group.reads for group in (*recorded.modules, *recorded.objects))
     packages = _follow(model, paths, code, words, recorded.classes)
@@ -268,7 +270,7 @@ def _is_setting(value: object) -> bool:
 
 def at_index(value: object, index: int) -> Any:
     """Return what a digest records for an attribute at one path of its group."""
-    return value["each"][index] if isinstance(value, dict) and "each" in value else value
+    return value["each"][index] if is_object(value) and "each" in value else value
 
 
 def _alike(first: object, second: object) -> bool:

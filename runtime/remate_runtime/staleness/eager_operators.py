@@ -37,7 +37,7 @@ class EagerOperators(TorchDispatchMode):
     """Counts the operators that run while it is active. Autograd saves tensors as usual."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self.counted: Counter[Kind] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -11,23 +11,26 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from ..bind.containers import mapped
+from ..bind.containers import is_mapping, mapped
+from ..bind.modules import modules_by_path
+from ..format.json_values import is_list
 from ..torch_private import pytree
 from ..torch_private.execution import TorchDispatchMode
 from ..torch_private.fake_tensors import FakeTensor, FakeTensorMode, quiet_meta_failures
-from ..torch_private.operators import OpOverload
+from ..torch_private.operators import OpOverload, schema_of
 
 _SHAPED = frozenset(
     ("new_empty", "new_full", "new_ones", "new_zeros", "empty_like", "full_like", "ones_like", "zeros_like")
 )  # only the tensor's shape, dtype and device matter
 _MACHINERY = frozenset(vars(nn.Module()))
+_UNSAVED = "_non_persistent_buffers_set"
 _ABSENT: Any = object()
 
 
@@ -128,20 +131,20 @@ class _State:
     """A snapshot of the attributes and buffers of all modules."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._modules = {id(module): (path, module) for path, module in model.named_modules()}
+        self._modules = {id(module): (path, module) for path, module in modules_by_path(model, each_once=True).items()}
         self._values: dict[Key, Any] = {}
         for key, (_, module) in self._modules.items():
-            self._values |= {(key, name, True): value for name, value in module._buffers.items()}
+            self._values |= {(key, name, True): value for name, value in vars(module)["_buffers"].items()}
             own = ((name, value) for name, value in vars(module).items() if name not in _MACHINERY)
             self._values |= {(key, name, False): value for name, value in own}
-        self._unsaved = {id(module): set(module._non_persistent_buffers_set) for module in model.modules()}
+        self._unsaved = {id(module): set(vars(module)[_UNSAVED]) for module in model.modules()}
         self._contents = [(b, b.detach().clone()) for b in model.buffers() if not isinstance(b, FakeTensor)]
         self._contents += [(t, t.detach().clone()) for t in self._values.values() if _is_constant(t)]
-        registered = [registry for _, m in self._modules.values() for registry in (m._modules, m._parameters)]
+        registered = [vars(m)[kind] for _, m in self._modules.values() for kind in ("_modules", "_parameters")]
         self._containers: list[tuple[Any, Any]] = [(registry, dict(registry)) for registry in registered]
         objects = [v for v in self._values.values() if isinstance(getattr(v, "__dict__", None), dict)]
         objects = [v for v in objects if not isinstance(v, nn.Module | torch.Tensor | type) and not callable(v)]
-        self._containers += [(vars(v), dict(vars(v))) for v in objects]  # configs
+        self._containers += [(attributes, dict(attributes)) for attributes in map(vars, objects)]  # configs
         self._containers += [(c, c.copy()) for c in self._values.values() if type(c) in (list, dict, set)]
 
     @property
@@ -163,18 +166,18 @@ class _State:
             if not key[2] and id(value) in kept and _has_data(value, kept[id(value)])
         ]
 
-    def restore(self, keys: Any) -> None:
+    def restore(self, keys: Iterable[Key]) -> None:
         """Restore these attributes and buffers."""
         for key in keys:
-            module = self._modules[key[0]][1]
-            holder: dict[str, Any] = module._buffers if key[2] else vars(module)
+            attributes = vars(self._modules[key[0]][1])
+            holder: dict[str, Any] = attributes["_buffers"] if key[2] else attributes
             value = self.value(key)
             if value is _ABSENT:
                 holder.pop(key[1], None)
             elif holder.get(key[1], _ABSENT) is not value:
                 holder[key[1]] = value
             if key[2]:
-                unsaved = module._non_persistent_buffers_set
+                unsaved: set[str] = attributes[_UNSAVED]
                 (unsaved.add if key[1] in self._unsaved[key[0]] else unsaved.discard)(key[1])
 
     def restore_contents(self) -> None:
@@ -187,7 +190,7 @@ class _State:
             if _identical(container, contents):
                 continue
             container.clear()
-            container.extend(contents) if isinstance(container, list) else container.update(contents)
+            container.extend(contents) if is_list(container) else container.update(contents)
 
 
 class _Run(TorchDispatchMode):
@@ -199,7 +202,7 @@ class _Run(TorchDispatchMode):
     """
 
     def __init__(self, model: nn.Module) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self._model = model
         self._fake = FakeTensorMode(allow_non_fake_inputs=True)
         self._buffers = {id(buffer): name for name, buffer in model.named_buffers()}
@@ -218,45 +221,47 @@ class _Run(TorchDispatchMode):
         return self._fake.from_tensor(leaf.detach(), static_shapes=True).requires_grad_(leaf.requires_grad)
 
     @contextmanager
-    def _parameters_without_data(self) -> Iterator[None]:
+    def _parameters_without_data(self) -> Generator[None]:
         originals: list[tuple[dict[str, Any], str, Any]] = []
         replacements: dict[int, Any] = {}
         try:
             for module in self._model.modules():
-                for name, parameter in list(module._parameters.items()):
+                holder: dict[str, Any] = vars(module)["_parameters"]
+                for name, parameter in list(holder.items()):
                     if parameter is not None:
-                        originals.append((module._parameters, name, parameter))
+                        originals.append((holder, name, parameter))
                         if id(parameter) not in replacements:
                             fake = self._without_data(parameter)
                             replacements[id(parameter)] = nn.Parameter(fake, parameter.requires_grad)
-                        module._parameters[name] = replacements[id(parameter)]
+                        holder[name] = replacements[id(parameter)]
             yield
         finally:
             for holder, name, parameter in originals:
                 holder[name] = parameter
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        named: dict[str, Any] = kwargs or {}
         if getattr(func, "namespace", "") != "prim":
             self.requested.append(str(func))
-        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaf for leaf in pytree.tree_leaves((args, named)) if isinstance(leaf, torch.Tensor)]
         fake = any(isinstance(tensor, FakeTensor) for tensor in tensors)
-        if fake and isinstance(func, OpOverload) and func._schema.name.split("::")[-1] in _SHAPED:
+        schema = schema_of(func) if fake and issubclass(type(func), OpOverload) else None
+        if schema is not None and schema.name.split("::")[-1] in _SHAPED:
             like = args[0]
             meta = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
-            return func(meta, *args[1:], **kwargs)
+            return func(meta, *args[1:], **named)
         if not fake and torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
-            return func(*args, **kwargs)
-        if fake and isinstance(func, OpOverload) and func._schema.is_mutable and (real := self._written(func, args)):
+            return func(*args, **named)
+        if schema is not None and schema.is_mutable and (real := self._written(schema, args)):
             self.wrote |= {self._buffers.get(id(tensor), "a tensor") for tensor in real}
             return args[0]
         with self._fake:
-            return func(*args, **kwargs)
+            return func(*args, **named)
 
     @staticmethod
-    def _written(func: OpOverload, args: Sequence[object]) -> list[torch.Tensor]:
+    def _written(schema: Any, args: Sequence[object]) -> list[torch.Tensor]:
         """Return tensors with data that an operator writes into and whose new contents would have no data."""
-        pairs = zip(func._schema.arguments, args, strict=False)
+        pairs = zip(schema.arguments, args, strict=False)
         written = [given for a, given in pairs if a.alias_info is not None and a.alias_info.is_write]
         leaves = [leaf for leaf in pytree.tree_leaves(written) if isinstance(leaf, torch.Tensor)]
         return [tensor for tensor in leaves if not isinstance(tensor, FakeTensor)]
@@ -280,12 +285,9 @@ def _same(first: object, second: object) -> bool:
 def _identical(first: Any, second: Any) -> bool:
     if len(first) != len(second) or isinstance(first, set):
         return False
-    pairs = (
-        zip(first.items(), second.items(), strict=True) if isinstance(first, dict) else zip(first, second, strict=True)
-    )
-    if isinstance(first, dict):
-        return all(a[0] is b[0] and a[1] is b[1] for a, b in pairs)
-    return all(a is b for a, b in pairs)
+    if is_mapping(first):
+        return all(a[0] is b[0] and a[1] is b[1] for a, b in zip(first.items(), second.items(), strict=True))
+    return all(a is b for a, b in zip(first, second, strict=True))
 
 
 def _has_fakes(value: object) -> bool:

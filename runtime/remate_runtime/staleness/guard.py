@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from ..bind.modules import modules_by_path
 from ..errors import REPLAN, StaleModelError, StaleModelWarning
 from ..format.module_paths import unfold_paths
 from ..format.schedule import Digest, ModuleGroup
@@ -59,7 +60,7 @@ class Guard:
             deferred: The digest's values hold from the first call on.
         """
         self._model = model
-        self._modules = dict(model.named_modules())
+        self._modules = modules_by_path(model, each_once=True)
         self._digest = make_digest(model, {}, {}, code).digest if digest is None else digest
         if digest is not None and not deferred:
             self._digest = _as_it_is(digest, model, code)
@@ -67,7 +68,7 @@ class Guard:
         self._calls = {path: held_by(module).get(CALL) for path, module in self._modules.items()}
         self._unregistered = Unregistered(model, self._roots(code), code)
         self._recorded = self._unregistered.described()
-        self._lookup = self._looked_up(code)
+        self._lookup: Lookup = self._looked_up(code)
         self._bound = _bound(code, self._modules)
         self._observers = {hook for hooks in observing_hooks(self._model) for hook in hooks}
         self._questions = code.questions
@@ -263,7 +264,7 @@ def _methods(obj: object) -> Iterator[str]:
 
 def _as_it_is(digest: Digest, model: nn.Module, code: Code) -> Digest:
     """Return the digest with the model's current values in place of those that differ."""
-    modules = dict(model.named_modules())
+    modules = modules_by_path(model, each_once=True)
 
     def group(entry: ModuleGroup) -> ModuleGroup:
         paths = list(unfold_paths(entry.at))
@@ -296,7 +297,7 @@ def _now(was: object, obj: object, name: str, code: Code) -> Any:
 
 def observing_hooks(model: nn.Module) -> Iterator[list[str]]:
     """Yield the names of hooks of submodules that a schedule leaves out because they only observe."""
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         if path:
             yield [f"{path}: {hook_name(kind, hook)}" for kind, hook in hooks_of(module) if only_looks(kind, hook)]
 

@@ -48,7 +48,8 @@ def bytes_of(tensor: torch.Tensor) -> bytes | tuple[int, ...]:
     if tensor.layout is not torch.strided or is_fake(tensor):
         return (id(tensor),)
     if tensor.device.type != "cpu":
-        return tensor.untyped_storage()._cdata, -1 if tensor.is_inference() else tensor._version
+        storage: Any = tensor.untyped_storage()
+        return storage._cdata, -1 if tensor.is_inference() else tensor._version
     if not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
         tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
@@ -63,11 +64,11 @@ def inner(value: Any) -> Any:
         return (value.format, value.shape, value.tobytes())
     if isinstance(value, bytearray):
         return (bytes(value),)
-    if isinstance(value, ContextVar):
+    if issubclass(type(value), ContextVar):
         return (_held(value),)
     if isinstance(value, threading.local):  # of the current thread
         return (dict(sorted(vars(value).items())),)
-    return _pickled(value) if _top(type(value)) in _OF_VALUES else NONE
+    return _pickled(value) if _top(value) in _OF_VALUES else NONE
 
 
 def may_change(value: object) -> bool:
@@ -85,8 +86,8 @@ def _held(variable: ContextVar[Any]) -> Any:
         return None
 
 
-def _top(kind: type) -> str:
-    return kind.__module__.partition(".")[0].lstrip("_")
+def _top(value: object) -> str:
+    return type(value).__module__.partition(".")[0].lstrip("_")
 
 
 def _pickled(value: object) -> Any:

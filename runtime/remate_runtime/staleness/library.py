@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.containers import is_mapping
 from .contexts import with_wrapped
 from .ownership import has_own_file, is_own, qualified
 from .syntax import class_decorators, function_tree
@@ -101,7 +102,7 @@ class Library:
                         self._place(f"{content.__name__}.{other}", content.__name__, attributes, other, None)
             elif _is_function(content):
                 self._place(f"{module}.{name}", module, scope, name, None)
-            elif isinstance(content, Mapping) and len(content) and all(isinstance(key, str) for key in content):
+            elif is_mapping(content) and len(content) and all(isinstance(key, str) for key in content):
                 self._registries[f"{module}.{name}"] = content
         if kind is not None:
             self._members(kind, names)

@@ -8,7 +8,7 @@ parameter, buffer or submodule.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from .names import cell_contents
 from .ownership import qualified
-from .values import MISSING, held_by
+from .values import MISSING, NO_ATTRIBUTES, held_by
 
 CALL = "_call_impl"  # what `nn.Module.__call__` runs
 _CALLS = (CALL, "_wrapped_call_impl")
@@ -26,7 +26,7 @@ _SPECIAL = frozenset(
     float hash eq ne lt le gt ge enter exit add radd sub rsub mul rmul truediv rtruediv floordiv mod pow matmul rmatmul
     neg pos abs and or xor invert torch_function torch_dispatch""".split()
 )
-_PROXY_GET: Any = MappingProxyType.get
+PROXY_GET: Callable[..., Any] = vars(MappingProxyType)["get"]  # of what `vars` of a class returns
 _REGISTERED = ("_parameters", "_buffers", "_modules")
 
 
@@ -68,7 +68,7 @@ class Lookup:
             for base in type(item).__mro__:
                 if base.__module__ != "builtins":
                     here = held_by(item)
-                    attributes.setdefault(base, set()).update(name for name in here if isinstance(name, str))
+                    attributes.setdefault(base, set()).update(here)
                     names = registered.setdefault(base, set())
                     if isinstance(item, nn.Module):
                         names.update(name for kept in _REGISTERED for name in here.get(kept, ()))
@@ -96,7 +96,7 @@ class Lookup:
             if hidden != self._hidden:
                 return False
             self._sizes, self._kept_twice = [*map(len, self._held)], kept_twice
-        return all(map(operator.is_, map(_PROXY_GET, self._holders, self._keys), self._values))
+        return all(map(operator.is_, map(PROXY_GET, self._holders, self._keys), self._values))
 
     def changes(self) -> Iterator[str]:
         """Yield a text for each change that may concern forward."""
@@ -119,7 +119,7 @@ class Lookup:
             (path, name): held[name] is value
             for path, held in zip(self._paths, self._held, strict=True)
             for key in _REGISTERED
-            for name, value in (held.get(key) or {}).items()
+            for name, value in (held.get(key) or NO_ATTRIBUTES).items()
             if name in held
         }
         return {at for at, same in over.items() if not same}, any(over.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -23,7 +22,7 @@ from .ownership import (
     qualified,
 )
 from .syntax import Reference
-from .values import held_by, is_config, unwrapped
+from .values import held_by, is_config, is_partial, unwrapped
 
 NOTHING: Any = object()
 BUILTINS = "builtins"
@@ -87,14 +86,14 @@ class Names:
             return None
         if inspect.getattr_static(value, "__wrapped__", None) is not None or is_own(type(value).__module__):
             return None
-        if isinstance(value, functools.partial) and resolved.place is not None:
+        if is_partial(value) and resolved.place is not None:
             return None
         return f"{reference.name}: {getattr(value, '__name__', type(value).__name__)}"
 
     def member(self, reference: Reference) -> tuple[Any, Place | None]:
         """Return `self.name` or `super().name` as the class defines it, and the place that holds it."""
         name = reference.attributes[0]
-        order = list(self.kind.__mro__)
+        order: list[type] = list(self.kind.__mro__)
         if reference.name == "super":
             own = cell_contents(self._cells["__class__"]) if "__class__" in self._cells else None
             order = order[order.index(own) + 1 :] if own in order else []

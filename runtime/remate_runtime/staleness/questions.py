@@ -60,7 +60,10 @@ def _variable(name: str) -> str | None:
 
 
 def _functions() -> dict[str, Any]:
-    modules = [("torch", torch, _OF_TORCH), ("torch.backends.cuda", torch.backends.cuda, _OF_ATTENTION)]
+    modules: list[tuple[str, types.ModuleType, tuple[str, ...]]] = [
+        ("torch", torch, _OF_TORCH),
+        ("torch.backends.cuda", torch.backends.cuda, _OF_ATTENTION),
+    ]
     if (distributed := sys.modules.get("torch.distributed")) is not None:
         modules.append(("torch.distributed", distributed, _OF_GROUPS))
     return {f"{label}.{name}": getattr(module, name, None) for label, module, names in modules for name in names}

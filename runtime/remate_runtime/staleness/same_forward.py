@@ -64,7 +64,7 @@ class _Log(TorchDispatchMode):
     """Records a call: each operator, its arguments and its results, with tensors as numbers."""
 
     def __init__(self, model: nn.Module, tensors: Sequence[torch.Tensor], equal: Equal) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self._fake = FakeTensorMode()
         with FakeCopyMode(self._fake):
             self._model = copy.deepcopy(model)
@@ -105,7 +105,8 @@ class _Log(TorchDispatchMode):
             return self._numbers[id(tensor)], tensor.requires_grad
         if isinstance(tensor, FakeTensor) or tensor.numel() > _SMALL:
             raise ValueError("a tensor from nowhere")
-        return (str(tensor.dtype), tensor.tolist())
+        numbers: Any = tensor  # torch declares `tolist` without types
+        return (str(tensor.dtype), numbers.tolist())
 
 
 def _held(model: nn.Module) -> list[torch.Tensor]:

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
+from ..format.json_values import is_list
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _DROPPED = frozenset({"ctx", "type_comment", "annotation", "returns", "kind", "type_params", "lineno"})
@@ -78,7 +80,7 @@ def canonical(function: Function) -> str:
         if isinstance(node, ast.AST):
             fields = ((name, text(value)) for name, value in ast.iter_fields(node) if name not in _DROPPED)
             return f"{type(node).__name__}({','.join(f'{name}={value}' for name, value in fields if value)})"
-        if isinstance(node, list):
+        if is_list(node):
             items = [text(item) for item in node if not _says_nothing(item)]
             return f"[{';'.join(items)}]" if items else ""
         return "" if node is None else repr(node)
@@ -163,12 +165,9 @@ def references(function: Function) -> list[Reference]:
         if free and _is_written(node, above):
             continue
         if free or node.id == first:
-            top: ast.AST = node
             called = above.get(id(node))
-            parent = node.id == "super" and isinstance(called, ast.Call) and called.func is node
-            if parent:
-                top = called  # type: ignore[assignment]
-            reads[Reference(node.id, _attributes(top, above), not free or parent)] = None
+            parent = called if node.id == "super" and isinstance(called, ast.Call) and called.func is node else None
+            reads[Reference(node.id, _attributes(parent or node, above), not free or parent is not None)] = None
     return list(reads)
 
 
@@ -205,7 +204,7 @@ def _is_written(node: ast.AST, above: dict[int, ast.AST]) -> bool:
 
 
 def _attributes(node: ast.AST, above: dict[int, ast.AST]) -> tuple[str, ...]:
-    taken = []
+    taken: list[str] = []
     outer = above.get(id(node))
     while isinstance(outer, ast.Attribute):
         taken.append(outer.attr)
@@ -223,8 +222,8 @@ def _collect(node: ast.AST, scope: _Scope, scopes: list[_Scope], places: dict[in
         places: The scope of every Name that is read.
     """
     if isinstance(node, _SCOPES):
-        if not isinstance(node, ast.Lambda) and hasattr(node, "name"):
-            scope.fixed.add(node.name)  # type: ignore[union-attr]
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            scope.fixed.add(node.name)
         scope = _Scope(scope)
         scopes.append(scope)
     fine = not isinstance(node, ast.ClassDef)
@@ -248,7 +247,7 @@ def _collect(node: ast.AST, scope: _Scope, scopes: list[_Scope], places: dict[in
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns"):
             continue
-        for child in value if isinstance(value, list) else [value]:
+        for child in value if is_list(value) else (value,):
             if isinstance(child, ast.AST):
                 fine &= _collect(child, scope, scopes, places)
     return fine

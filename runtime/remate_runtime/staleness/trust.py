@@ -7,6 +7,7 @@ from typing import Literal
 
 from torch import nn
 
+from ..bind.modules import modules_by_path
 from ..errors import REBIND, REPLAN, StaleModelError, StaleModelWarning
 from ..format.schedule import Schedule
 from ..support.plain_text import plain
@@ -61,7 +62,7 @@ def unchecked(model: nn.Module, schedule: Schedule, stale: Stale, part: str = ""
 def _unplanned_hooks(model: nn.Module) -> Differences:
     """Report hooks of a model without a digest. All but torch's own would be ignored."""
     differences = Differences()
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         for kind, hook in hooks_of(module) if path else ():
             if not is_torchs(hook) and not only_looks(kind, hook):
                 differences.module(

@@ -7,7 +7,6 @@ compares them: a schedule has their settings, and their tensors as constants.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import types
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,11 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..bind.containers import is_mapping
+from ..bind.modules import modules_by_path
 from .attributes import CHILDREN, hook_name, hooks_of, only_looks, record_attribute, replaced_forward
 from .code import Code
 from .inner_values import bytes_of
 from .ownership import qualified
-from .values import CONTAINERS, MAX_CONSTANT, MISSING, OPAQUE, held_by, parts_of_value
+from .values import MAX_CONSTANT, MISSING, OPAQUE, has_parts, held_by, parts_of_value
 
 _DEEP = 8  # deepest nesting of containers that is searched
 _NOT_OF_FORWARD = frozenset(
@@ -49,7 +50,7 @@ class Unregistered:
             roots: What forward reads, each with a name for messages.
             code: The model's code, already followed.
         """
-        own = {id(module): path for path, module in model.named_modules()}
+        own = {id(module): path for path, module in modules_by_path(model, each_once=True).items()}
         registered = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
         self.code = Code(code.known_fields)
         self.modules: dict[str, nn.Module] = {}
@@ -73,7 +74,8 @@ class Unregistered:
 
     def tensors(self) -> Iterator[torch.Tensor]:
         """Yield the tensors that the step may contain as constants."""
-        held = [self._tensors, *(kept for m in self.modules.values() for kept in (m._parameters, m._buffers))]
+        registered = [vars(module)[kind] for module in self.modules.values() for kind in ("_parameters", "_buffers")]
+        held: list[dict[str, Any]] = [self._tensors, *registered]
         for tensor in (tensor for tensors in held for tensor in tensors.values()):
             if tensor is not None and tensor.numel() <= MAX_CONSTANT:
                 yield tensor
@@ -91,9 +93,9 @@ class Unregistered:
                     described[f"{what} attribute {name}"] = value
             forward = replaced_forward(module)
             described[f"{what} forward"] = None if forward is MISSING else qualified(forward)
-            described[f"{what} submodules"] = list(module._modules)
+            described[f"{what} submodules"] = list(vars(module)["_modules"])
             described[f"{what} hooks"] = [hook_name(*each) for each in hooks_of(module) if not only_looks(*each)]
-            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+            for name, tensor in (*vars(module)["_parameters"].items(), *vars(module)["_buffers"].items()):
                 described[f"{what} tensor {name}"] = None if tensor is None else _hash(tensor)
         described |= {f"function {name!r}": source for name, source in self.code.functions.items()}
         return described | {f"global {name!r}": value for name, value in self.code.values.items()}
@@ -156,10 +158,10 @@ def held_in(value: object, name: str, deep: int = 0) -> Iterator[tuple[str, Any]
     elif isinstance(value, nn.Parameter):
         if not value.requires_grad and not value.is_meta:
             yield name, value
-    elif isinstance(value, Mapping) and deep < _DEEP:
+    elif is_mapping(value) and deep < _DEEP:
         for key, item in dict(value.items()).items():
             yield from held_in(item, f"{name}[{key!r}]", deep + 1)
-    elif isinstance(value, (functools.partial, types.MethodType, *CONTAINERS)) and deep < _DEEP:
+    elif has_parts(value) and deep < _DEEP:
         for at, item in enumerate(parts_of_value(value)):
             yield from held_in(item, f"{name}[{at}]", deep + 1)
 

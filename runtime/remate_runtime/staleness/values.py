@@ -18,12 +18,14 @@ import math
 import operator
 import re
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import nn
 
+from ..bind.containers import is_mapping
+from ..format.json_values import is_list, is_object, is_tuple
 from ..operator_calls.overloads import SHORT_DTYPES
 from ..torch_private.execution import DisableTorchFunction
 from .inner_values import NONE, array_hash, inner, is_array, is_bytes_of_array
@@ -35,8 +37,10 @@ _MANY = 64  # most simple values in an attribute that are written out
 _DEEP = 12  # deepest nesting of containers that is followed
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType)
 _UNSEEN = (torch.Tensor, nn.Module, torch.Generator, torch.device, torch.cuda.Stream)
-_BY_TEXT = (bytes, range, slice, re.Pattern, operator.attrgetter, operator.itemgetter, operator.methodcaller)
-_BY_TEXT += (itertools.count, itertools.repeat, torch.finfo, torch.iinfo, torch.memory_format, torch.layout)
+_TORCHS = (torch.finfo, torch.iinfo, torch.memory_format, torch.layout)
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+_BY_TEXT = (bytes, range, slice, re.Pattern, itertools.count, itertools.repeat, *_GETTERS, *_TORCHS)
+_METHODS: tuple[Any, ...] = (staticmethod, classmethod)
 CONTAINERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
 
@@ -84,11 +88,11 @@ def recorded(value: object, seen: Seen, tensors: bool = False, inline: bool = Tr
     """
     if isinstance(value, torch.Tensor):
         return _tensor(value) if tensors else OPAQUE
-    if not inline and has_fields(value) and not isinstance(value, CONTAINERS):
+    if not inline and has_fields(value) and not is_container(value):
         return {"object": name_in_value(type(value))}
     described = _Describing(seen).value(value, (), ordered)
-    if isinstance(described, (list, dict)) and _count(described) > _MANY:
-        length = len(value) if isinstance(value, CONTAINERS) else _count(described)
+    if (is_list(described) or is_object(described)) and _count(described) > _MANY:
+        length = len(value) if is_container(value) else _count(described)
         return {"length": length, "hash": hashed(described)}
     return described
 
@@ -119,7 +123,7 @@ class _Describing:
         above = (*above, id(value))
         if type(value) in _BY_TEXT:
             return _text(repr(value))
-        if isinstance(value, functools.partial):
+        if is_partial(value):
             return {"is": "functools.partial", "of": self._items(_partial(value), above, ordered)}
         if is_array(value) and is_bytes_of_array(value):
             return {"hash": array_hash(value)}
@@ -128,7 +132,7 @@ class _Describing:
             return self._function(function, above, ordered)
         if has_fields(value):
             return self._object(value, above, ordered)
-        if isinstance(value, CONTAINERS):
+        if is_container(value):
             return self._container(value, above, ordered)
         parts = inner(value)
         if parts is not NONE:
@@ -143,7 +147,7 @@ class _Describing:
         source = self._seen.source(function)
         described: dict[str, Any] = {"is": name_in_value(function), **({"source": source} if source else {})}
         holder = getattr(function, "__self__", None)
-        if isinstance(function, types.MethodType) and (has_fields(holder) or isinstance(holder, CONTAINERS)):
+        if isinstance(function, types.MethodType) and (has_fields(holder) or is_container(holder)):
             described["of"] = self.value(holder, above, ordered)
         return described
 
@@ -155,7 +159,7 @@ class _Describing:
         described: dict[str, Any] = {"object": name_in_value(type(value))}
         if fields:
             described["fields"] = {"dict": fields}
-        if isinstance(value, CONTAINERS):
+        if is_container(value):
             described["items"] = self._container(value, above, ordered)
             if described["items"] is OPAQUE:
                 del described["items"]
@@ -167,7 +171,7 @@ class _Describing:
         return None if described is OPAQUE else described
 
     def _container(self, value: Any, above: tuple[int, ...], ordered: bool) -> Any:
-        if isinstance(value, Mapping):
+        if is_mapping(value):
             return self._mapping(value, above, ordered)
         described = [self.value(item, above, ordered) for item in tuple(value)]
         if any(item is OPAQUE for item in described):
@@ -215,7 +219,8 @@ def _tensor(value: torch.Tensor) -> Any:
     with DisableTorchFunction():  # a trace may be active
         if not is_constant(value):
             return OPAQUE
-        return {"hash": short_hash(f"{value.dtype}{list(value.shape)}{value.tolist()}")}
+        numbers: Any = value  # torch declares `tolist` without types
+        return {"hash": short_hash(f"{value.dtype}{list(value.shape)}{numbers.tolist()}")}
 
 
 def is_constant(value: object) -> bool:
@@ -229,17 +234,32 @@ def is_constant(value: object) -> bool:
     )
 
 
+def is_container(value: object) -> TypeGuard[Collection[Any]]:
+    """Return whether a value is a container whose items are described."""
+    return isinstance(value, CONTAINERS)
+
+
+def is_partial(value: object) -> TypeGuard[functools.partial[Any]]:
+    """Return whether a value is a partial function."""
+    return isinstance(value, functools.partial)
+
+
 def _partial(value: functools.partial[Any]) -> list[Any]:
     return [value.func, *value.args, *(item for pair in sorted(value.keywords.items()) for item in pair)]
 
 
+def has_parts(value: object) -> bool:
+    """Return whether a value is of a kind whose parts `parts_of_value` yields."""
+    return isinstance(value, (functools.partial, types.MethodType, *CONTAINERS))
+
+
 def parts_of_value(value: object) -> Iterator[Any]:
     """Yield what the description of a value includes, except attributes of objects."""
-    if isinstance(value, functools.partial):
+    if is_partial(value):
         yield from (value.func, value.args, value.keywords)
-    elif isinstance(value, Mapping):
+    elif is_mapping(value):
         yield from dict(value.items()).values()
-    elif isinstance(value, CONTAINERS):
+    elif is_container(value):
         yield from tuple(value)
     elif isinstance(value, types.MethodType):
         yield from (value.__self__, value.__func__)
@@ -270,7 +290,7 @@ def has_fields(value: object) -> bool:
     """Return whether an object is compared by the attributes that forward reads: the user's class, or a config."""
     if isinstance(value, (type, nn.Module, torch.Tensor, enum.Enum, *FUNCTIONS)):
         return False
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
+    if is_tuple(value) and hasattr(value, "_fields"):
         return False
     return is_config(value) or is_own(type(value).__module__)
 
@@ -278,7 +298,7 @@ def has_fields(value: object) -> bool:
 def hiding(value: object) -> Iterator[str]:
     """Yield the methods of an object's class that its attributes hide: `obj.method = lambda …`."""
     attributes = inspect.getattr_static(value, "__dict__", None)
-    names = object.__getattribute__(value, "__dict__") if attributes is not None else {}
+    names: Iterable[Any] = object.__getattribute__(value, "__dict__") if attributes is not None else ()
     for name in names:
         member = inspect.getattr_static(type(value), name, MISSING) if isinstance(name, str) else MISSING
         if isinstance(member, types.FunctionType | staticmethod | classmethod):
@@ -301,7 +321,7 @@ def attribute(obj: object, name: str) -> Any:
     member = inspect.getattr_static(type(obj), name, MISSING)
     if (member is MISSING and not isinstance(obj, nn.Module)) or inspect.ismemberdescriptor(member):
         return requested(obj, name)  # an object with `__getattr__`, or a slot
-    if isinstance(member, functools.cached_property):
+    if issubclass(type(member), functools.cached_property):
         try:
             return member.func(obj)
         except Exception:  # the user's code failed
@@ -315,7 +335,7 @@ def held_by(obj: object) -> dict[str, Any]:
     Forward's reads do not record this one.
     """
     try:
-        attributes = object.__getattribute__(obj, "__dict__")
+        attributes: Mapping[str, Any] = object.__getattribute__(obj, "__dict__")
     except (AttributeError, TypeError):
         return NO_ATTRIBUTES
     return attributes if isinstance(attributes, dict) else NO_ATTRIBUTES
@@ -329,9 +349,9 @@ def requested(obj: object, name: str) -> Any:
         return MISSING
 
 
-def underlying(member: object) -> Any:
+def underlying(member: Any) -> Any:
     """Return the function of a static method, class method or property; other values as they are."""
-    if isinstance(member, staticmethod | classmethod):
+    if isinstance(member, _METHODS):
         return member.__func__
     return member.fget if isinstance(member, property) else member
 
@@ -340,16 +360,16 @@ def same(first: object, second: object) -> bool:
     """Compare descriptions: 1 equals 1.0, True does not equal 1, and dicts have an order."""
     if first is OPAQUE or second is OPAQUE:
         return first is second
-    if isinstance(first, dict) and isinstance(second, dict):
+    if is_object(first) and is_object(second):
         return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
-    if isinstance(first, list) and isinstance(second, list):
+    if is_list(first) and is_list(second):
         return len(first) == len(second) and all(map(same, first, second))
     return first == second and isinstance(first, bool) == isinstance(second, bool)
 
 
 def accepts(was: object, now: object) -> bool:
     """Return whether a value is the recorded one, or one of the two recorded ones."""
-    if isinstance(was, dict) and "either" in was:
+    if is_object(was) and "either" in was:
         return any(same(item, now) for item in was["either"])
     return same(was, now)
 
@@ -361,18 +381,18 @@ def either(before: object, after: object) -> Any:
 
 
 def _is_mapping(described: object) -> bool:
-    return isinstance(described, dict) and not described.keys().isdisjoint(("dict", "pairs", "length"))
+    return is_object(described) and not described.keys().isdisjoint(("dict", "pairs", "length"))
 
 
 def _without_types(described: object) -> Any:
     if isinstance(described, float) and described.is_integer():
         return int(described)
-    if isinstance(described, dict):
+    if is_object(described):
         return {key: _without_types(item) for key, item in described.items()}
-    return [_without_types(item) for item in described] if isinstance(described, list) else described
+    return [_without_types(item) for item in described] if is_list(described) else described
 
 
 def _count(described: object) -> int:
-    if isinstance(described, dict):
+    if is_object(described):
         return sum(map(_count, described.values()))
-    return sum(map(_count, described)) if isinstance(described, list) else 1
+    return sum(map(_count, described)) if is_list(described) else 1

@@ -15,16 +15,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..bind.containers import is_mapping
 from .attributes import HOOKS, REGISTERED, global_hooks, hooks_of
 from .inner_values import NONE, bytes_of, inner, is_array, is_bytes_of_array, may_change
-from .lookup import CALL
+from .lookup import CALL, PROXY_GET
 from .ownership import is_own, qualified
 from .values import (
-    CONTAINERS,
     MISSING,
     NO_ATTRIBUTES,
+    has_parts,
     held_by,
     is_constant,
+    is_container,
     parts_of_value,
     requested,
 )
@@ -33,7 +35,8 @@ _FUNCTION = operator.attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _CODE = operator.attrgetter("__code__")
 _CALLING = ("forward", "__call__", CALL)  # a module's own ones hide those of its class
 _PLAIN = frozenset({bool, int, float, str, type(None)})
-_PROXY_GET: Any = types.MappingProxyType.get
+_COUNTING = frozenset({itertools.count})  # their text says how far they are
+_DICT_GET: Callable[..., Any] = vars(dict)["get"]  # subclasses may have methods of their own
 
 
 class ModelSnapshot:
@@ -49,7 +52,7 @@ class ModelSnapshot:
         self._of_packages: list[types.FunctionType] = []
         self._requested: list[tuple[Callable[[], Any], Any]] = []
         self._lists: list[tuple[Any, Any]] = []
-        self._dicts: list[tuple[Any, list[Any]]] = []
+        self._dicts: list[tuple[dict[Any, Any], list[Any]]] = []
         self._sets: list[tuple[Any, Any]] = []
         self._arrays: list[tuple[Any, bytes]] = []
         self._kinds: dict[int, tuple[Any, type]] = {}
@@ -150,15 +153,15 @@ class ModelSnapshot:
                 self._known.add(id(item))
                 self._arrays.append((item, item.tobytes()))
                 continue
-            if not isinstance(item, CONTAINERS) and may_change(item) and inner(item) is not NONE:
+            if not is_container(item) and may_change(item) and inner(item) is not NONE:
                 self._known.add(id(item))
                 self._alive.append(item)
                 self.ask(functools.partial(_written, item))
                 waiting += inner(item)
                 continue
-            if type(item) is itertools.count:
+            if type(item) in _COUNTING:
                 self._requested.append((functools.partial(repr, item), repr(item)))
-            if not isinstance(item, (*CONTAINERS, types.MethodType, functools.partial)):
+            if not has_parts(item):
                 continue
             self._known.add(id(item))
             self._alive.append(item)
@@ -172,14 +175,16 @@ class ModelSnapshot:
             self._tensors.append(tensor)
 
     def _container(self, container: object) -> None:
-        if isinstance(container, dict):
-            self._dicts.append((container, [*container, *container.values()]))
-        elif isinstance(container, Mapping):
-            self._requested.append((functools.partial(_items, container), _items(container)))
-        elif isinstance(container, set):
-            self._sets.append((container, set(container)))
-        elif not isinstance(container, (tuple, frozenset)) and isinstance(container, CONTAINERS):
-            self._lists.append((container, list(container)))
+        if is_mapping(container):
+            if isinstance(container, dict):
+                self._dicts.append((container, [*container, *container.values()]))
+            else:
+                self._requested.append((functools.partial(_items, container), _items(container)))
+        elif is_container(container):
+            if isinstance(container, set):
+                self._sets.append((container, set(container)))
+            elif not isinstance(container, tuple | frozenset):
+                self._lists.append((container, list(container)))
 
     def hooks(self, module: nn.Module) -> None:
         """Watch the hooks of a submodule."""
@@ -204,9 +209,7 @@ class ModelSnapshot:
         self._holders, self._keys = [d for d, _ in held], [k for _, k in held]
         self._values = [d[k] for d, k in held]
         self._settle_modules()
-        self._subclassed = [  # these may have methods of their own
-            (d, k, dict.get(d, k, MISSING)) for d, k in dicts if type(d) is not dict
-        ]
+        self._subclassed = [(d, k, _DICT_GET(d, k, MISSING)) for d, k in dicts if type(d) is not dict]
         self._proxies, self._proxy_keys = [h for h, _ in others], [k for _, k in others]
         self._proxy_values = [h.get(k, MISSING) for h, k in others]
         self._contents = list(map(bytes_of, self._tensors))
@@ -244,7 +247,7 @@ class ModelSnapshot:
                 return False
         if not self._same_entries() and not self._equal_numbers():
             return False
-        if not all(map(operator.is_, map(_PROXY_GET, self._proxies, self._proxy_keys, missing), self._proxy_values)):
+        if not all(map(operator.is_, map(PROXY_GET, self._proxies, self._proxy_keys, missing), self._proxy_values)):
             return False
         if not all(map(operator.is_, map(_CODE, self._of_packages), self._package_codes)):
             return False
@@ -270,7 +273,7 @@ class ModelSnapshot:
             for holder in holders:
                 if key in holder:
                     return False
-        return all(dict.get(holder, key, MISSING) is was for holder, key, was in self._subclassed)
+        return all(_DICT_GET(holder, key, MISSING) is was for holder, key, was in self._subclassed)
 
     def _same_contents(self) -> bool:
         try:
@@ -318,7 +321,7 @@ class ModelSnapshot:
         if any(key in holder for key, holders in self._absent.items() for holder in holders):
             return False
         now = [holder.get(key, MISSING) for holder, key in zip(self._holders, self._keys, strict=True)]
-        subclassed = [(holder, key, dict.get(holder, key, MISSING)) for holder, key, _ in self._subclassed]
+        subclassed = [(holder, key, _DICT_GET(holder, key, MISSING)) for holder, key, _ in self._subclassed]
         if not all(map(_equal, now, self._values)) or not all(
             _equal(value, was) for (*_, value), (*_, was) in zip(subclassed, self._subclassed, strict=True)
         ):
