@@ -127,7 +127,6 @@ __all__ = [
     "Tree",
     "at_size",
     "attributes_of",
-    "attributes_of",
     "axes_of",
     "check_fingerprint",
     "checked_size",
