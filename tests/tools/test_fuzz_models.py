@@ -11,20 +11,27 @@ import pytest
 import torch
 
 from remate_runtime.operator_calls import bindings
-from tools.fuzz_models.__main__ import main
+from tools.fuzz_models.__main__ import SUBJECTS, main
 from tools.fuzz_models.case import Options
-from tools.fuzz_models.comparison import largest_difference
+from tools.fuzz_models.comparison import differences
 from tools.fuzz_models.grammar import Grammar
-from tools.fuzz_models.operations import generated
-from tools.fuzz_models.programs import imported
+from tools.fuzz_models.programs import Program, imported
+from tools.fuzz_models.trial import Finding
 
-QUICK = {"operations": 2}
-MANY = {"operations": 30}
+QUICK = {"operations": (3, 2), "sizes": (10, 1), "live": (4, 1), "changes": (6, 2)}  # first seed, number of models
+MANY = {"operations": 30, "sizes": 6, "live": 8, "changes": 12}
+ENDS = {
+    "operations": ("a = self.lin(x)", "return torch.tanh(a)"),
+    "sizes": ("h = self.a(x.mean(1))*x.shape[0]", "return (h*h).mean()"),
+    "live": ("h = self.a(x)*self.alpha", "return (h*h).mean()"),
+    "changes": ("a = self.lin(x)*self.alpha", "return a.sin()"),
+}
 
 
-@pytest.mark.parametrize("subject", QUICK)
+@pytest.mark.parametrize("subject", SUBJECTS)
 def test_a_few_models(subject: str, tmp_path: Path) -> None:
-    assert main([subject, "--seed", "1", "--count", str(QUICK[subject]), "--keep", str(tmp_path)]) == 0
+    seed, count = map(str, QUICK[subject])
+    assert main([subject, "--seed", seed, "--count", count, "--keep", str(tmp_path)]) == 0
 
 
 @pytest.mark.slow
@@ -42,36 +49,47 @@ def plant(monkeypatch: pytest.MonkeyPatch, product: Callable[..., Any]) -> None:
     monkeypatch.setattr(bindings, "python_binding", lambda name: product if name == "mm" else true(name))
 
 
-@pytest.mark.parametrize("subject", QUICK)
-def test_a_wrong_gradient_is_reported_with_a_small_model(
-    subject: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_a_wrong_gradient_is_a_finding(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case, source = SUBJECTS[subject](7, Options()), Program(subject, ENDS[subject]).source
+    true = case.run(source)
+    assert true.runs["equal"] > 3
+    assert true.finding is None
+    plant(monkeypatch, lambda left, right: torch.mm(left, right) * 1.5)
+    finding = case.run(source).finding
+    assert finding is not None
+    assert (finding.kind, finding.what) == ("silent", "a difference")
+    assert "weight differs by" in finding.detail
+
+
+def test_a_finding_is_reported_with_a_small_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plant(monkeypatch, lambda left, right: torch.mm(left, right) * 1.01)
-    run = [subject, "--seed", "1", "--count", "1"]
+    plant(monkeypatch, lambda left, right: torch.mm(left, right) * 1.5)
+    run = ["operations", "--seed", "14", "--count", "1", "--autocast"]
     assert main([*run, "--keep", str(tmp_path)]) == 1
     printed = capsys.readouterr().out
-    assert f"silent: {subject} 1: " in printed
+    assert "silent: operations 14: loop 0: step 0: gradient of " in printed
     assert f"again: python -m tools.fuzz_models {' '.join(run)}\n" in printed
-    whole, small = (tmp_path / f"{subject}_1{ending}.py" for ending in ("", "_small"))
+    whole, small = (tmp_path / f"operations_14{ending}.py" for ending in ("", "_small"))
     assert len(small.read_text().splitlines()) < len(whole.read_text().splitlines())
     assert main([*run, "--model", str(small)]) == 1  # the same finding with the small model
     monkeypatch.undo()
     assert main([*run, "--model", str(small)]) == 0
 
 
-def test_an_exception_that_is_not_deliberate_is_a_crash(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exception_that_is_not_deliberate_is_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         raise IndexError("planted")
 
     plant(monkeypatch, fails)
-    assert main(["operations", "--seed", "1", "--count", "1", "--keep", str(tmp_path)]) == 1
-    assert "crash: operations 1: IndexError: planted\n" in capsys.readouterr().out
+    finding = SUBJECTS["operations"](7, Options()).run(Program("operations", ENDS["operations"]).source).finding
+    assert finding == Finding("crash", "IndexError in running", "IndexError: planted")
 
 
-def test_a_seed_gives_one_model() -> None:
-    first, again, other = (generated(seed, Options()).program for seed in (5, 5, 6))
+@pytest.mark.parametrize("subject", SUBJECTS)
+def test_a_seed_gives_one_model(subject: str) -> None:
+    first, again, other = (SUBJECTS[subject](seed, Options()).program for seed in (5, 5, 6))
     assert first == again != other
     with imported(first.source) as module:
         assert isinstance(module.M(), torch.nn.Module)
@@ -79,13 +97,11 @@ def test_a_seed_gives_one_model() -> None:
 
 def test_differences() -> None:
     one, nan = torch.ones(3), torch.tensor([1.0, float("nan"), 1.0])
-    assert (
-        largest_difference({"a": one, "b": nan, "c": None}, {"a": one.clone(), "b": nan.clone(), "c": None}).size == 0
-    )
-    assert largest_difference({"a": one}, {"a": one * 1.5}) == (0.5, "a")
+    assert differences({"a": one, "b": nan, "c": None}, {"a": one.clone(), "b": nan.clone(), "c": None}) == {}
+    assert differences({"a": one, "b": one, "c": nan}, {"a": one, "b": one * 1.5, "c": nan * 3}) == {"b": 0.5, "c": 2.0}
     for got in (None, nan, one.double(), one.view(1, 3), one.clone().requires_grad_()):
-        assert largest_difference({"a": one}, {"a": got}).size == float("inf")
-    assert largest_difference({"a": one}, {}).size == float("inf")
+        assert differences({"a": one}, {"a": got}) == {"a": float("inf")}
+    assert differences({"a": one}, {}) == {"a": float("inf")}
 
 
 def test_a_grammar_ends() -> None:

@@ -15,14 +15,17 @@ from pathlib import Path
 
 import torch
 
-from . import operations
-from .case import Case, Generator, Options
+from . import changes, live, operations, sizes
+from .case import COMPILED, Case, Generator, Options
 from .shrink import shrunk
 from .totals import Totals
 from .trial import Finding
 
 SUBJECTS: dict[str, Generator] = {
     "operations": operations.generated,
+    "sizes": sizes.generated,
+    "live": live.generated,
+    "changes": changes.generated,
 }
 _COUNT = 100
 
@@ -30,7 +33,7 @@ _COUNT = 100
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     given = parser.parse_args(arguments)
-    if given.engine in ("compiled", "auto") and (given.autocast or given.dtype != "float64"):
+    if given.engine in COMPILED and (given.autocast or given.dtype != "float64"):
         parser.error("compiled steps round differently: compare them in float64 (--dtype float64)")
     torch.set_num_threads(1)  # sums are made in one order
     options = Options(getattr(torch, given.dtype), given.autocast, given.engine)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,19 +14,14 @@ TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 2e-2}
 _SMALL = 1e-3  # of a tensor with smaller elements, such as a bias before a batch norm, the difference itself counts
 
 
-class Difference(NamedTuple):
-    """The largest difference: infinite where no number says it. where: the name of that tensor."""
+def differences(wanted: Seen, got: Seen) -> dict[str, float]:
+    """What two runs saw differently, with the size of each difference: infinite where no number says it.
 
-    size: float
-    where: str
-
-
-def largest_difference(wanted: Mapping[str, Tensor | None], got: Mapping[str, Tensor | None]) -> Difference:
-    """Compare all that two runs saw. 0: equal to the bit; two NaN are equal."""
-    if wanted.keys() != got.keys():
-        return Difference(float("inf"), ", ".join(sorted(wanted.keys() ^ got.keys())))
-    differences = [Difference(_difference(wanted[name], got[name]), name) for name in wanted]
-    return max(differences, default=Difference(0.0, ""))
+    Equal to the bit is no difference, and neither are two NaN.
+    """
+    missing = {name: float("inf") for name in sorted(wanted.keys() ^ got.keys())}
+    sizes = {name: _difference(wanted[name], got[name]) for name in wanted if name in got}
+    return missing | {name: size for name, size in sizes.items() if size}
 
 
 def _difference(wanted: Tensor | None, got: Tensor | None) -> float:

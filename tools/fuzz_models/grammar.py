@@ -2,7 +2,7 @@
 
 A section has one alternative per line. `<name>` in it stands for a drawn alternative of the section `name`, or for
 what the caller gives under that name. `[int, 45% size]` draws from the section `size` in that share of the draws, and
-always where an `<int>` is inside two others. Lines that start with `# ` are comments.
+always where an `<int>` is inside two others. A backslash and `n` end a line of a statement. Lines that start with `# ` are comments.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Grammar:
                 section = Section([], int(header["percent"] or 0) / 100, header["shorter"] or "")
                 self.sections[header["name"]] = section
             elif line and not line.startswith("# "):
-                section.lines.append(line)
+                section.lines.append(line.replace("\\n", "\n"))
 
     def draw(self, name: str, dice: random.Random, given: Given | None = None) -> str:
         """An alternative of a section, with everything in it drawn.

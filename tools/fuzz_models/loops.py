@@ -60,7 +60,14 @@ class Loop:
             calls: What to call, drawn for each call. Default: the module.
         """
         torch.manual_seed(self.seed)
-        return _Run(self, model, calls or [model]).seen
+        run = _Run(self, model, calls or [model])
+        for _ in range(STEPS):
+            run.train(run.dice.choice(KINDS))
+        return run.seen
+
+    def run_plainly(self, model: nn.Module) -> None:
+        """Run one plain step, which every model can be trained with."""
+        _Run(self, model, [model]).train("plain")
 
     def decided(self, what: str, now: bool) -> bool:
         """Whether something was so in the first run."""
@@ -75,13 +82,10 @@ class _Run:
         self.dice = random.Random(f"loop {loop.seed}")
         self.data = torch.Generator().manual_seed(loop.seed)
         self.parameters = dict(model.named_parameters())
-        for step in range(STEPS):
-            self.step = step
-            self._train(self.dice.choice(KINDS))
-            self._see_state()
+        self.step = self.called = 0
 
-    def _train(self, kind: str) -> None:
-        """One step of a kind."""
+    def train(self, kind: str) -> None:
+        """Run one step of a kind."""
         self.model.zero_grad(set_to_none=True)
         x, output = self._forward()
         if kind == "output written":
@@ -103,12 +107,15 @@ class _Run:
         if x.requires_grad:
             self._see("gradient of the input", x.grad)
         self._update(kind)
+        self._see_state()
+        self.step += 1
 
     def _forward(self) -> tuple[Tensor, Any]:
         x = self._batch()
         if self.loop.with_input:
             x.requires_grad_()
         call = self.dice.choice(self.calls)
+        self.called += 1
         with self.loop.options.casting():
             output = call(x * 1 if self.loop.with_input else x)
         return x, output
@@ -120,7 +127,7 @@ class _Run:
     def _loss(self, kind: str, output: Any) -> Tensor | None:
         outputs = tensors_of(output)
         for index, tensor in enumerate(outputs):
-            self._see(f"output {index}", tensor)
+            self._see(f"output {index} of call {self.called}", tensor)
         trained = [tensor for tensor in outputs if tensor.requires_grad]
         if not trained:
             return None
@@ -199,7 +206,7 @@ class _Run:
     def _see(self, what: str, tensor: Tensor | None) -> None:
         """Keep a copy that shows whether the tensor requires a gradient."""
         copy = None if tensor is None else tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        self.seen[f"step {self.step}: {what} (of {len(self.seen)})"] = copy
+        self.seen[f"step {self.step}: {what}"] = copy
 
 
 def _weights(tensor: Tensor) -> Tensor:

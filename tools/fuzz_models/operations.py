@@ -52,7 +52,7 @@ class _Writer:
             self.statements.append(self._drawn(self._kind("write", 0.05)))
             return
         expression, target = self._expression(), self._target()
-        if self.dice.random() < 0.06:
+        if self.dice.random() < 0.04:
             self.statements.append(f"with torch.no_grad(): {target} = {expression}")
         else:
             self.statements.append(f"{target} = {expression}")
@@ -79,8 +79,9 @@ class _Writer:
         return "random" if kind == "unary" else f"random {kind}"
 
     def _drawn(self, section: str, value: str = "") -> str:
+        last = self.values[-1] if self.dice.random() < 0.4 else ""
         v, u, w = (self.dice.choice(self.values) for _ in range(3))
-        given = {"v": value or v, "u": u, "w": w, "n": str(_ROWS)}
+        given = {"v": value or last or v, "u": u, "w": w, "n": str(_ROWS)}
         return grammar("operations").draw(section, self.dice, given)
 
     def _target(self) -> str:
@@ -95,7 +96,7 @@ def _tried(source: str, seed: int, options: Options, with_input: bool, budget: s
     def built() -> nn.Module:
         torch.manual_seed(0)
         model = module.M().to(options.dtype)
-        Loop(seed, options, [_ROWS], with_input).run(copy.deepcopy(model))
+        Loop(seed, options, [_ROWS], with_input).run_plainly(copy.deepcopy(model))
         return model
 
     with imported(source) as module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Literal, TypeVar
 
 from remate_runtime.errors import RemateError
 
-from .comparison import Seen, largest_difference
+from .comparison import Seen, differences
 
 Result = TypeVar("Result")
 
@@ -31,10 +32,10 @@ class Trial:
 
     Attributes:
         rejected: The error of eager PyTorch, if it cannot run the model; "" otherwise.
-        refused: The first line of the error that planning ended with; "" otherwise.
+        refused: The error that planning ended with; "" otherwise.
         planned: Whether a schedule was made and applied.
-        runs: Runs by what became of them: "equal", "rounding", "noticed TYPE", "warned TYPE", "eager fails".
-        reasons: First lines of what was noticed.
+        runs: Runs by what became of them: "equal", "rounding", "noticed TYPE", "warned", "eager fails".
+        reasons: What was noticed.
         finding: The first finding, after which nothing more is run.
     """
 
@@ -61,7 +62,7 @@ class Trial:
                 warnings.simplefilter("ignore")
                 result = plan()
         except RemateError as error:
-            self.refused = _first_line(error)
+            self.refused = _reason(error)
             return None
         except Exception as error:
             self._crashed("planning", error)
@@ -73,7 +74,7 @@ class Trial:
         """Count an error that remate raised deliberately, or a finding."""
         if isinstance(error, RemateError):
             self.runs[f"noticed {type(error).__name__}"] += 1
-            self.reasons[_first_line(error)] += 1
+            self.reasons[_reason(error)] += 1
         else:
             self._crashed("running", error)
 
@@ -102,19 +103,16 @@ class Trial:
         return self._judged(run, wanted, got, [text for text in told if text not in usual])
 
     def _judged(self, run: str, wanted: Seen, got: Seen, told: list[str]) -> bool:
-        difference = largest_difference(wanted, got)
+        found = differences(wanted, got)
         about_more = [text for text in told if "by rounding" not in text]
-        if difference.size == 0:
-            self.runs["equal"] += 1
-        elif difference.size <= self.tolerance:
-            self.runs["rounding"] += 1
-        elif about_more:
-            self.runs["warned"] += 1
-            self.reasons[about_more[0]] += 1
-        else:
-            where = f"{run}: {difference.where} differs by {difference.size:.3g}"
-            self.finding = Finding("silent", "a difference", where)
+        large = {name: size for name, size in found.items() if size > self.tolerance}
+        if large and not about_more:
+            name, size = next(iter(large.items()))
+            self.finding = Finding("silent", "a difference", f"{run}: {name} differs by {size:.3g}")
             return False
+        self.runs["warned" if large else "rounding" if found else "equal"] += 1
+        if large:
+            self.reasons[about_more[0]] += 1
         return True
 
     def _crashed(self, when: str, error: Exception) -> None:
@@ -123,14 +121,17 @@ class Trial:
 
 @contextmanager
 def _warnings_to(texts: list[str]) -> Iterator[None]:
-    """Append the first line of each warning to a list."""
+    """Append what each warning says to a list."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:
             yield
         finally:
-            texts += [_first_line(warning.message) for warning in told]
+            texts += [_reason(warning.message) for warning in told]
 
 
-def _first_line(error: Exception | Warning | str) -> str:
-    return str(error).split("\n", 1)[0]
+def _reason(error: Exception | Warning | str) -> str:
+    """The first line, and the second where the first one introduces a list; without numbers, which differ."""
+    first, *others = str(error).split("\n")
+    text = " ".join([first, *others[:1]]) if first.endswith((":", " in")) else first
+    return re.sub(r"\d[\d.,e-]*", "#", text)
