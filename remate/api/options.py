@@ -119,7 +119,7 @@ def takes(keywords: type, **defaults: Any) -> Callable[[_F], _F]:
             for name in PlanOptions.__struct_fields__
             if name in keywords.__annotations__
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
+        function.__signature__ = signature.replace(parameters=[*own, *options])
         return function
 
     return decorate

@@ -113,7 +113,7 @@ class Tracked(float):
         return self
 
     @property
-    def real(self) -> Tracked:  # type: ignore[override]
+    def real(self) -> Tracked:
         return self
 
     def __bool__(self) -> bool:

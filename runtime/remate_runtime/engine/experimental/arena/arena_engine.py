@@ -20,7 +20,7 @@ from ...eager.placed import Placed, PlacedForm, ResultPlace, Room
 from ...eager.programs import Programs
 from .blocks import Blocks
 from .forms import form_of, strides_of
-from .layout import Layout, layout
+from .layout import Layout, layout, operation_at
 
 _log = logging.getLogger(__name__)
 _NAMED = 4  # operators to name
@@ -93,11 +93,7 @@ class _Forms:
 
 
 def _room(step: LinkedStep, device: torch.device, plan: Layout, forms: _Forms, blocks: Blocks) -> Room:
-    events, operations = step.linked.events, step.linked.graph.operations
-    placed = {
-        at: forms.placed(operations[events[at].op], addresses)  # type: ignore[union-attr]
-        for at, addresses in plan.addresses.items()
-    }
+    placed = {at: forms.placed(operation_at(step.linked, at), each) for at, each in plan.addresses.items()}
 
     def opened(empty: list[Any], views: Mapping[ResultPlace, int], spare: int) -> Callable[[], list[Any]]:
         def open_() -> list[Any]:

@@ -19,7 +19,7 @@ import torch
 
 from ....addresses import Buffer, pack
 from ....flat_step.graph import DEVICE, Op, Ref
-from ....link.events import Allocation, BackwardStart, Computation, Deliver, Linked, View
+from ....link.events import Allocation, BackwardStart, Computation, Deliver, Execution, Linked, View
 from ....link.simulator import simulate
 
 ALIGNMENTS = {"cpu": 64}  # alignment of addresses in bytes, as in torch's allocators
@@ -57,14 +57,20 @@ def layout(linked: Linked, formed: Callable[[Op], bool], budget: int) -> Layout:
         budget: Bytes that the step may use.
     """
     by_event = _allocated(linked)
-    operations, events = linked.graph.operations, linked.events
-    chosen = {at: result for at, result in by_event.items() if formed(operations[events[at].op])}  # type: ignore[union-attr]
+    chosen = {at: result for at, result in by_event.items() if formed(operation_at(linked, at))}
     chosen = {at: result for at, result in chosen.items() if result[1] and all(a.nbytes for a in result[0])}
     groups = {at: result for at, (result, _) in chosen.items()}
     everything = _packed(linked, groups)
     if everything.height + everything.rest > budget:
         everything = _within(linked, groups, budget)
     return _with_figures(linked, everything, {at: result for at, (result, _) in by_event.items()})
+
+
+def operation_at(linked: Linked, at: int) -> Op:
+    """Return the operation that an event executes."""
+    event = linked.events[at]
+    assert isinstance(event, Execution)
+    return linked.graph.operations[event.op]
 
 
 def _allocated(linked: Linked) -> dict[int, tuple[list[Allocation], bool]]:
@@ -81,7 +87,7 @@ def _allocated(linked: Linked) -> dict[int, tuple[list[Allocation], bool]]:
             kept.update(store[value] for value in graph.outputs if value in store)
         elif isinstance(event, Deliver):
             kept.update(store[value] for value in (graph.gradients[n][1] for n in event.gradients) if value in store)
-        elif isinstance(event, Computation | View):
+        elif isinstance(event, Execution):
             op = operations[event.op]
             if op.op.startswith("aten.as_strided"):
                 kept.update(store[value] for value in op.reads if value in store)
