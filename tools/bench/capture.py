@@ -3,7 +3,8 @@
     python -m tools.bench.capture -o tools/bench/results/capture.txt
 
 Models have realistic sizes and no storage; the step is that of the CPU. Each model is captured once before the
-measurement, so that imports do not count.
+measurement, so that imports do not count. Beside it are the CPU seconds in which `torch.compile(backend="aot_eager",
+fullgraph=True)` traces the same step, with its symbolic interpreter and without a compiler, at the second of two calls.
 """
 
 from __future__ import annotations
@@ -47,16 +48,41 @@ def seconds(name: str) -> tuple[float, int]:
     return time.process_time() - start, len(captured.graph.operations)
 
 
+def seconds_of_compile(name: str) -> float | None:
+    """Return the CPU seconds in which torch.compile traces the step; None if it has no single graph."""
+    model, args, kwargs = SUBJECTS[name][1]()
+    spent = 0.0
+    try:
+        for _ in range(2):
+            torch.compiler.reset()
+            compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+            start = time.process_time()
+            compiled(*args, **kwargs)
+            spent = time.process_time() - start
+    except torch._dynamo.exc.Unsupported:
+        return None
+    return spent
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, help="also write the table to this file")
     parser.add_argument("--models", nargs="+", choices=sorted(SUBJECTS), default=NAMES)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
-    rows: list[tuple[str, ...]] = [("", "operations", "CPU s", "ms per operation")]
+    rows: list[tuple[str, ...]] = [("", "operations", "CPU s", "ms per operation", "torch.compile, CPU s")]
     for name in chosen.models:
         spent, operations = seconds(name)
-        rows.append((SUBJECTS[name][0], str(operations), f"{spent:.1f}", f"{1000 * spent / operations:.2f}"))
+        compiled = seconds_of_compile(name)
+        rows.append(
+            (
+                SUBJECTS[name][0],
+                str(operations),
+                f"{spent:.1f}",
+                f"{1000 * spent / operations:.2f}",
+                "no single graph" if compiled is None else f"{compiled:.1f}",
+            )
+        )
         print(rows[-1], flush=True)
     text = f"python -m tools.bench.capture; {environment()}\n\n{table(rows)}\n"
     print(text)

@@ -54,8 +54,8 @@ class GradientLayouts:
     @staticmethod
     def _warn(output: str, what: str, advice: str) -> None:
         warnings.warn(
-            f"the gradient of output {output!r} has {what}, and the schedule copies it: kernels add up in a different "
-            f"order then, so gradients differ by rounding from those of eager PyTorch\n  for bitwise results, {advice}",
+            f"the gradient of output {output!r} has {what}, and the schedule copies it: kernels can add up in another "
+            f"order then, so gradients can differ by rounding from those of eager PyTorch\n  for bitwise results, {advice}",
             UserWarning,
             stacklevel=3,
         )
