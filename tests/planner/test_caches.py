@@ -263,3 +263,28 @@ def test_a_cache_by_shape() -> None:
     applied = remate_runtime.apply(model, schedule)
     for _ in range(2):
         assert torch.equal(applied(x), wanted)
+
+
+class Replacing(Linear):
+    """Its first call replaces a submodule by one that does something else, as BigBird does for short sequences."""
+
+    kind = "sparse"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.kind == "sparse":
+            self.kind = "full"
+            self.linear = nn.Sequential(self.linear, nn.Tanh())
+        return self.linear(x).square().mean()
+
+
+def test_a_replaced_submodule_is_refused_until_it_is_there() -> None:
+    model = Replacing()
+    linear = model.linear
+    with pytest.raises(CaptureError, match=r"forward changes attributes[^\n]*\n.*call the model once before planning"):
+        remate.plan(model, (X,), budget="100%")
+    assert model.linear is linear
+    assert model.kind == "sparse"
+    model(X)
+    wanted = model(X)
+    applied = remate_runtime.apply(model, remate.plan(model, (X,), budget="100%"))
+    assert torch.equal(applied(X), wanted)

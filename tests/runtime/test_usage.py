@@ -92,6 +92,15 @@ def test_within_a_checkpoint_and_hooks_of_what_is_saved(reentrant: bool) -> None
     assert planned._remate_step.calls == (2 if reentrant else 1)
 
 
+def test_a_checkpoint_that_would_update_buffers_twice_is_reported() -> None:
+    x = data(4, 8)
+    model = seeded(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)))
+    planned = apply(model, schedule_of(model, (x.requires_grad_(),)))
+    with pytest.warns(UserWarning, match="updates its buffers"):
+        checkpoint(planned, x, use_reentrant=False).sum().backward()
+    assert model.get_buffer("1.num_batches_tracked") == 1
+
+
 def test_anomaly_mode_finds_the_step_and_leaves_gradients_alone(schedule: Schedule) -> None:
     planned, eager = apply(seeded(Mlp()), schedule), seeded(Mlp())
     with warnings.catch_warnings(record=True):

@@ -7,10 +7,24 @@ import warnings
 from ..torch_private.execution import saved_tensor_hooks
 
 
-def warn_of_saved_hooks() -> None:
-    """Warn if the caller's hooks are active: they may change what the model saves, and thereby its gradients."""
+def warn_of_saved_hooks(updates: bool) -> None:
+    """Warn if the caller's hooks are active and results can differ.
+
+    Hooks of the user's may change what the model saves, and thereby its gradients. A checkpoint runs the model's
+    forward again in backward, which updates its buffers again. updates: Whether the step updates buffers.
+    """
     hooks = saved_tensor_hooks(True)
-    if hooks is not None and not all(of_torch(hook) for hook in hooks):
+    if hooks is None:
+        return
+    if updates and getattr(hooks[0], "__module__", None) == "torch.utils.checkpoint":
+        warnings.warn(
+            "torch.utils.checkpoint around the scheduled model saves nothing, and buffers are updated once: the model "
+            "alone runs forward a second time in backward, and updates its buffers (running statistics) twice\n  leave "
+            "the checkpoint out",
+            UserWarning,
+            stacklevel=8,
+        )
+    if not all(of_torch(hook) for hook in hooks):
         warnings.warn(
             f"the schedule ignores saved_tensors_hooks ({getattr(hooks[0], '__qualname__', hooks[0])!r}): it keeps "
             "what backward needs itself. If they change what is saved (compress or round it), gradients are not those "

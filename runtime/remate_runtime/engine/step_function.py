@@ -142,7 +142,7 @@ def run_step(
     if torch.is_grad_enabled():
         arguments = [[sources[contract.gradients[n].source] for n in numbers] for numbers in contract.deliveries]
         if any(argument.requires_grad for group in arguments for argument in group):
-            warn_of_saved_hooks()
+            warn_of_saved_hooks(bool(contract.updates))
             frame = _Frame(step, sources, contents, distributed, layouts or GradientLayouts(), own)
             first: Any = _Step  # torch declares `apply` without types
             later: Any = _Segment

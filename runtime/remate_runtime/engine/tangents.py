@@ -55,7 +55,8 @@ class GradientLayouts:
     def _warn(output: str, what: str, advice: str) -> None:
         warnings.warn(
             f"the gradient of output {output!r} has {what}, and the schedule copies it: kernels can add up in another "
-            f"order then, so gradients can differ by rounding from those of eager PyTorch\n  for bitwise results, {advice}",
+            f"order then, so gradients can differ by rounding from those of eager PyTorch\n  for bitwise results, "
+            f"{advice}",
             UserWarning,
             stacklevel=3,
         )

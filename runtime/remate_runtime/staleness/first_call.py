@@ -103,7 +103,8 @@ def make_caches(
     finally:
         for put_back, state in generators:
             put_back(state)
-    changed = [key for key in first.everything if not _same(before.value(key), first.value(key))]
+    known = [key for key in first.everything if before.has(key)]  # forward can also create modules
+    changed = [key for key in known if not _same(before.value(key), first.value(key))]
     kept = [key for key in changed if _same(first.value(key), second.value(key))]
     data = [key for key in kept if _has_fakes(first.value(key))]
     once = [name for name in wrote if name not in run.wrote]  # buffers that only the first call fills with data
@@ -151,6 +152,10 @@ class _State:
     def everything(self) -> list[Key]:
         return list(self._values)
 
+    def has(self, key: Key) -> bool:
+        """Return whether the module was there."""
+        return key[0] in self._modules
+
     def value(self, key: Key) -> Any:
         return self._values.get(key, _ABSENT)
 
@@ -167,8 +172,8 @@ class _State:
         ]
 
     def restore(self, keys: Iterable[Key]) -> None:
-        """Restore these attributes and buffers."""
-        for key in keys:
+        """Restore these attributes and buffers, as far as their modules were there."""
+        for key in filter(self.has, keys):
             attributes = vars(self._modules[key[0]][1])
             holder: dict[str, Any] = attributes["_buffers"] if key[2] else attributes
             value = self.value(key)
