@@ -273,7 +273,7 @@ class Replacing(Linear):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.kind == "sparse":
             self.kind = "full"
-            self.linear = nn.Sequential(self.linear, nn.Tanh())
+            self.linear = nn.Sequential(self.linear, nn.Softplus())
         return self.linear(x).square().mean()
 
 
