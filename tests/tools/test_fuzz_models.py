@@ -9,11 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+import remate
+from remate_runtime.format import Page, Recompute, Schedule, Split, Statement
 from remate_runtime.operator_calls import bindings
 from tools.fuzz_models.__main__ import SUBJECTS, main
 from tools.fuzz_models.case import Options
 from tools.fuzz_models.comparison import differences
+from tools.fuzz_models.edits import edited
 from tools.fuzz_models.grammar import Grammar
 from tools.fuzz_models.programs import Program, imported
 from tools.fuzz_models.trial import Finding
@@ -35,12 +39,37 @@ def test_a_few_models(subject: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("subject", MANY)
+@pytest.mark.parametrize("subject", SUBJECTS)
 @pytest.mark.parametrize("how", ["", "--dtype float64", "--dtype bfloat16", "--autocast", "--engine arena"])
 def test_many_models(subject: str, how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     count = MANY[subject] // (1 if not how else 4)
     status = main([subject, "--seed", "1000", "--count", str(count), "--keep", str(tmp_path), *how.split()])
     assert status == 0, capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["sizes --autocast", "checked", "edited", "sizes edited", "engines"])
+def test_other_ways(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["operations", "--seed", "1000", "--count", "6", "--keep", str(tmp_path), "--ways", *how.split()]
+    assert main(run) == 0, capsys.readouterr().out
+
+
+def test_edits_change_the_plan_and_no_result() -> None:
+    """Some edits of each kind are legal, for a model whose rows can be split."""
+    torch.manual_seed(0)
+    x, model = torch.randn(8, 16), nn.Sequential(nn.Linear(16, 16), nn.GELU(), nn.Linear(16, 16), nn.Tanh())
+    schedule = remate.plan(model, (x,), budget="100%", cost="cpu", effort="quick", progress=None)
+    kinds = {
+        type(statement)
+        for seed in range(30)
+        for statement in every_statement(edited(schedule, random.Random(seed), pages=True))
+    }
+    assert kinds == {Recompute, Page, Split}
+
+
+def every_statement(schedule: Schedule) -> list[Statement]:
+    of_blocks = (plan for block in schedule.blocks.values() for plan in block.plans.values())
+    return [*schedule.statements, *(statement for plan in of_blocks for statement in plan)]
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, product: Callable[..., Any]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from . import changes, live, operations, sizes
-from .case import COMPILED, Case, Generator, Options
+from .case import COMPILED, WAYS, Case, Generator, Options
 from .shrink import shrunk
 from .totals import Totals
 from .trial import Finding
@@ -35,8 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.engine in COMPILED and (given.autocast or given.dtype != "float64"):
         parser.error("compiled steps round differently: compare them in float64 (--dtype float64)")
+    if given.ways and given.subject != "operations":
+        parser.error("--ways is for the subject operations")
     torch.set_num_threads(1)  # sums are made in one order
-    options = Options(getattr(torch, given.dtype), given.autocast, given.engine)
+    options = Options(getattr(torch, given.dtype), given.autocast, given.engine, frozenset(given.ways))
     totals = Totals()
     for seed in _seeds(given):
         case = SUBJECTS[given.subject](seed, options)
@@ -61,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=["float32", "float64", "bfloat16"], default="float32")
     parser.add_argument("--autocast", action="store_true", help="plan and run under autocast to bfloat16")
     parser.add_argument("--engine", default="eager", help="the engine that runs schedules")
+    parser.add_argument(
+        "--ways", nargs="+", choices=WAYS, default=[], help="other ways to run `operations` (see README)"
+    )
     parser.add_argument("--keep", type=Path, default=Path("/tmp"), metavar="DIR", help="where models of findings go")
     parser.add_argument("--model", type=Path, metavar="FILE", help="run this file in place of the generated model")
     return parser
@@ -92,6 +97,7 @@ def _command(given: argparse.Namespace, seed: int) -> str:
     words += [f"--dtype {given.dtype}"] if given.dtype != "float32" else []
     words += ["--autocast"] if given.autocast else []
     words += [f"--engine {given.engine}"] if given.engine != "eager" else []
+    words += ["--ways", *given.ways] if given.ways else []
     return " ".join(words)
 
 

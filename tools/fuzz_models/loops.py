@@ -40,7 +40,7 @@ class Loop:
     What depends on the results of the model, such as whether an output may be written, is decided in the first run.
     """
 
-    def __init__(self, seed: int, options: Options, rows: Sequence[int], with_input: bool) -> None:
+    def __init__(self, seed: int, options: Options, rows: Sequence[int], with_input: bool, seeds: bool) -> None:
         """Make a loop.
 
         Args:
@@ -48,8 +48,9 @@ class Loop:
             options: Type of the data, and autocast.
             rows: Sizes of batches to draw from.
             with_input: Whether the input requires a gradient.
+            seeds: Whether a run sets the seed of random numbers, which all threads share.
         """
-        self.seed, self.options, self.rows, self.with_input = seed, options, rows, with_input
+        self.seed, self.options, self.rows, self.with_input, self.seeds = seed, options, rows, with_input, seeds
         self._decided: dict[str, bool] = {}
 
     def run(self, model: nn.Module, calls: Sequence[Call] = ()) -> Seen:
@@ -59,7 +60,8 @@ class Loop:
             model: The module with the parameters.
             calls: What to call, drawn for each call. Default: the module.
         """
-        torch.manual_seed(self.seed)
+        if self.seeds:
+            torch.manual_seed(self.seed)
         run = _Run(self, model, calls or [model])
         for _ in range(STEPS):
             run.train(run.dice.choice(KINDS))

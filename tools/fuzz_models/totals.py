@@ -48,5 +48,5 @@ class Totals:
             ("crashes", self.findings["crash"]),
         ]
         lines = [f"{name:40}{count:8}" for name, count in rows]
-        reasons = [f"{count:6}  {reason[:150]}" for reason, count in self.reasons.most_common(_SHOWN)]
+        reasons = [f"{count:6}  {reason}" for reason, count in self.reasons.most_common(_SHOWN)]
         return "\n".join([*lines, *(["why not:", *reasons] if reasons else [])])

@@ -15,6 +15,7 @@ from remate_runtime.errors import RemateError
 from .comparison import Seen, differences
 
 Result = TypeVar("Result")
+_LONG = 140  # characters of a reason
 
 
 @dataclass(frozen=True)
@@ -134,4 +135,4 @@ def _reason(error: Exception | Warning | str) -> str:
     """The first line, and the second where the first one introduces a list; without numbers, which differ."""
     first, *others = str(error).split("\n")
     text = " ".join([first, *others[:1]]) if first.endswith((":", " in")) else first
-    return re.sub(r"\d[\d.,e-]*", "#", text)
+    return re.sub(r"\d[\d.,e-]*", "#", text)[:_LONG]
