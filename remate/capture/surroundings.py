@@ -287,7 +287,10 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
         @staticmethod
         def apply(function: Any, preserve: Any, *args: Any) -> Any:
             met(sys._getframe(1))
-            return function(*args)
+            # As in torch, nothing within gets a gradient unless an argument requires one.
+            required = any(isinstance(argument, torch.Tensor) and argument.requires_grad for argument in args)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and required):
+                return function(*args)
 
     def generator(*args: object, **kwargs: object) -> Iterator[None]:
         met(sys._getframe(1))

@@ -316,6 +316,19 @@ def test_checkpoint(reentrant: bool) -> None:
     assert ops(captured).count("aten.tanh") == 1
 
 
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpoint_of_what_requires_no_gradient(reentrant: bool) -> None:
+    """A reentrant one gives its parameters none then, not even those that it reads in a closure."""
+
+    def function(self: Any, a: torch.Tensor) -> torch.Tensor:
+        inner = checkpoint(lambda b: self.linear(b).tanh(), a.detach(), use_reentrant=reentrant)
+        return self.other(a) + inner
+
+    captured = compare(Returns(function, other=nn.Linear(4, 4)), (x(grad=True),))
+    assert ("linear.weight" in "".join(captured.graph.values[p].name for p, _ in captured.graph.gradients)) != reentrant
+
+
 def test_channels_last() -> None:
     model = nn.Sequential(nn.Conv2d(4, 8, 3), nn.BatchNorm2d(8), nn.ReLU(inplace=True)).to(
         memory_format=torch.channels_last  # type: ignore[call-overload]
