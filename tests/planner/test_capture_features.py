@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from remate.capture.capture_step import capture
 from remate_runtime.format.signature import output_leaves
@@ -305,28 +304,6 @@ def test_gradient_inside_forward() -> None:
         return force.square().sum()
 
     compare(Returns(function), (x(grad=True),), tolerance=1e-6)
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoint(reentrant: bool) -> None:
-    def function(self: Any, a: torch.Tensor) -> torch.Tensor:
-        return checkpoint(lambda b: F.dropout(self.linear(b).tanh(), 0.5), a, use_reentrant=reentrant)
-
-    captured = compare(Returns(function), (x(grad=True),))
-    assert ops(captured).count("aten.tanh") == 1
-
-
-@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpoint_of_what_requires_no_gradient(reentrant: bool) -> None:
-    """A reentrant one gives its parameters none then, not even those that it reads in a closure."""
-
-    def function(self: Any, a: torch.Tensor) -> torch.Tensor:
-        inner = checkpoint(lambda b: self.linear(b).tanh(), a.detach(), use_reentrant=reentrant)
-        return self.other(a) + inner
-
-    captured = compare(Returns(function, other=nn.Linear(4, 4)), (x(grad=True),))
-    assert ("linear.weight" in "".join(captured.graph.values[p].name for p, _ in captured.graph.gradients)) != reentrant
 
 
 def test_channels_last() -> None:
