@@ -134,11 +134,63 @@ def test_what_forward_cannot_repeat_is_refused(planned: Any, step: Callable[...,
         results(copy.deepcopy(planned), step)
 
 
-def test_buffers_that_forward_updates_are_refused() -> None:
-    model = seeded(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))).train()
+class Averaging(nn.Module):
+    """Updates statistics and an average of its results, and sets attributes. adds: also adds the average."""
+
+    def __init__(self, adds: bool = False) -> None:
+        super().__init__()
+        self.adds = adds
+        self.layers = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Dropout(0.2), nn.Linear(4, 4))
+        self.register_buffer("average", torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layers(x)
+        average = self.get_buffer("average")
+        average.mul_(0.9).add_(y.detach().mean(0), alpha=0.1)
+        self.rows, self.largest = x.shape[0], y.detach().amax()
+        return y + average if self.adds else y
+
+
+@pytest.mark.parametrize("step", [penalty, second_loss])
+def test_buffers_that_forward_only_updates_are_updated_once(step: Callable[..., Any]) -> None:
+    model, eager = seeded(Averaging()).train(), seeded(Averaging()).train()
     planned = apply(model, schedule_of(model, (data(4, 8).requires_grad_(),)), otherwise="original")
-    with pytest.raises(ExecutionError, match="it updates buffers"):
+    with pytest.warns(SteppedAsideWarning, match="own forward ran again in backward"):
+        actual = results(planned, step)
+    for ours, wanted in zip(actual, results(eager, step), strict=True):
+        torch.testing.assert_close(ours, wanted)
+    assert all(map(torch.equal, model.buffers(), eager.buffers()))
+    assert model.get_buffer("layers.1.num_batches_tracked") == (2 if step is penalty else 1)
+    assert torch.equal(model.largest, eager.largest)
+
+
+def test_buffers_that_forward_updates_and_reads_are_refused() -> None:
+    model = seeded(Averaging(adds=True)).train()
+    planned = apply(model, schedule_of(model, (data(4, 8).requires_grad_(),)), otherwise="original")
+    with pytest.raises(ExecutionError, match="it computes with buffers that it updates"):
         results(planned, second_loss)
+
+
+@pytest.mark.parametrize("step", [penalty, second_loss])
+def test_forward_runs_again_under_its_autocast(step: Callable[..., Any]) -> None:
+    def in_autocast(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        def forward(x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(x).float()
+
+        return forward
+
+    model, eager = critic(0.0), critic(0.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        schedule = schedule_of(model, (data(4, 8).requires_grad_(),))
+    planned = apply(model, schedule, otherwise="original")
+    x, same = data(4, 8).requires_grad_(), data(4, 8).requires_grad_()
+    with pytest.warns(SteppedAsideWarning, match="own forward ran again in backward"):
+        actual = step(in_autocast(planned), x)
+    for ours, wanted in zip(actual, step(in_autocast(eager), same), strict=True):
+        torch.testing.assert_close(ours, wanted)
+    for ours, wanted in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, wanted.grad, rtol=0.02, atol=0.001)
 
 
 def test_autocast_around_backward_is_not_forwards(planned: Any) -> None:

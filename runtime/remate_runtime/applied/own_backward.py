@@ -16,6 +16,9 @@ import torch
 
 from ..bind.containers import mapped
 from ..errors import BindError, ExecutionError, StaleModelError
+from ..format.signature import output_leaves
+from ..link.update_only import updates_only
+from ..operator_calls.overloads import TORCH_DTYPES
 from ..self_check import Checksums, Snapshot
 from ..self_check.generators import Generators
 from ..self_check.outcome import tensors_in
@@ -29,12 +32,13 @@ class OwnBackward:
         "_changes",
         "_generators",
         "_given",
+        "_keeps_casts",
         "_model",
         "_numbers",
         "_say",
         "_step",
+        "_steps",
         "_tensors",
-        "_updated",
         "_versions",
     )
 
@@ -56,12 +60,13 @@ class OwnBackward:
             say: Called with the reason, if forward runs again.
         """
         self._step, self._say = step, say
-        self._model, self._updated = weakref.ref(model), call.step.steps.updated
+        self._model, self._steps = weakref.ref(model), call.step.steps
+        self._keeps_casts = torch.is_autocast_cache_enabled()
         self._tensors, self._numbers, self._changes = call.tensors, call.numbers, step.changes
         tensors = [*call.tensors]
         args, kwargs = given
         self._given = [_weak(arg, tensors) for arg in args], {key: _weak(arg, tensors) for key, arg in kwargs.items()}
-        self._versions = _versions(tensors)
+        self._versions = _versions(self._unchanged(tensors))
         self._generators = _generators(step.device) if step.draws else ()
 
     def gradients(
@@ -81,47 +86,77 @@ class OwnBackward:
         model, given, tensors = self._found(why)
         args, kwargs = given
         wanted = _wanted(why, [tensors[at] for at in sources], (*tensors_in(given), *self._tensors))
-        generators, snapshot = Generators.now(), Snapshot(model, given, ())
+        buffers = self._buffers()
+        generators, snapshot = Generators.now(), Snapshot(model, given, buffers)
         try:
             for restore, state in self._generators:
                 restore(state)
-            with torch.enable_grad(), _without_autocast(self._step.device):
+            with torch.enable_grad(), self._autocast():
                 outputs = tensors_in(model.forward(*args, **kwargs))
         finally:
             snapshot.restore(Checksums())
             generators.restore()
-        if len(outputs) != len(tangents):
+        returned, attributes = tangents[: len(outputs)], tangents[len(outputs) :]
+        if len(outputs) != self._returned:
             raise _refusal(why, "it returns other outputs")
-        both = [(output, tangent) for output, tangent in zip(outputs, tangents, strict=True) if tangent is not None]
+        if any(tangent is not None for tangent in attributes):
+            raise _refusal(why, "an attribute that it sets got a gradient")
+        both = [(output, tangent) for output, tangent in zip(outputs, returned, strict=True) if tangent is not None]
         self._say(why)
         if not both or not wanted:
             return [None] * len(wanted)
         outputs, received = [output for output, _ in both], [tangent for _, tangent in both]
         return list(torch.autograd.grad(outputs, wanted, received, create_graph=create_graph, allow_unused=True))
 
+    def _unchanged(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors of the call without the buffers that forward updates. tensors: those of the model first."""
+        if not self._steps.updated:
+            return tensors
+        updated = {*map(id, self._buffers())}
+        return [tensor for tensor in tensors if id(tensor) not in updated]
+
+    def _buffers(self) -> list[torch.Tensor]:
+        """Return the buffers that forward updates."""
+        planned, updated = self._step.schedule.model, self._steps.updated
+        names = (*planned.parameters, *planned.buffers)
+        return [tensor for name, tensor in zip(names, self._tensors, strict=True) if name in updated] if updated else []
+
+    @property
+    def _returned(self) -> int:
+        """The number of tensors that forward returns."""
+        outputs = self._step.schedule.model.outputs
+        return sum(1 for _ in output_leaves(outputs.get("returns", outputs)))
+
     def _found(self, why: str) -> tuple[Any, tuple[Any, Any], list[torch.Tensor]]:
         """Return the model, the arguments and the sources, if forward would run as it ran."""
         planned, model = self._step.schedule.model, self._model()
-        if self._updated or "returns" in planned.outputs:
-            raise _refusal(why, "it updates buffers or attributes")
+        if self._steps.updated and not updates_only(self._steps.graph):
+            raise _refusal(why, "it computes with buffers that it updates")
         tensors: list[Any] = [*self._tensors]
         args, kwargs = mapped(self._given, functools.partial(_strong, tensors=tensors))
         if model is None or any(tensor is None for tensor in tensors):
             raise _refusal(why, "its inputs are gone: keep a variable for them until backward")
         if self._versions is None:
             raise _refusal(why, "an input was created in inference mode, which counts no changes")
-        if _versions(tensors) != self._versions:
+        if _versions(self._unchanged(tensors)) != self._versions:
             raise _refusal(why, "its inputs or parameters changed after forward")
-        if model.training != planned.training or planned.autocast is not None:
-            raise _refusal(why, "it is planned under autocast, or the model is in another mode now")
+        if model.training != planned.training:
+            raise _refusal(why, "the model is in another mode now")
         call = self._matched_again(why, args, kwargs)
         return model, (args, kwargs), [*call.inputs, *call.tensors]
+
+    def _autocast(self) -> torch.autocast:
+        """Return the autocast that forward ran under, in place of that of backward."""
+        dtype, device = self._step.schedule.model.autocast, self._step.device.type
+        if dtype is None:
+            return torch.autocast(device, enabled=False)
+        return torch.autocast(device, TORCH_DTYPES[dtype], cache_enabled=self._keeps_casts)
 
     def _matched_again(self, why: str, args: Any, kwargs: Any) -> MatchedCall:
         """Match the call again. Raise ExecutionError if the model or its surroundings have changed since forward."""
         try:
             self._step.check()
-            with _without_autocast(self._step.device):
+            with self._autocast():
                 now = self._step.call(args, kwargs)
         except (BindError, StaleModelError) as error:
             raise _refusal(why, f"{error}".replace("\n", "\n  ")) from error
@@ -157,11 +192,6 @@ def _generators(device: torch.device) -> list[tuple[Callable[[torch.Tensor], Non
         own = functools.partial(torch.cuda.set_rng_state, device=device)
         generators.append((own, torch.cuda.get_rng_state(device)))
     return generators
-
-
-def _without_autocast(device: torch.device) -> torch.autocast:
-    """Switch off what surrounds backward: forward ran without."""
-    return torch.autocast(device.type, enabled=False)
 
 
 def _versions(tensors: Sequence[torch.Tensor]) -> list[int] | None:
