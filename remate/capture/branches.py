@@ -4,17 +4,19 @@ If that branch reads a tensor's value, which tracing cannot do, the call returns
 warning, because the capture then differs from eager. This module uses unstable interfaces.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator
 from types import CodeType, FrameType
 
 import torch
 import torch.compiler
+
+from .places import frame_above
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
@@ -38,7 +40,7 @@ class Branches:
         return bool(self._compiled)
 
     @contextlib.contextmanager
-    def answered(self) -> Iterator[None]:
+    def answered(self) -> Generator[None]:
         """Patch torch.compiler.is_compiling() in the `with` block. `is_exporting()` stays False, because branches for
         export serve other shapes than the example's."""
         saved, flag = torch.compiler.is_compiling, torch.compiler._is_compiling_flag
@@ -65,8 +67,8 @@ class Branches:
         return False
 
     def _answer(self) -> bool:
-        frame: FrameType | None = sys._getframe(1)
-        if frame is not None and frame.f_code.co_filename.startswith(_TORCH):
+        frame: FrameType | None = frame_above(1)
+        if frame.f_code.co_filename.startswith(_TORCH):
             return False
         while frame is not None and not frame.f_code.co_filename.startswith(_HERE):
             code = frame.f_code

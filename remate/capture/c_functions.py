@@ -8,13 +8,15 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from remate_runtime.format import is_array
 
 from .sizes import SizeLog, TracedSize
 
@@ -25,7 +27,7 @@ _OF_INTEGERS = ("gcd", "lcm", "isqrt", "comb", "perm", "factorial")  # the other
 
 
 @contextmanager
-def replaced_functions(model: torch.nn.Module, by_function: Mapping[Function, Function]) -> Iterator[None]:
+def replaced_functions(model: torch.nn.Module, by_function: Mapping[Function, Function]) -> Generator[None]:
     """Replace functions by others in the `with` block, wherever modules refer to them by name.
 
     Args:
@@ -46,7 +48,8 @@ def replaced_functions(model: torch.nn.Module, by_function: Mapping[Function, Fu
 
 
 def _namespaces(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
-    for module in list(sys.modules.values()):
+    loaded: list[object] = list(sys.modules.values())  # a program may put anything there
+    for module in loaded:
         if isinstance(module, ModuleType):
             yield vars(module)
     for module in model.modules():
@@ -54,7 +57,7 @@ def _namespaces(model: torch.nn.Module) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def size_functions(model: torch.nn.Module, sizes: SizeLog | None) -> Iterator[None]:
+def size_functions(model: torch.nn.Module, sizes: SizeLog | None) -> Generator[None]:
     """Let functions record the sizes that they read in the `with` block, if sizes are recorded."""
     if sizes is None:
         yield
@@ -77,7 +80,7 @@ def _recording(function: Function) -> Function:
 def _record(function: Function, value: object) -> None:
     if isinstance(value, TracedSize):
         value.read(function.__name__)
-    elif isinstance(value, list | tuple):
+    elif is_array(value):
         for each in value:
             _record(function, each)
 

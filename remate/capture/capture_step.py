@@ -17,6 +17,7 @@ import torch
 from msgspec.structs import replace
 from torch.fx import Node
 
+from remate_runtime.bind import modules_by_path
 from remate_runtime.flat_step import Graph
 from remate_runtime.format import output_leaves
 from remate_runtime.link import link, simulate
@@ -53,7 +54,7 @@ from .signature import Signature
 from .simplify import simplify
 from .sizes import SizeLog
 from .static_parts import lost_output, static_parts
-from .step import TracedModule, TracedOutput
+from .step import TracedModule, TracedOutput, with_values
 from .torch_api import BUFFER, GRADIENT, INPUT, MUTATION, OUTPUT, PARAMETER, Port, Traced
 
 __all__ = ["CaptureError", "Captured", "capture"]
@@ -92,8 +93,7 @@ def capture(
         CaptureError: The step cannot be traced or written to a file. The error names the module and the line.
     """
     torch_api.check_version()
-    if not isinstance(model, torch.nn.Module):
-        raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
+    _check_module(model)
     refuse_layers(model)
     if torch.cuda.is_available():
         torch.cuda.is_bf16_supported()  # autocast calls it at its first entry only, and it may run an operation
@@ -110,6 +110,11 @@ def capture(
         if not digested:
             return captured
         return of_ranks(captured, distributed, lambda: _other_rank(call, differentiate, options, distributed))
+
+
+def _check_module(model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise CaptureError(f"the model is {type(model).__name__}, not a torch.nn.Module", hint="wrap it in a Module")
 
 
 def _other_rank(
@@ -132,9 +137,10 @@ def _capture_at_rest(
     outside = Outside(model)
     before = values_read(model) if digested else {}
     with caches_made(model, kept=digested) as caches:
+        made = None
         try:
-            captured, changed = _capture(*call, differentiate, outside, **options)
-            again = (changed or caches.may_be(captured)) and caches.make(*call[1:])
+            made = _capture(*call, differentiate, outside, **options)
+            again = (made[1] or caches.may_be(made[0])) and caches.make(*call[1:])
             outside.restore(constants=True)
         except CaptureError:
             outside.restore()
@@ -143,9 +149,10 @@ def _capture_at_rest(
             if not again and not outside.changed() and not caches.remembered:
                 raise
             again = True
-        if again:
+        if again or made is None:
             outside = Outside(model)
-            captured, changed = _capture(*call, differentiate, outside, **options)
+            made = _capture(*call, differentiate, outside, **options)
+        captured, changed = made
         judge(changed, functools.partial(make_caches, model, *call[1:]))
         outside.restore()
     digest = captured.digest
@@ -325,7 +332,7 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
     ]
     fx.output_node().args = ([node for _, node in kept],)
     returned = [at for at, (port, _) in enumerate(kept) if port.kind == OUTPUT]
-    within = {at: signature.parameter(step.outputs[kept[at][0].key].buffer) for at in returned}
+    within = {at: signature.parameter(_output(step, kept[at][0]).buffer) for at in returned}
     updated = {source(port.key).name: at for at, (port, _) in enumerate(kept) if port.kind == MUTATION}
     results = simplify(fx, [node for _, node in kept], returned, _lying_in_buffers(within, updated, sources))
     parameters = {port: node.meta["val"] for node, port in nodes.items() if port.kind == PARAMETER}
@@ -360,9 +367,10 @@ def _captured(signature: Signature, step: TracedModule, traced: Traced) -> Captu
         lowered.root,
         "cuda" if signature.device.type == "cuda" else "cpu",
     )
-    tree = _with_values(step.tree, [graph.values[outputs[at]].name for at in range(len(step.outputs))], step.outputs)
+    tree = with_values(step.tree, [graph.values[outputs[at]].name for at in range(len(step.outputs))], step.outputs)
     tree = step.plain.added_to(tree)
-    classes = {name: type(module).__name__ for name, module in step.model.named_modules()}
+    modules = modules_by_path(step.model, each_once=True).items()
+    classes = {name: type(module).__name__ for name, module in modules}
     return Captured(graph, signature.model(graph, tree), lowered.modules, classes)
 
 
@@ -381,19 +389,11 @@ def _source(signature: Signature, step: TracedModule, port: Port) -> Source:
     if port.kind in (PARAMETER, BUFFER):
         return Source(signature.parameter(port.key), port.kind)
     if port.kind == INPUT:
-        return Source(signature.inputs[port.key], "input")
-    return Source(f"grad.{step.outputs[port.key].name}", "tangent")
+        index: int = port.key
+        return Source(signature.inputs[index], "input")
+    return Source(f"grad.{_output(step, port).name}", "tangent")
 
 
-def _with_values(tree: object, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
-    """The output tree with names of values instead of positions."""
-    if isinstance(tree, list):
-        return [_with_values(child, names, outputs) for child in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if "value" in tree and isinstance(tree["value"], int):
-        output = outputs[tree["value"]]
-        gradient = {"grad": True} if output.grad else {"detached": True} if output.detached else {}
-        axes = {"gradient_axes": [*output.gradient_axes]} if output.gradient_axes else {}
-        return {"value": f"%{names[tree['value']]}", "name": output.name, **gradient, **axes}
-    return {key: child if key == "literal" else _with_values(child, names, outputs) for key, child in tree.items()}
+def _output(step: TracedModule, port: Port) -> TracedOutput:
+    index: int = port.key
+    return step.outputs[index]

@@ -3,11 +3,12 @@
 This module uses unstable interfaces.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import numpy
@@ -30,7 +31,7 @@ class RefusedOperatorError(CaptureError):
 
 
 @contextlib.contextmanager
-def eager_kernels(rates_vary: bool, stepwise: bool) -> Iterator[None]:
+def eager_kernels(rates_vary: bool, stepwise: bool) -> Generator[None]:
     """Trace the operators that eager runs.
 
     - Interpolation is one operator.

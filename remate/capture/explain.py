@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from remate_runtime.bind import modules_by_path
+
 from ..errors import CaptureError
 from . import torch_api
 from .advice import BRANCH, advice, logged
@@ -94,7 +96,7 @@ def _what(error: Exception, module: nn.Module | None, path: str) -> tuple[str, s
 
 
 def _module(model: nn.Module, path: str) -> nn.Module | None:
-    return dict(model.named_modules()).get(path)
+    return modules_by_path(model, each_once=True).get(path)
 
 
 def _operator(operator: Any) -> str:

@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import TypeGuard
 
 import torch
-from torch._ops import OpOverload
 
 from remate_runtime import operators
+from remate_runtime.torch_private.operators import OpOverload, schema_of
+
+
+def is_operator(value: object) -> TypeGuard[OpOverload]:
+    """Whether a value is an operator, of a name and an overload."""
+    return isinstance(value, OpOverload)
 
 
 def name(operator: OpOverload) -> str:
     """`aten.add.Tensor`; `.default` is left out."""
-    full = f"{operator.namespace}.{packet(operator)}"
-    return full if operator._overloadname == "default" else f"{full}.{operator._overloadname}"
+    return operator.name().replace("::", ".")
 
 
 def packet(operator: OpOverload) -> str:
-    return operator._schema.name.split("::")[-1]
+    return operator.name().partition("::")[2].partition(".")[0]
 
 
 @cache
 def view(operator: OpOverload) -> bool:
     """Whether outputs share the storage of an argument. A few operators do so without a note in the schema."""
-    aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in operator._schema.arguments)
-    return name(operator) in operators.VIEWS or (aliases and any(r.alias_info for r in operator._schema.returns))
+    schema = schema_of(operator)
+    aliases = any(a.alias_info is not None and not a.alias_info.is_write for a in schema.arguments)
+    return name(operator) in operators.VIEWS or (aliases and any(r.alias_info for r in schema.returns))
 
 
 @cache
@@ -34,12 +40,12 @@ def random(operator: OpOverload) -> bool:
         return False
     if name(operator) in operators.RANDOM or torch.Tag.nondeterministic_seeded in operator.tags:
         return True
-    return any("Generator" in str(a.type) for a in operator._schema.arguments)
+    return any("Generator" in str(a.type) for a in schema_of(operator).arguments)
 
 
 @cache
 def writes(operator: OpOverload) -> bool:
-    return operator._schema.is_mutable
+    return schema_of(operator).is_mutable
 
 
 @cache

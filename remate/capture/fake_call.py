@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -23,25 +23,25 @@ NO_VALUES = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 @contextlib.contextmanager
-def fake_call(call: RecordedCall, device: str) -> Iterator[RecordedCall]:
+def fake_call(call: RecordedCall, device: str) -> Generator[RecordedCall]:
     """Yield the call with model and arguments on `device`, as fake tensors. The model is the same object, and gets its
     own tensors back afterwards."""
     fakes = Fakes(device)
     with contextlib.ExitStack() as stack:
         for module in call.model.modules():
-            registers: Any = (module._parameters, module._buffers)
-            for registered in registers:
+            for registered in (vars(module)["_parameters"], vars(module)["_buffers"]):
                 stack.callback(registered.update, dict(registered))
                 registered.update({key: fakes.of(tensor) for key, tensor in registered.items()})
             if isinstance(module, torch.nn.RNNBase):
-                stack.callback(setattr, module, "_flat_weights", module._flat_weights)
-                module._flat_weights = [getattr(module, name, None) for name in module._flat_weights_names]
+                layer: Any = module
+                stack.callback(setattr, layer, "_flat_weights", layer._flat_weights)
+                layer._flat_weights = [getattr(layer, name, None) for name in layer._flat_weights_names]
         args, kwargs = tree_map_only(torch.Tensor, fakes.of, (call.args, call.kwargs))
         yield RecordedCall.of(call.model, args, kwargs, call.state)
 
 
 @contextlib.contextmanager
-def without_memory(call: RecordedCall) -> Iterator[None]:
+def without_memory(call: RecordedCall) -> Generator[None]:
     """Let forward run on the tensors of a fake call, with fake results. Operators without a fake kernel, such as
     cuDNN's recurrent layers, are decomposed. Does nothing for a call of real tensors."""
     held = [*call.model.parameters(), *call.model.buffers()]

@@ -32,7 +32,7 @@ def fake_module(
 
     copied = copy.deepcopy(model)  # it has no memory
     for module in copied.modules():
-        for registered in (module._parameters, module._buffers):
+        for registered in (vars(module)["_parameters"], vars(module)["_buffers"]):
             for name, tensor in registered.items():
                 registered[name] = fake(tensor)
         for name, value in module.__dict__.items():

@@ -18,7 +18,7 @@ class StorageCount(TorchDispatchMode):
 
     def __init__(self, device: str, held: Sequence[torch.Tensor]) -> None:
         """Count on a device class, without the storages of `held`."""
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self.peak = 0
         self._device, self._unit = device, DEVICES[device].allocation
         self._outside: dict[int, torch.UntypedStorage] = {}
@@ -37,7 +37,7 @@ class StorageCount(TorchDispatchMode):
     def leave_out(self, tensors: Sequence[torch.Tensor]) -> None:
         """Do not count the storages of these tensors."""
         for tensor in tensors:
-            storage = tensor.untyped_storage()
+            storage: Any = tensor.untyped_storage()
             self._outside[storage._cdata] = storage  # a reference, so that its address is not reused
             self._live.pop(storage._cdata, None)
 
@@ -52,7 +52,7 @@ class StorageCount(TorchDispatchMode):
         self.peak = max(self.peak, sum(size for _, size in self._live.values()))
         return result
 
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key = storage._cdata
+    def _note(self, storage: Any) -> None:
+        key: int = storage._cdata
         if key not in self._outside and (key not in self._live or self._live[key][0].expired()):
             self._live[key] = StorageWeakRef(storage), -(-storage.nbytes() // self._unit) * self._unit

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from remate_runtime.bind import modules_by_path
 from remate_runtime.staleness import (
     CHECKPOINTS,
     checkpoints,
@@ -35,7 +36,7 @@ class Hooks:
         self._looking: set[tuple[str, int]] = set()  # hooks that compute nothing
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> Generator[None]:
         if hooks := global_hooks():
             raise CaptureError(
                 f"the hook {hooks[0]!r}, registered for all modules, would never be called by a schedule",
@@ -43,7 +44,7 @@ class Hooks:
             )
         saved: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         try:
-            for path, module in self._model.named_modules():
+            for path, module in modules_by_path(self._model, each_once=True).items():
                 for key in _KEYS:
                     hooks = vars(module).get(key)
                     if hooks:

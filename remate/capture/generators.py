@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+
+from remate_runtime.bind import modules_by_path
+from remate_runtime.format import is_object, is_tuple
 
 
 class Seeds(TorchFunctionMode):
@@ -24,7 +27,7 @@ class Seeds(TorchFunctionMode):
         self._seed = 0x5EED << 16  # differs between two runs of forward, so that reads of it are detected
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         kept = [(generator, generator.get_state()) for generator in self._generators()]
         self._mark()
         try:
@@ -62,7 +65,7 @@ class Seeds(TorchFunctionMode):
 
 
 @contextmanager
-def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Iterator[None]:
+def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Generator[None]:
     """Add to `drawn` the generators that were used or seeded in the `with` block: those of Python and NumPy, and those
     in attributes of modules. Restores all of them."""
     watched = [(name, get, put, get()) for name, get, put in _generators(model)]
@@ -82,7 +85,7 @@ def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any]
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         yield "numpy.random", numpy.random.get_state, numpy.random.set_state
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         for name, value in vars(module).items():
             what = f"{path}.{name}" if path else name
             if isinstance(value, random.Random):
@@ -102,8 +105,8 @@ def _equal(left: object, right: object) -> bool:
 
 def _plain(state: Any) -> Any:
     """Convert a state to lists and numbers."""
-    if isinstance(state, tuple):
+    if is_tuple(state):
         return [_plain(part) for part in state]
-    if isinstance(state, dict):
+    if is_object(state):
         return {key: _plain(part) for key, part in state.items()}
     return state.tolist() if hasattr(state, "tolist") else state

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from .kinds import kind_of
+
 _DEPTH = 3  # depth of nested lists in arguments
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
@@ -97,7 +99,7 @@ class SeenCalls:
         return "" if before == call else f"{_shown(before)} in one call, {_shown(call)} in the next"
 
 
-def _words(value: object, depth: int) -> Iterator[Any]:
+def _words(value: Any, depth: int) -> Iterator[Any]:
     """The comparable part of an argument: numbers and shapes, never contents of tensors."""
     if isinstance(value, torch.Tensor):
         yield f"tensor{list(value.shape)}"
@@ -107,18 +109,18 @@ def _words(value: object, depth: int) -> Iterator[Any]:
         yield int.__pos__(value)  # of a traced size, without a record
     elif isinstance(value, _PLAIN):
         yield value
-    elif isinstance(value, tuple | list) and depth < _DEPTH:
+    elif issubclass(kind_of(value), tuple | list) and depth < _DEPTH:
         yield len(value)
         for item in value:
             yield from _words(item, depth + 1)
-    elif isinstance(value, slice):
+    elif kind_of(value) is slice:
         yield from _words((value.start, value.stop, value.step), depth)
-    elif isinstance(value, dict) and depth < _DEPTH:
+    elif issubclass(kind_of(value), dict) and depth < _DEPTH:
         for key, item in value.items():
             yield str(key)
             yield from _words(item, depth + 1)
     else:
-        yield type(value).__name__
+        yield kind_of(value).__name__
 
 
 def _shown(call: tuple[object, ...] | None) -> str:

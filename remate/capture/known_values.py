@@ -5,10 +5,11 @@ Code that reads such a value (are these the positions of one sequence?) gets eag
 This module uses unstable interfaces.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -28,10 +29,10 @@ _UNINITIALISED = ("empty", "new_empty", "_efficientzerotensor", "resize")
 
 
 @contextlib.contextmanager
-def known_values(mode: FakeTensorMode) -> Iterator[None]:
+def known_values(mode: FakeTensorMode) -> Generator[None]:
     """Give values to the fake tensors of `mode` that depend on no source."""
     usual: Any = mode.dispatch
-    known = WeakIdKeyDictionary()  # fake tensor -> real tensor
+    known: Any = WeakIdKeyDictionary()  # fake tensor -> real tensor
 
     def real(fake: Any) -> torch.Tensor | None:
         return known.get(fake) if isinstance(fake, FakeTensor) else fake
@@ -71,7 +72,7 @@ def _check_rows(table: torch.Tensor, positions: torch.Tensor | None) -> None:
         raise IndexError(f"position {int(positions.max())} of an embedding that has {table.shape[0]} rows")
 
 
-def _computable(func: OpOverload, outputs: object) -> bool:
+def _computable(func: Any, outputs: object) -> bool:
     tensors = _tensors(outputs)
     name = func._schema.name.split("::")[-1]
     return (
@@ -87,7 +88,7 @@ def _computable(func: OpOverload, outputs: object) -> bool:
 _CPU = torch.device("cpu")
 
 
-def _computed(func: OpOverload, flat: list[Any], spec: Any) -> Any:
+def _computed(func: Any, flat: list[Any], spec: Any) -> Any:
     """Compute on the CPU, whatever the device of the step, which may be absent."""
     with no_dispatch(), torch.no_grad():
         args, kwargs = _pytree.tree_unflatten([_on_cpu(leaf) for leaf in flat], spec)

@@ -4,10 +4,11 @@ A view is valid for certain strides only, so a step traced with wrong strides wo
 This module uses unstable interfaces.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -26,34 +27,46 @@ def _contiguous(tensor: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-def _suggested(tensor: torch.Tensor) -> torch.Tensor:
+def _suggested(tensor: torch.Tensor, *_: object) -> torch.Tensor:
     """The layout that most CPU kernels allocate: channels last if the tensor is, else contiguous."""
     suggested = suggest_memory_format(tensor) if tensor.device.type == "cpu" else torch.preserve_format
     return torch.empty_like(tensor, memory_format=suggested)
+
+
+def _second_contiguous(first: object, second: torch.Tensor, *_: object) -> torch.Tensor:
+    return _contiguous(second)
+
+
+def _second_suggested(first: object, second: torch.Tensor, *_: object) -> torch.Tensor:
+    return _suggested(second)
 
 
 def _elementwise(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.mul(left, right)
 
 
+def _first_and_last(first: torch.Tensor, *others: Any) -> torch.Tensor:
+    return torch.mul(first, others[-1])
+
+
 # operator -> function of its arguments that returns a tensor with the layout of the first result
 _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
-    _ATEN._native_batch_norm_legit_functional.default: lambda source, *_: _suggested(source),
-    _ATEN.native_group_norm.default: lambda source, *_: _suggested(source),
-    _ATEN.native_batch_norm_backward.default: lambda grad, source, *_: _suggested(source),
-    _ATEN._batch_norm_with_update_functional.default: lambda source, *_: _suggested(source),
-    _ATEN.batch_norm_backward.default: lambda grad, source, *_: _suggested(source),
-    _ATEN.native_layer_norm_backward.default: lambda grad, source, *_: _contiguous(source),
-    _ATEN._softmax_backward_data.default: lambda grad, *_: _contiguous(grad),
-    _ATEN._log_softmax_backward_data.default: lambda grad, *_: _contiguous(grad),
+    _ATEN._native_batch_norm_legit_functional.default: _suggested,
+    _ATEN.native_group_norm.default: _suggested,
+    _ATEN.native_batch_norm_backward.default: _second_suggested,
+    _ATEN._batch_norm_with_update_functional.default: _suggested,
+    _ATEN.batch_norm_backward.default: _second_suggested,
+    _ATEN.native_layer_norm_backward.default: _second_contiguous,
+    _ATEN._softmax_backward_data.default: _contiguous,
+    _ATEN._log_softmax_backward_data.default: _contiguous,
     _ATEN.angle.default: _contiguous,
     _ATEN.poisson.default: _contiguous,
     _ATEN._standard_gamma.default: _contiguous,
     _ATEN.normal.Tensor_Tensor: _contiguous,
-    _ATEN.normal.float_Tensor: lambda mean, std, *_: _contiguous(std),
-    _ATEN.mse_loss_backward.default: lambda grad, source, *_: _contiguous(source),
-    _ATEN.smooth_l1_loss_backward.default: lambda grad, source, *_: _contiguous(source),
-    _ATEN.huber_loss_backward.default: lambda grad, source, *_: _contiguous(source),
+    _ATEN.normal.float_Tensor: _second_contiguous,
+    _ATEN.mse_loss_backward.default: _second_contiguous,
+    _ATEN.smooth_l1_loss_backward.default: _second_contiguous,
+    _ATEN.huber_loss_backward.default: _second_contiguous,
     _ATEN.softplus_backward.default: _elementwise,
     _ATEN.hardtanh_backward.default: _elementwise,
     _ATEN.hardswish_backward.default: _elementwise,
@@ -63,17 +76,17 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.leaky_relu_backward.default: _elementwise,
     _ATEN.logit_backward.default: _elementwise,
     _ATEN.copysign.Tensor: _elementwise,
-    _ATEN.elu_backward.default: lambda grad, alpha, scale, input_scale, is_result, source: torch.mul(grad, source),
+    _ATEN.elu_backward.default: _first_and_last,
 }
 _AS_STRIDED = _ATEN.as_strided.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _LOW = (torch.bfloat16, torch.float16)
 _FEW = 2**22  # elements; takes some milliseconds
-_ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: lambda source, *_: _suggested(source)}
+_ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: _suggested}
 
 
 @contextlib.contextmanager
-def real_layouts(mode: FakeTensorMode) -> Iterator[None]:
+def real_layouts(mode: FakeTensorMode) -> Generator[None]:
     """Give the results of `mode` the layouts of real kernels."""
     usual: Any = mode.dispatch
 

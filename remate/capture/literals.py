@@ -36,7 +36,8 @@ def tensor_type(value: torch.Tensor, device: torch.device) -> TensorType:
     tensors, and for tensors on other devices."""
     if value.layout is not torch.strided:
         raise UnwritableError(f"a tensor of layout {value.layout}; {_DENSE}")
-    if not all(isinstance(n, int) for n in value.shape):
+    shape: Any = value.shape  # torch declares that all sizes are known
+    if not all(isinstance(n, int) for n in shape):
         raise UnwritableError("a tensor whose shape depends on data")
     elsewhere = value.device.type == "cpu" != device.type
     if value.device.type != device.type and not elsewhere:
@@ -91,5 +92,5 @@ def elements(tensor: torch.Tensor, module: str, source: str) -> tuple[Any, ...]:
         raise CaptureError(f"forward uses a constant tensor of {size}", module, source, _BIG)
     if tensor.device.type == "meta":
         raise CaptureError("forward uses a constant tensor on the meta device, which has no data", module, source, _BIG)
-    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten().tolist()
-    return tuple(argument(x, tensor.device) for x in flat)
+    flat: Any = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().flatten()
+    return tuple(argument(x, tensor.device) for x in flat.tolist())

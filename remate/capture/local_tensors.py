@@ -7,14 +7,14 @@ again, so that DTensor's own rules select local operators and collectives, which
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from remate_runtime.bind import is_distributed, mesh_groups, mesh_names, sharded_parts
+from remate_runtime.bind import is_distributed, mesh_groups, mesh_names, modules_by_path, sharded_parts
 from remate_runtime.format import Distributed, fold_paths
 
 from ..errors import CaptureError
@@ -47,16 +47,17 @@ class LocalTensors:
         self._places.append((held, key, name))
 
     @contextmanager
-    def wrapped(self, carriers: nn.Module) -> Iterator[None]:
+    def wrapped(self, carriers: nn.Module) -> Generator[None]:
         """Wrap the tracer's tensors in DTensors in the `with` block. carriers: see `carriers`."""
         carried = dict(zip(self.other, carriers.parameters(), strict=True))
         saved = [(held, key, held[key]) for held, key, _ in self._places]
         wrapped: dict[int, Any] = {}
+        wrap: Any = _Wrap  # torch declares `apply` without types
         try:
             for held, key, name in self._places:
                 local = held[key]
                 if id(local) not in wrapped:
-                    wrapped[id(local)] = _Wrap.apply(local, carried.get(name), self, name)
+                    wrapped[id(local)] = wrap.apply(local, carried.get(name), self, name)
                 held[key] = wrapped[id(local)]
             yield
         finally:
@@ -126,30 +127,37 @@ class LocalTensors:
 
 
 @contextmanager
-def local_tensors(model: nn.Module) -> Iterator[LocalTensors]:
+def local_tensors(model: nn.Module) -> Generator[LocalTensors]:
     """Replace the DTensors of a model by this rank's local tensors in the `with` block. FSDP2's DTensors stay, because
     FSDP2 gathers them. Raises CaptureError for a DTensor that no file can describe."""
     distributed, plain = LocalTensors(), dict[int, tuple[str, torch.Tensor]]()
     saved: list[tuple[dict[str, Any], str, Any]] = []
-    modules = [] if sharded_parts(tuple(model.modules())) else list(model.named_modules())
+    found = [] if sharded_parts(tuple(model.modules())) else _distributed(model)
     try:
-        for path, module in modules:
-            for held in (vars(module).get(kind) or {} for kind in _KINDS):
-                for key, tensor in list(held.items()):
-                    if not is_distributed(tensor):
-                        continue
-                    name = f"{path}.{key}" if path else key
-                    if id(tensor) not in plain:
-                        _check(name, tensor)
-                        plain[id(tensor)] = name, _plain(tensor)
-                    saved.append((held, key, tensor))
-                    first, held[key] = plain[id(tensor)]
-                    distributed.add(held, key, first, tensor._spec)
+        for held, key, name in found:
+            tensor = held[key]
+            if id(tensor) not in plain:
+                _check(name, tensor)
+                plain[id(tensor)] = name, _plain(tensor)
+            saved.append((held, key, tensor))
+            first, held[key] = plain[id(tensor)]
+            distributed.add(held, key, first, tensor._spec)
         _check_meshes(distributed)
         yield distributed
     finally:
         for held, key, tensor in saved:
             held[key] = tensor
+
+
+def _distributed(model: nn.Module) -> list[tuple[dict[str, Any], str, str]]:
+    """Return the place of each DTensor: registered tensors of a module, key, name."""
+    found: list[tuple[dict[str, Any], str, str]] = []
+    for path, module in modules_by_path(model, each_once=True).items():
+        for kind in _KINDS:
+            held: dict[str, Any] = vars(module).get(kind) or {}
+            keys = [key for key, tensor in held.items() if is_distributed(tensor)]
+            found += [(held, key, f"{path}.{key}" if path else key) for key in keys]
+    return found
 
 
 def refuse_distributed(name: str, tensor: torch.Tensor) -> None:
@@ -201,7 +209,8 @@ class _Wrap(torch.autograd.Function):
         return kind(local.view_as(local), of.specs[name], requires_grad=local.requires_grad)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        gradient = gradients[0]
         ctx.of.gradients[ctx.name] = gradient.placements
         local = gradient._local_tensor
         if ctx.carried:

@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from remate_runtime.flat_step import Op, Ref, Value
-from remate_runtime.format import TensorType
+from remate_runtime.format import TensorType, is_array
 from remate_runtime.operators import COLLECTIVES, COMMUNICATION
+from remate_runtime.torch_private.operators import OpOverload, schema_of
 
 from ..errors import CaptureError
 from . import facts, literals, torch_api
@@ -107,7 +107,7 @@ class Lowering:
             self._constant(node)
         elif node.target is operator.getitem:
             self._item(node)
-        elif isinstance(node.target, OpOverload):
+        elif facts.is_operator(node.target):
             self._operation(node, node.target)
         elif node.op != "output":
             hint = "control flow and other higher-order operators cannot be scheduled: write it with tensor operations"
@@ -158,7 +158,7 @@ class Lowering:
         if target.namespace in COMMUNICATION:
             args = self._over_mesh(node, target, args)
         value = node.meta["val"]
-        multiple = isinstance(value, tuple | list)
+        multiple = is_array(value)
         kinds = [self._output_type(each) for each in (value if multiple else (value,))]
         if facts.refusal(target):
             hint = "wrap it in an operator of your own (torch.library.custom_op), or compute it outside of the model"
@@ -232,7 +232,7 @@ class Lowering:
                 return self._numbers[argument]
             reads.append(self._at[argument])
             return Ref(self._at[argument])
-        if isinstance(argument, tuple | list):
+        if is_array(argument):
             return tuple(self._argument(a, reads) for a in argument)
         return literals.argument(argument, self._device)
 
@@ -265,9 +265,9 @@ class Lowering:
 
     def _called(self, node: Node) -> str:
         target = node.target
-        if isinstance(target, OpOverload):
+        if facts.is_operator(target):
             return f"operator {facts.name(target)}"
-        inner = next((a for a in node.args if isinstance(a, OpOverload)), None)
+        inner = next((a for a in node.args if facts.is_operator(a)), None)
         name = getattr(target, "__name__", str(target))
         return f"operator {facts.name(inner)} (through {name})" if inner is not None else f"operator {name}"
 
@@ -280,18 +280,20 @@ def _default(target: OpOverload, name: str, value: object) -> bool:
     """Whether the argument equals the operator's default."""
     if name in _DEFAULTS and value in _DEFAULTS[name]:
         return True
-    argument = next((a for a in target._schema.arguments if a.name == name), None)
+    argument = next((a for a in schema_of(target).arguments if a.name == name), None)
     return argument is not None and argument.has_default_value() and value is None and argument.default_value is None
 
 
 def _masked(target: OpOverload, args: tuple[object, ...], kinds: list[Any]) -> list[Any]:
     """The types of the results, with None for those that the output mask excludes. Fake kernels return these too."""
-    at = next((i for i, a in enumerate(target._schema.arguments) if a.name in ("output_mask", "grad_input_mask")), None)
+    at = next(
+        (i for i, a in enumerate(schema_of(target).arguments) if a.name in ("output_mask", "grad_input_mask")), None
+    )
     mask = args[at] if at is not None and at < len(args) else None
-    if not isinstance(mask, tuple | list) or len(mask) != len(kinds):
+    if not is_array(mask) or len(mask) != len(kinds):
         return kinds
     return [kind if wanted else None for kind, wanted in zip(kinds, mask, strict=True)]
 
 
 def _takes_device(target: OpOverload) -> bool:
-    return any(a.name == "device" for a in target._schema.arguments)
+    return any(a.name == "device" for a in schema_of(target).arguments)

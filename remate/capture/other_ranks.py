@@ -7,7 +7,7 @@ tensor. A file of such a step is for one rank.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -18,6 +18,7 @@ from remate_runtime.bind import mesh_names
 from remate_runtime.flat_step import Graph, Op
 from remate_runtime.operator_calls import overload
 from remate_runtime.torch_private import distributed as torch_distributed
+from remate_runtime.torch_private.operators import schema_of
 
 from ..errors import CaptureError
 from .captured import Captured
@@ -65,7 +66,7 @@ def refuse_draws_on_gpu(graph: Graph) -> None:
 
 def _draws(op: Op) -> bool:
     """Whether a random operator draws. Fused attention without dropout does not."""
-    names = [argument.name for argument in overload(op.op)._schema.arguments]
+    names = [argument.name for argument in schema_of(overload(op.op)).arguments]
     if "dropout_p" not in names:
         return True
     at = names.index("dropout_p")
@@ -85,7 +86,7 @@ def _differ(graph: Graph, name: str, count: int, own: int, as_another: Callable[
 
 
 @contextmanager
-def coordinates(pretended: Mapping[str, int]) -> Iterator[None]:
+def coordinates(pretended: Mapping[str, int]) -> Generator[None]:
     """Let device meshes report another rank in the `with` block. pretended: its coordinates by mesh dimension."""
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -107,10 +108,14 @@ def coordinates(pretended: Mapping[str, int]) -> Iterator[None]:
         name = mesh_dim if isinstance(mesh_dim, str) else names[mesh_dim or 0]
         return pretended[name] if name in pretended else local(mesh, mesh_dim)
 
-    patched = {"get_coordinate": get_coordinate, "_sym_get_coordinate": sym_get_coordinate}
+    patched: dict[str, Any] = {
+        "get_coordinate": get_coordinate,
+        "_sym_get_coordinate": sym_get_coordinate,
+        "get_local_rank": get_local_rank,
+    }
     torch_distributed.clear_dtensor_caches()
     try:
-        with mock.patch.multiple(kind, **patched, get_local_rank=get_local_rank):
+        with mock.patch.multiple(kind, **patched):
             yield
     finally:
         torch_distributed.clear_dtensor_caches()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..errors import CaptureError
 
 
 @contextmanager
-def overridden_attributes(model: nn.Module, values: Mapping[str, object]) -> Iterator[None]:
+def overridden_attributes(model: nn.Module, values: Mapping[str, object]) -> Generator[None]:
     """Set the attributes at these paths, of modules or their configs, in the `with` block. Raises CaptureError for an
     attribute that cannot be set."""
     saved: list[tuple[dict[str, Any], str, Any]] = []

@@ -48,7 +48,8 @@ def own_peak(
     try:
         # Checkpoints run forward again in backward, so that the tensors stay replaced until then. Generators are set
         # back outside of the fake mode, so that their states are real.
-        with torch.random.fork_rng(devices=devices), fake_call(called(model, args, kwargs), kind) as call:
+        generators: Any = torch.random  # torch declares its functions without types
+        with generators.fork_rng(devices=devices), fake_call(called(model, args, kwargs), kind) as call:
             storages = StorageCount(
                 kind, [*model.parameters(), *model.buffers(), *tensors_of((call.args, call.kwargs))]
             )

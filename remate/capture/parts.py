@@ -11,7 +11,7 @@ import contextlib
 import json
 import random
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -19,6 +19,7 @@ import msgspec
 import torch
 from torch import nn
 
+from remate_runtime.bind import modules_by_path
 from remate_runtime.format import did_you_mean, unfold_paths
 from remate_runtime.staleness import collected_within, qualified, tensors_of
 
@@ -26,6 +27,7 @@ from ..errors import CaptureError
 from . import surroundings, trees
 from .fake_call import NO_VALUES, without_memory
 from .generators import undisturbed
+from .kinds import kind_of
 from .recorded import CallSettings, RecordedCall, recording, state_of
 from .undone_writes import changes_undone
 
@@ -101,16 +103,16 @@ def _run_until_called(call: RecordedCall, takers: dict[str, _Taker]) -> None:
 
 def _generators() -> object:
     """Return the states of random generators. Without memory, torch's has no values."""
-    try:
-        drawn = torch.get_rng_state().tolist()
-    except NO_VALUES:
-        drawn = []
+    state: Any = torch.get_rng_state()
+    drawn: list[int] = []
+    with contextlib.suppress(*NO_VALUES):
+        drawn = state.tolist()
     return drawn, random.getstate()
 
 
 def matched(model: nn.Module, patterns: Sequence[str]) -> dict[str, nn.Module]:
     """Return the modules that match the patterns, by path, in the model's order. Raises CaptureError."""
-    known = {path: module for path, module in model.named_modules() if path}
+    known = {path: module for path, module in modules_by_path(model, each_once=True).items() if path}
     chosen: set[str] = set()
     for pattern in patterns:
         names = [path for text in unfold_paths([pattern]) for path in _matching(text, known)]
@@ -189,10 +191,11 @@ def _look(model: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) ->
 
     opaque: list[str] = []
     given = [
-        trees.describe(a, "", leaf, lambda node, _: opaque.append(qualified(type(node))), objects=True)
+        trees.describe(a, "", leaf, lambda node, _: opaque.append(qualified(kind_of(node))), objects=True)
         for a in (list(args), kwargs)
     ]
-    state = [(path, module.training, qualified(type(module))) for path, module in model.named_modules()]
+    modules = modules_by_path(model, each_once=True).items()
+    state = [(path, module.training, qualified(type(module))) for path, module in modules]
     held = [(name, _tensor(t)) for name, t in (*model.named_parameters(), *model.named_buffers())]
     casts = [str(torch.get_autocast_dtype(k)) for k in ("cpu", "cuda") if torch.is_autocast_enabled(k)]
     return json.dumps([given, opaque, state, held, casts])
@@ -203,7 +206,7 @@ def _tensor(tensor: torch.Tensor) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _recorded(takers: dict[str, _Taker]) -> Iterator[None]:
+def _recorded(takers: dict[str, _Taker]) -> Generator[None]:
     """Pass the calls of each module to its taker in the `with` block."""
     known: dict[str, RecordedCall] = {}
     kinds: list[tuple[nn.Module, type[nn.Module], type[nn.Module]]] = []
@@ -227,15 +230,16 @@ def _recorded(takers: dict[str, _Taker]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+def _left_as_it_was(model: nn.Module) -> Generator[None]:
     """Restore attributes and generators."""
     attributes = surroundings.Attributes(model)
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"][:1]
     met: list[str] = []
+    random_numbers: Any = torch.random  # torch declares its functions without types
     try:
         with (
             undisturbed(model, []),
-            torch.random.fork_rng(devices),
+            random_numbers.fork_rng(devices),
             surroundings.checkpoints_run_once(lambda frame: met.append(frame.f_code.co_name)),
         ):
             yield
@@ -251,7 +255,7 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _saving_nothing() -> Iterator[None]:
+def _saving_nothing() -> Generator[None]:
     """Enable gradients, but save nothing for backward."""
 
     def missing(_: None) -> torch.Tensor:

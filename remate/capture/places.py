@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable
 from itertools import islice
 from types import CodeType, FrameType, TracebackType
 
@@ -12,6 +14,8 @@ import torch
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _HERE = os.path.dirname(__file__) + os.sep
 _PASSED = os.path.join(_HERE, "repeats") + os.sep  # its frames are between a module and its caller
+# The frame so many calls above the running one. `inspect.currentframe` would be one more call for each operation.
+frame_above: Callable[[int], FrameType] = vars(sys)["_getframe"]
 
 
 class SourcePlace(msgspec.Struct, frozen=True):

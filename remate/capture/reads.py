@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import enum
 import inspect
-import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from remate_runtime.bind import modules_by_path
 from remate_runtime.format import Digest
 from remate_runtime.staleness import (
     CHILDREN,
@@ -41,6 +41,7 @@ from remate_runtime.staleness import (
 )
 
 from .changes import Change, TraceChanges
+from .places import frame_above
 
 _MACHINERY = frozenset(
     {*vars(nn.Module()), *vars(nn.Module), *dir(nn.Module), "training", "__dict__", FORWARDS_OWN_FLAG}
@@ -60,7 +61,8 @@ class Reads:
 
     def __init__(self, model: nn.Module, classes: Mapping[str, type]) -> None:
         self._model, self._classes = model, classes
-        self._paths = {id(module): path for path, module in model.named_modules()}
+        modules = modules_by_path(model, each_once=True)
+        self._paths = {id(module): path for path, module in modules.items()}
         self._seen: dict[int, dict[str, Any]] = {}  # by module or object: attribute -> its value before
         self._fields: dict[str, set[str]] = {}  # attributes read from objects, by class name
         self._methods: dict[tuple[int, str], Any] = {}
@@ -80,13 +82,14 @@ class Reads:
         self.stored: list[tuple[str, torch.Tensor]] = []  # attributes of configs that forward set to tensors, by path
         self.replaced: list[tuple[str, Any]] = []  # the values of the same attributes before
         self._code = Code(met=self._meet)
-        hooks = {path: dict.fromkeys(hook_reads(module), NOW) for path, module in model.named_modules() if path}
+        hooks = {path: dict.fromkeys(hook_reads(module), NOW) for path, module in modules.items() if path}
         make_digest(model, hooks, {}, self._code)  # the objects that code reaches
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> Generator[None]:
         """Watch forward. Attribute access of modules is slow in the `with` block."""
         usual = nn.Module.__setattr__
+        patched: Any = nn.Module
         reads = self
 
         def read(module: nn.Module, name: str) -> Any:
@@ -107,32 +110,32 @@ class Reads:
 
         self._watch_objects()
         before = vars(nn.Module).get("__getattribute__")
-        nn.Module.__getattribute__ = read  # type: ignore[method-assign]
-        nn.Module.__setattr__ = write  # type: ignore[method-assign]
+        patched.__getattribute__ = read
+        patched.__setattr__ = write
         try:
             yield
         finally:
             _put_back(nn.Module, before)
-            nn.Module.__setattr__ = usual  # type: ignore[method-assign]
+            patched.__setattr__ = usual
             if not self._around:
                 self._unwatch_objects()
             self._notice_changes()
 
     @contextmanager
-    def watching_backward(self) -> Iterator[None]:
+    def watching_backward(self) -> Generator[None]:
         """Also record the reads of tensor hooks and of `backward` of Functions."""
         reads = self
 
         def read(module: nn.Module, name: str) -> Any:
             value = object.__getattribute__(module, name)
-            frame = sys._getframe(1)
+            frame = frame_above(1)
             if name not in CHILDREN and is_own(frame.f_globals.get("__name__") or ""):
                 reads._read(module, name, value)
             return value
 
         self._around = True
         self._watch_objects()
-        nn.Module.__getattribute__ = read  # type: ignore[method-assign]
+        nn.Module.__getattribute__ = read
         try:
             yield
         finally:
@@ -152,7 +155,7 @@ class Reads:
         self._watching = False
 
     @contextmanager
-    def noting(self, wrote: Callable[[], None]) -> Iterator[None]:
+    def noting(self, wrote: Callable[[], None]) -> Generator[None]:
         """Call `wrote` whenever forward sets an attribute of a module."""
         self._noting = wrote
         try:
@@ -169,14 +172,14 @@ class Reads:
             return
         seen = self._seen.setdefault(id(module), {})
         if name in CHILDREN:
-            code = sys._getframe(2).f_code
+            code = frame_above(2).f_code
             if code in _BY_KEY:
                 return
             if code.co_filename == _GOES_THROUGH_ALL and code.co_name != "named_children":
                 self._walk(module, name)
                 return
             seen[name] = None
-        elif name == "__dict__" and is_own_path(sys._getframe(2).f_code.co_filename):
+        elif name == "__dict__" and is_own_path(frame_above(2).f_code.co_filename):
             for own in [own for own in value if own not in _MACHINERY]:
                 self._read(module, own, value[own])
         if name in _MACHINERY or name.startswith("__") or name in seen or name in self._written.get(id(module), ()):
@@ -189,7 +192,7 @@ class Reads:
     def _walk(self, module: nn.Module, name: str) -> None:
         """A method such as `parameters()` reads a collection of this module. It counts if the user's code calls it,
         because torch itself iterates over models too."""
-        frame, root = sys._getframe(3), None
+        frame, root = frame_above(3), None
         while frame is not None and frame.f_code.co_filename == _GOES_THROUGH_ALL:
             root, frame = frame.f_locals.get("self", root), frame.f_back
         if root is not None and frame is not None and is_own(frame.f_globals.get("__name__") or ""):
@@ -249,7 +252,8 @@ class Reads:
         """Watch reads of this class's instances. If that is impossible, all attributes count as read."""
         if kind in self._patched or kind in self._unwatched:
             return
-        usual: Callable[[Any, str], Any] = kind.__getattribute__  # type: ignore[assignment]
+        patched: Any = kind
+        usual = patched.__getattribute__
         reads = self
 
         def read(obj: object, name: str) -> Any:
@@ -266,7 +270,7 @@ class Reads:
         try:
             if "__getattribute__" in vars(kind):
                 raise TypeError
-            kind.__getattribute__ = read  # type: ignore[method-assign,assignment]
+            patched.__getattribute__ = read
             self._patched[kind] = usual
         except TypeError:  # a class written in C, such as SimpleNamespace
             self._unwatched.add(kind)
@@ -318,7 +322,7 @@ class Reads:
             if key in self._held:
                 self._fields.get(type(self._held[key][0]).__qualname__, set()).discard(name)
         modules = {path: self._of(key, settled) for key, path in self._paths.items()}
-        for path, module in self._model.named_modules():
+        for path, module in modules_by_path(self._model, each_once=True).items():
             names = ["forward"] if replaced_forward(module) is not MISSING else []
             names += ["_code"] if isinstance(module, torch.fx.GraphModule) else []
             modules[path] |= dict.fromkeys([*names, *(hook_reads(module) if path else ())], NOW)
@@ -376,9 +380,9 @@ def values_read(model: nn.Module) -> dict[str, Any]:
     return code.values
 
 
-def _put_back(kind: type, reading: object) -> None:
+def _put_back(kind: Any, reading: object) -> None:
     """Restore the attribute access of a class."""
     if reading is None:
-        del kind.__getattribute__  # type: ignore[misc]
+        del kind.__getattribute__
     else:
-        kind.__getattribute__ = reading  # type: ignore[method-assign]
+        kind.__getattribute__ = reading

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -13,11 +13,13 @@ from msgspec.structs import replace
 from torch import nn
 
 from remate_runtime.applied import original_of
+from remate_runtime.bind import modules_by_path
 from remate_runtime.format import Digest
 from remate_runtime.staleness import is_config
 
 from ..errors import CaptureError
 from . import trees
+from .kinds import kind_of
 
 _PLAIN = (bool, int, float, str, type(None))
 _ABSENT: Any = object()
@@ -41,10 +43,10 @@ class CallSettings(msgspec.Struct, frozen=True):
     unwrapped: bool = False
 
     @contextlib.contextmanager
-    def in_effect(self, model: nn.Module, cast: bool = True) -> Iterator[None]:
+    def in_effect(self, model: nn.Module, cast: bool = True) -> Generator[None]:
         """Put `model` into this state in the `with` block. cast: enable the recorded autocast too."""
         before = state_of(model, ())
-        changed = [(obj, name, vars(obj).get(name, _ABSENT), value) for obj, name, value in self._settings(model)]
+        changed = [(obj, name, obj.__dict__.get(name, _ABSENT), value) for obj, name, value in self._settings(model)]
         device = next((p.device.type for p in model.parameters()), "cpu")
         ambient = torch.autocast(device, self.autocast) if cast and self.autocast else contextlib.nullcontext()
         wrapped = vars(model).pop("forward", _ABSENT) if self.unwrapped else _ABSENT
@@ -67,7 +69,7 @@ class CallSettings(msgspec.Struct, frozen=True):
     def _settings(self, model: nn.Module) -> list[tuple[Any, str, Any]]:
         by_path = dict(_objects(model))
         present = [(by_path[path], name, value) for path, name, value in self.attributes if path in by_path]
-        return [(obj, name, v) for obj, name, v in present if not _same(vars(obj).get(name, _ABSENT), v)]
+        return [(obj, name, v) for obj, name, v in present if not _same(obj.__dict__.get(name, _ABSENT), v)]
 
 
 def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> CallSettings:
@@ -75,13 +77,13 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
     device = next((p.device.type for p in model.parameters()), "cpu")
     casts = device in autocast and torch.is_autocast_enabled(device)
     return CallSettings(
-        training={path: module.training for path, module in model.named_modules()},
+        training={path: module.training for path, module in modules_by_path(model, each_once=True).items()},
         grad={name: p.requires_grad for name, p in model.named_parameters()},
         attributes=tuple(
             (path, name, value)
             for path, obj in _objects(model)
-            for name, value in vars(obj).items()
-            if type(value) in _PLAIN and name != "training"
+            for name, value in obj.__dict__.items()
+            if kind_of(value) in _PLAIN and name != "training"
         ),
         autocast=torch.get_autocast_dtype(device) if casts else None,
         unwrapped=True,
@@ -91,7 +93,7 @@ def state_of(model: nn.Module, autocast: Sequence[str] = ("cuda", "cpu")) -> Cal
 def _objects(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """Modules and the configs in their attributes, by path, each once."""
     seen: set[int] = set()
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         yield path, module
         for name, value in vars(module).items():
             if is_config(value) and hasattr(value, "__dict__") and id(value) not in seen:
@@ -104,7 +106,7 @@ def _same(left: object, right: object) -> bool:
 
 
 def _switch(model: nn.Module, training: Mapping[str, bool], grad: Mapping[str, bool]) -> None:
-    for path, module in model.named_modules():
+    for path, module in modules_by_path(model, each_once=True).items():
         module.training = training.get(path, module.training)
     for name, parameter in model.named_parameters():
         wanted = grad.get(name, parameter.requires_grad)
@@ -243,7 +245,7 @@ class LoopLeft(BaseException):
 
 
 @contextlib.contextmanager
-def record(model: nn.Module, *, stop: bool = False) -> Iterator[RecordedCall]:
+def record(model: nn.Module, *, stop: bool = False) -> Generator[RecordedCall]:
     """Record the first training call of a model, as a loop makes it.
 
     The recorded call has the arguments, autocast, modes, frozen parameters and plain attributes at the beginning of

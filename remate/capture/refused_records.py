@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -27,7 +26,7 @@ def refuse_records(model: torch.nn.Module, returned: object) -> None:
             )
 
 
-def _records(node: object, path: str) -> Iterator[tuple[str, Any, tuple[str, ...]]]:
+def _records(node: object, path: str) -> Iterator[tuple[str, object, tuple[str, ...]]]:
     inner = None if is_object(node) else children(node)  # objects are no outputs at all
     if inner is None:
         return

@@ -5,10 +5,11 @@ arguments. The cache of FakeTensorMode has keys that take longer to compute than
 unstable interfaces.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -16,7 +17,10 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
+from remate_runtime.format import is_array
+
 from .dispatch import dispatched_by
+from .kinds import kind_of
 
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FOLLOWS_DATA = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape, torch.Tag.inplace_view)
@@ -37,7 +41,7 @@ class _UnknownError(Exception):
 
 
 @contextlib.contextmanager
-def remembered(mode: FakeTensorMode) -> Iterator[None]:
+def remembered(mode: FakeTensorMode) -> Generator[None]:
     """Cache the results of `mode`."""
     usual: Callable[..., Any] = mode.dispatch
     usable: dict[Any, bool] = {}
@@ -88,7 +92,7 @@ def _add(parts: list[Any], values: Any, mode: FakeTensorMode) -> bool:
     """Add `values` to a key. Returns whether there is a tensor among them."""
     tensors = False
     for value in values:
-        kind = type(value)
+        kind = kind_of(value)
         if kind is FakeTensor:
             if value.fake_mode is not mode or value.constant is not None or value.layout is not torch.strided:
                 raise _UnknownError
@@ -117,7 +121,7 @@ def _outline(result: Any, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[
         return _Layout(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.fake_device)
 
     try:
-        if type(result) is tuple:
+        if kind_of(result) is tuple:
             return tuple(None if each is None else layout(each) for each in result)
         return layout(result)
     except _UnknownError:
@@ -127,7 +131,7 @@ def _outline(result: Any, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[
 def _tensors(value: object) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, list | tuple):
+    elif is_array(value):
         for each in value:
             yield from _tensors(each)
 

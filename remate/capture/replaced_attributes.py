@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 
 @contextmanager
-def replaced_attributes(holder: Any, functions: Mapping[str, Any]) -> Iterator[None]:
+def replaced_attributes(holder: Any, functions: Mapping[str, Any]) -> Generator[None]:
     """Replace attributes of a module or object in the `with` block.
 
     A module that is imported in the block takes a replaced function over where it imports it by name, as
@@ -34,3 +34,8 @@ def replaced_attributes(holder: Any, functions: Mapping[str, Any]) -> Iterator[N
             for key, value in [*attributes.items()]:
                 if id(value) in undone:
                     attributes[key] = undone[id(value)]
+
+
+def says(answer: object) -> Callable[..., Any]:
+    """Return a function that returns the same whatever it is given."""
+    return lambda *given, **named: answer

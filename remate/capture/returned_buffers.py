@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -16,7 +17,8 @@ from .views import base, layout
 def storage_of(tensor: torch.Tensor) -> object:
     """Return a key that is equal for tensors that share memory. A tensor without storage is its own key."""
     try:
-        return tensor.untyped_storage()._cdata
+        storage: Any = tensor.untyped_storage()
+        return storage._cdata
     except (NotImplementedError, RuntimeError):
         return tensor
 
@@ -25,7 +27,7 @@ def return_buffers(graph: Graph, results: list[Node], in_buffers: Mapping[int, t
     """Replace outputs by views of the buffers. in_buffers: by position of such an output in `results`, the position of
     the buffer's new value, and the buffer."""
     for at, (updated, buffer) in in_buffers.items():
-        new, chain, node = _new_values(results[updated]), [], results[at]
+        new, chain, node = _new_values(results[updated]), list[Node](), results[at]
         while node not in new and (under := base(node)) is not None:
             chain.append(node)
             node = under

@@ -3,7 +3,7 @@ the ranks. A schedule would run the operators below it, and DTensor's rules for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from unittest import mock
 
@@ -15,7 +15,7 @@ _HOME = "torch.distributed.tensor.experimental"
 
 
 @contextmanager
-def without_ring_attention() -> Iterator[None]:
+def without_ring_attention() -> Generator[None]:
     """Let attention raise CaptureError in the `with` block, if it is that of `context_parallel`."""
     if not functional.scaled_dot_product_attention.__module__.startswith(_HOME):
         yield

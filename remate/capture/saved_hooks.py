@@ -3,7 +3,7 @@ autograd."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from remate_runtime.engine import of_torch
 
 
 @contextmanager
-def saved_hooks_seen(seen: Callable[[str], None]) -> Iterator[None]:
+def saved_hooks_seen(seen: Callable[[str], None]) -> Generator[None]:
     """Call `seen` with the name of each hook that forward sets in the `with` block, except torch's own hooks."""
     kind: Any = saved_tensors_hooks
     usual = kind.__enter__

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from remate_runtime.bind import modules_by_path
 from remate_runtime.flat_step import Graph, to_json
 from remate_runtime.format import Model
 from remate_runtime.staleness import ignores_identity
@@ -69,10 +70,11 @@ class Signature:
 
     def model(self, graph: Graph, outputs: object) -> Model:
         module = self._module
-        shared = {
+        modules = modules_by_path(module, each_once=True).items()
+        shared: dict[str, Any] = {
             "name": type(module).__name__,
             "training": module.training,
-            "mode_overrides": tuple(n for n, m in module.named_modules() if n and m.training != module.training),
+            "mode_overrides": tuple(n for n, m in modules if n and m.training != module.training),
             "autocast": None if self.autocast is None else literals.dtype(self.autocast[1]),
             "parameters": {n: self._type(n, t) for n, t in self._parameters.items()},
             "frozen": tuple(n for n, t in self._parameters.items() if not t.requires_grad),

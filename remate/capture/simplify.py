@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from remate_runtime.operators import WAIT
@@ -75,14 +74,14 @@ def _apart(node: Node, other: Node, outputs: Collection[Node]) -> bool:
 
 def _drop_assertions(graph: Graph) -> None:
     for node in reversed(graph.nodes):
-        if isinstance(node.target, OpOverload) and facts.packet(node.target).startswith(_ASSERTIONS) and not node.users:
+        if facts.is_operator(node.target) and facts.packet(node.target).startswith(_ASSERTIONS) and not node.users:
             graph.erase_node(node)
 
 
 def _drop_same(graph: Graph, results: list[Node]) -> None:
     """Drop operators that return their argument, and copies of constants. Nothing writes into either."""
     for node in graph.nodes:
-        if not isinstance(node.target, OpOverload) or not node.args or not isinstance(node.args[0], Node):
+        if not facts.is_operator(node.target) or not node.args or not isinstance(node.args[0], Node):
             continue
         name = facts.name(node.target)
         constant = node.args[0].op == "get_attr" and name in ("aten.lift_fresh_copy", "aten.clone")
@@ -118,7 +117,7 @@ def _drop_copies(graph: Graph, results: list[Node], replace: Replace) -> None:
     """Drop copies of whole storages of the step. Without writes they equal the original."""
     of = {"aten.clone": 0, "aten.copy": 1}
     for node in graph.nodes:
-        name = facts.name(node.target) if isinstance(node.target, OpOverload) else ""
+        name = facts.name(node.target) if facts.is_operator(node.target) else ""
         if name not in of or node in results:
             continue
         source = node.args[of[name]]
@@ -137,7 +136,7 @@ def _forget_running_statistics(graph: Graph) -> None:
     """Remove the running statistics from batch norm's backward, which reads only the batch's statistics in training.
     Otherwise a copy of the old statistics would live until backward."""
     for node in graph.nodes:
-        if isinstance(node.target, OpOverload) and facts.name(node.target) in _BATCH_NORM_BACKWARD:
+        if facts.is_operator(node.target) and facts.name(node.target) in _BATCH_NORM_BACKWARD:
             training = node.args[7]
             if training is True:
                 node.args = (*node.args[:3], None, None, *node.args[5:])
@@ -149,5 +148,5 @@ def _drop_dead(graph: Graph, results: list[Node]) -> None:
     for node in reversed(graph.nodes):
         if node.op != "call_function" or node.users or node in kept:
             continue
-        if not (isinstance(node.target, OpOverload) and facts.random(node.target)):
+        if not (facts.is_operator(node.target) and facts.random(node.target)):
             graph.erase_node(node)

@@ -5,26 +5,20 @@ computed, and every comparison with its line. The record shows for which other s
 from __future__ import annotations
 
 import operator
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import torch
 
-from .places import user_place
+from remate_runtime.format import is_array, is_tuple
+
+from .places import frame_above, user_place
 
 Tree = int | tuple[Any, ...]  # a size, or (operation, operands...): ("mod", 211, 8)
 
-ARITHMETIC: dict[str, Callable[..., Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "neg": operator.neg,
-    "abs": operator.abs,
-}
+_OF_ARITHMETIC = ("add", "sub", "mul", "floordiv", "mod", "neg", "abs")
+ARITHMETIC: dict[str, Callable[..., Any]] = {name: vars(operator)[name] for name in _OF_ARITHMETIC}
 COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "eq": operator.eq,
     "ne": operator.ne,
@@ -93,17 +87,17 @@ class SizeLog:
         name = getattr(function, "__name__", "")
         if isinstance(result, torch.Size):
             return torch.Size(map(self.size, result))
-        if isinstance(result, tuple) and name == "stride":
+        if is_tuple(result) and name == "stride":
             return tuple(map(self.size, result))
         if type(result) is int and (name in _COUNTS or function == _NBYTES):
             return self.size(result)
         if isinstance(result, int) and name == "__len__":
             self.reads.append((name, result))  # `len` returns a plain number
-        elif isinstance(result, tuple | list) and name in _PARTS:
+        elif is_array(result) and name in _PARTS:
             self.reads.append((name, len(result)))  # so do loops
         return result
 
-    def size(self, number: int) -> Any:
+    def size(self, number: object) -> Any:
         return _tracked(self, _plain(number), _plain(number)) if isinstance(number, int) else number
 
 
@@ -128,7 +122,6 @@ class TracedSize(int):
         return self
 
     conjugate = __pos__
-    real = numerator = property(__pos__)
 
     def read(self, how: str) -> None:
         """Record that forward takes a plain number from the size. how: by which function."""
@@ -136,7 +129,7 @@ class TracedSize(int):
 
     def __bool__(self) -> bool:
         held = _plain(self) != 0
-        self.log.note("ne", self.tree, 0, held, sys._getframe(1))
+        self.log.note("ne", self.tree, 0, held, frame_above(1))
         return held
 
 
@@ -172,7 +165,7 @@ def _arithmetic(name: str, swapped: bool) -> Callable[..., Any]:
         tree = (name, *map(_tree, operands))
         quotient = name in _QUOTIENTS or any(each.quotient for each in tracked)
         if quotient:
-            place = user_place(sys._getframe(1)).line
+            place = user_place(frame_above(1)).line
             self.log.quotients[SizeQuotient(place, tree, result)] = None
         return _tracked(self.log, result, tree, depth, quotient)
 
@@ -185,7 +178,7 @@ def _comparison(name: str) -> Callable[..., Any]:
     def compare(self: TracedSize, other: Any) -> Any:
         held = plain(self, other)
         if held is not NotImplemented:
-            self.log.note(name, self.tree, _tree(other), held, sys._getframe(1))
+            self.log.note(name, self.tree, _tree(other), held, frame_above(1))
         elif isinstance(other, float):
             self.read(name)
         return held
@@ -203,6 +196,8 @@ def _read(name: str) -> Callable[..., Any]:
     return read
 
 
+for _name in ("real", "numerator"):
+    setattr(TracedSize, _name, property(TracedSize.__pos__))
 for _name in ARITHMETIC:
     setattr(TracedSize, f"__{_name}__", _arithmetic(_name, False))
     if _name not in _ONE_OPERAND:

@@ -18,7 +18,7 @@ def has_state(value: object) -> bool:
     """Whether `state_of` can describe the value."""
     if isinstance(value, types.GeneratorType) or is_array(value):
         return True
-    if isinstance(value, Iterator):
+    if issubclass(type(value), Iterator):
         return type(value).__module__ in _ITERATORS
     return may_change(value) and type(value).__module__ not in ("collections", "builtins") and inner(value) is not NONE
 
@@ -30,7 +30,7 @@ def state_of(value: object) -> str:
         return "ended" if frame is None else f"{frame.f_lasti} { {n: _word(v) for n, v in frame.f_locals.items()} }"
     if is_array(value):
         return array_hash(value) if is_bytes_of_array(value) else repr(inner(value))
-    return _word(value) if isinstance(value, Iterator) else repr(inner(value))
+    return _word(value) if issubclass(type(value), Iterator) else repr(inner(value))
 
 
 def slots_of(value: object) -> dict[str, Any]:

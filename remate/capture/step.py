@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
 
+from remate_runtime.bind import modules_by_path
+from remate_runtime.format import is_list, is_object
 from remate_runtime.staleness import input_classes
 
 from ..errors import CaptureError
@@ -208,7 +210,7 @@ class TracedModule(torch.nn.Module):
         )
 
     @contextlib.contextmanager
-    def _cast(self) -> Iterator[None]:
+    def _cast(self) -> Generator[None]:
         """Enter the autocast of the call, with its cache, which the tracer disables."""
         before = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(self._remembers_casts)
@@ -221,7 +223,7 @@ class TracedModule(torch.nn.Module):
     def _refuse_new_parameters(self, attributes: surroundings.Attributes) -> None:
         """Raise CaptureError if forward assigns a parameter: the optimizer keeps the old one, and trains nothing."""
         for module, name in attributes.reassigned_parameters():
-            path = next(path for path, other in self.model.named_modules() if other is module)
+            path = next(p for p, other in modules_by_path(self.model, each_once=True).items() if other is module)
             raise CaptureError(
                 f"forward replaces parameter {f'{path}.{name}'.lstrip('.')!r} by another one, which the optimizer does "
                 "not have",
@@ -290,3 +292,17 @@ def _as_leaves(step: torch.nn.Module) -> None:
     for parameter in step.parameters():
         if parameter.requires_grad and not parameter.is_leaf:
             parameter.detach_().requires_grad_(True)
+
+
+def with_values(tree: object, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
+    """The output tree with names of values instead of positions."""
+    if is_list(tree):
+        return [with_values(child, names, outputs) for child in tree]
+    if not is_object(tree):
+        return tree
+    if "value" in tree and isinstance(tree["value"], int):
+        output = outputs[tree["value"]]
+        gradient = {"grad": True} if output.grad else {"detached": True} if output.detached else {}
+        axes = {"gradient_axes": [*output.gradient_axes]} if output.gradient_axes else {}
+        return {"value": f"%{names[tree['value']]}", "name": output.name, **gradient, **axes}
+    return {key: child if key == "literal" else with_values(child, names, outputs) for key, child in tree.items()}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -15,11 +14,15 @@ import torch
 import torch.utils.checkpoint
 from torch.nn import Module
 
+from remate_runtime.bind import modules_by_path
+from remate_runtime.format import is_list
+from remate_runtime.staleness import held_by
 from remate_runtime.support.callers import frames_to_caller
 from remate_runtime.support.quantities import size
 from remate_runtime.torch_private.pytree import tree_leaves
 
 from .assigned import assigned_at
+from .places import frame_above
 from .plain_attributes import is_plain
 from .replaced_attributes import replaced_attributes
 
@@ -28,7 +31,7 @@ _REGISTERED = ("_parameters", "_buffers")  # the tracer restores these itself
 
 
 @contextmanager
-def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]:
+def attributes_as_buffers(model: Module) -> Generator[frozenset[tuple[int, str]]]:
     """Register plain tensor attributes (`self.scale = torch.ones(4)`) as buffers in the `with` block. Yields (id of the
     module, name) of each.
 
@@ -45,7 +48,7 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
                     moved.append((module, name, value))
                     del module.__dict__[name]
                     again = id(value) in met and assigned_at(module, name)
-                    module._buffers[name] = value.clone() if again else value
+                    _buffers(module)[name] = value.clone() if again else value
                     met.add(id(value))
         borrowed = frozenset((id(module), name) for module, name, _ in moved)
         for module, name, _ in moved:
@@ -55,8 +58,16 @@ def attributes_as_buffers(model: Module) -> Iterator[frozenset[tuple[int, str]]]
         for kind, name, default in shadows:
             setattr(kind, name, default)
         for module, name, value in moved:
-            module._buffers.pop(name, None)
+            _buffers(module).pop(name, None)
             module.__dict__[name] = value
+
+
+def _buffers(module: Module) -> dict[str, torch.Tensor | None]:
+    return held_by(module)["_buffers"]
+
+
+def _parameters(module: Module) -> dict[str, torch.Tensor | None]:
+    return held_by(module)["_parameters"]
 
 
 def _taken_defaults(
@@ -78,9 +89,9 @@ class Attributes:
     def __init__(self, model: Module, borrowed: frozenset[tuple[int, str]] = frozenset()) -> None:
         """Take a snapshot. borrowed: attributes that are registered as buffers."""
         self._borrowed = borrowed
-        self._names = {id(module): name for name, module in model.named_modules()}
-        self._saved = [(module, dict(module.__dict__), dict(module._buffers)) for module in model.modules()]
-        self._parameters = [(module, dict(module._parameters)) for module in model.modules()]
+        self._names = {id(module): name for name, module in modules_by_path(model, each_once=True).items()}
+        self._saved = [(module, dict(module.__dict__), dict(_buffers(module))) for module in model.modules()]
+        self._parameters = [(module, dict(_parameters(module))) for module in model.modules()]
         self._contents = [
             (self._path(module, name), value, value.copy())
             for module, attributes, _ in self._saved
@@ -92,14 +103,14 @@ class Attributes:
         """Yield (name, old tensor, new value) of buffers that forward assigned."""
         for module, _, buffers in self._saved:
             for name, old in buffers.items():
-                new = module._buffers.get(name)
+                new = _buffers(module).get(name)
                 if old is not None and new is not old and (id(module), name) not in self._borrowed:
                     yield self._path(module, name), old, new
 
     def reassigned_parameters(self) -> Iterator[tuple[Module, str]]:
         """Yield (module, name) of parameters that forward assigned, added or removed."""
         for module, before in self._parameters:
-            now = module._parameters
+            now = _parameters(module)
             for name in {**before, **now}:
                 if now.get(name) is not before.get(name):
                     yield module, name
@@ -109,7 +120,7 @@ class Attributes:
         for module, _, buffers in self._saved:
             for name, old in buffers.items():
                 if self._path(module, name) in names and old is not None:
-                    module._buffers[name] = old.clone()
+                    _buffers(module)[name] = old.clone()
 
     def stored(self) -> Iterator[tuple[str, Any]]:
         """Yield (path, value) of attributes that forward set to tensors or containers of tensors, other than the
@@ -119,7 +130,7 @@ class Attributes:
             for name, value in module.__dict__.items():
                 if name not in _REGISTERED and value is not attributes.get(name) and _others(value, own):
                     yield self._path(module, name), value
-            for name, value in module._buffers.items():
+            for name, value in _buffers(module).items():
                 if (id(module), name) in self._borrowed and value is not buffers[name] and value is not None:
                     yield self._path(module, name), value
 
@@ -136,10 +147,8 @@ class Attributes:
 
     def _own(self) -> set[int]:
         """The ids of the model's parameters and buffers."""
-        registered = [
-            (m, name, t) for m, _, _ in self._saved for kind in (m._parameters, m._buffers) for name, t in kind.items()
-        ]
-        return {id(tensor) for module, name, tensor in registered if (id(module), name) not in self._borrowed}
+        registered = [(id(m), kind) for m, _, _ in self._saved for kind in (_parameters(m), _buffers(m))]
+        return {id(t) for key, kind in registered for name, t in kind.items() if (key, name) not in self._borrowed}
 
     def _path(self, module: Module, name: str) -> str:
         prefix = self._names[id(module)]
@@ -156,9 +165,9 @@ class Attributes:
                     del now[name]
             for name in attributes.keys() - now.keys():
                 now[name] = attributes[name]
-            _fill(module._buffers, buffers)
+            _fill(_buffers(module), buffers)
         for module, parameters in self._parameters:
-            _fill(module._parameters, parameters)
+            _fill(_parameters(module), parameters)
         for _, value, contents in self._contents:
             _fill(value, contents)
 
@@ -202,7 +211,7 @@ class LeftBehind:
         self._contents = list(before.changed_contents())
 
     @contextmanager
-    def again(self) -> Iterator[None]:
+    def again(self) -> Generator[None]:
         """Put the model into the state after its first call, in the `with` block."""
         before = Attributes(self._model)
         for module, name, value in self._set:
@@ -217,7 +226,7 @@ class LeftBehind:
 
 def _fill(container: Any, contents: Any) -> None:
     container.clear()
-    container.extend(contents) if isinstance(container, list) else container.update(contents)
+    container.extend(contents) if is_list(container) else container.update(contents)
 
 
 def _others(value: object, own: set[int]) -> bool:
@@ -275,7 +284,7 @@ def warn_of_checkpoints(places: list[str], own: int | None, baseline: int) -> No
 
 
 @contextmanager
-def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
+def checkpoints_run_once(met: Callable[[FrameType], None]) -> Generator[None]:
     """Let torch.utils.checkpoint only call its function, because the plan decides what is recomputed.
 
     met: called with the frame that called into torch for each checkpoint."""
@@ -286,14 +295,14 @@ def checkpoints_run_once(met: Callable[[FrameType], None]) -> Iterator[None]:
     class Once:
         @staticmethod
         def apply(function: Any, preserve: Any, *args: Any) -> Any:
-            met(sys._getframe(1))
+            met(frame_above(1))
             # As in torch, nothing within gets a gradient unless an argument requires one.
             required = any(isinstance(argument, torch.Tensor) and argument.requires_grad for argument in args)
             with torch.set_grad_enabled(torch.is_grad_enabled() and required):
                 return function(*args)
 
     def generator(*args: object, **kwargs: object) -> Iterator[None]:
-        met(sys._getframe(1))
+        met(frame_above(1))
         yield
 
     functions = {name: partial(generator) for name in generators if hasattr(module, name)}  # an object for each name
@@ -308,7 +317,7 @@ class Ties:
         self._links: list[tuple[Module, str, Module, str]] = []  # a further place, and the first
         first: dict[int, tuple[Module, str]] = {}
         for module in model.modules():
-            for registered in (module._parameters, module._buffers):
+            for registered in (_parameters(module), _buffers(module)):
                 for name, tensor in registered.items():
                     if tensor is not None:
                         owner = first.setdefault(id(tensor), (module, name))
@@ -316,12 +325,12 @@ class Ties:
                             self._links.append((module, name, *owner))
 
     @contextmanager
-    def followed(self) -> Iterator[None]:
+    def followed(self) -> Generator[None]:
         """Let the further places hold the tensor of the first, in the `with` block."""
         saved: list[tuple[dict[str, Any], str, Any]] = []
         try:
             for module, name, owner, its_name in self._links:
-                registered: dict[str, Any] = module._parameters if name in module._parameters else module._buffers
+                registered: dict[str, Any] = _parameters(module) if name in _parameters(module) else _buffers(module)
                 saved.append((registered, name, registered[name]))
                 registered[name] = getattr(owner, its_name)
             yield

@@ -4,11 +4,12 @@ AOTAutograd traces the model, without torch.export, which records only `forward`
 custom autograd functions.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +35,7 @@ from remate_runtime.torch_private.fake_tensors import quiet_meta_failures
 from ..errors import CaptureError
 from .branches import Branches
 from .eager_kernels import eager_kernels
+from .facts import is_operator
 from .hot_paths import hot_paths
 from .known_values import known_values
 from .layouts import real_layouts
@@ -97,7 +99,7 @@ def nodes_below(outputs: Sequence[torch.Tensor]) -> set[Any]:
 
 
 @contextlib.contextmanager
-def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise: bool) -> Iterator[None]:
+def tracing(mode: FakeTensorMode, branches: Branches, rates_vary: bool, stepwise: bool) -> Generator[None]:
     """Patch torch for a trace with tensors of `mode`. rates_vary, stepwise: see `eager_kernels`."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(node_meta.preserve_node_meta())
@@ -131,7 +133,7 @@ def fake(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def functional(mode: FakeTensorMode) -> Iterator[Callable[[torch.Tensor], torch.Tensor]]:
+def functional(mode: FakeTensorMode) -> Generator[Callable[[torch.Tensor], torch.Tensor]]:
     """Enter the modes in which forward is traced. Yields a function that converts fake tensors to functional ones."""
     from torch._functorch._aot_autograd.functional_utils import to_fun
     from torch._subclasses.functional_tensor import FunctionalTensorMode
@@ -160,7 +162,8 @@ def read(graph: torch.fx.GraphModule) -> Traced:
     inputs = {node.name: _input(node.meta["desc"]) for node in graph.graph.find_nodes(op="placeholder")}
     output = graph.graph.output_node()
     descriptors = output.meta["desc"]
-    pairs = zip(descriptors, output.args[0], strict=True)  # type: ignore[arg-type]
+    results: Any = output.args[0]
+    pairs = zip(descriptors, results, strict=True)
     return Traced(graph, inputs, [(_output(desc), node) for desc, node in pairs if desc is not None])
 
 
@@ -171,7 +174,7 @@ def _gradients_as_outputs() -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _full_precision() -> Iterator[None]:
+def _full_precision() -> Generator[None]:
     """Disable ambient autocast. The step enters it around forward only, as the user does."""
     with contextlib.ExitStack() as stack:
         for device in ("cpu", "cuda"):
@@ -181,7 +184,7 @@ def _full_precision() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_checks() -> Iterator[None]:
+def _without_checks() -> Generator[None]:
     """Disable checks of values, which depend on data: arguments of distributions, success of a factorisation."""
     distribution: Any = torch.distributions.Distribution
     saved = distribution._validate_args
@@ -199,7 +202,7 @@ def _without_checks() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
+def no_higher_order(refuse: Callable[[str], None]) -> Generator[None]:
     """Calls `refuse(name)` if forward uses an operator that takes functions or whole graphs (cond, while_loop, …)."""
     kind: Any = torch._ops.HigherOrderOperator
     usual = kind.__call__
@@ -207,7 +210,7 @@ def no_higher_order(refuse: Callable[[str], None]) -> Iterator[None]:
     def called(self: object, *args: object, **kwargs: object) -> Any:
         name = str(self)
         if name != "custom_function_call":  # an autograd.Function under vmap: traced through
-            inner = next((a for a in args if isinstance(a, torch._ops.OpOverload)), None)
+            inner = next((a for a in args if is_operator(a)), None)
             refuse(f"{inner} (through {name})" if inner is not None else name)
         return usual(self, *args, **kwargs)
 
@@ -231,15 +234,20 @@ def unmark() -> None:
 
 def marked(node: Node) -> tuple[str, SourcePlace] | None:
     """Return (module, place) of a forward node."""
-    return (node.meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
+    return _marked(node.meta)
 
 
 def moved(meta: dict[str, Any], path: str, to: str) -> None:
     """Move the marked module of a node from below `path` to below `to`."""
-    marked_place = (meta.get("nn_module_stack") or {}).get(_MODULE_KEY)
+    marked_place = _marked(meta)
     if marked_place is not None:
         module, place = marked_place
         meta["nn_module_stack"] = {_MODULE_KEY: (to + module.removeprefix(path), place)}
+
+
+def _marked(meta: dict[str, Any]) -> tuple[str, SourcePlace] | None:
+    marks: dict[str, Any] | None = meta.get("nn_module_stack")
+    return marks.get(_MODULE_KEY) if marks else None
 
 
 def is_backward(node: Node) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ _STATISTICS = ("running_mean", "running_var")  # batch norms write into them, an
 
 
 @contextlib.contextmanager
-def changes_undone(call: RecordedCall) -> Iterator[None]:
+def changes_undone(call: RecordedCall) -> Generator[None]:
     """Run forward in the `with` block, and restore what it changes. Copies only tensors that it writes into.
 
     Without memory (tensors of a fake call), nothing has contents to restore.
@@ -44,7 +44,7 @@ class _Writes(torch_api.TorchDispatchMode):
     """Copies the storage of a tensor of the model before an operator writes into it."""
 
     def __init__(self, model: nn.Module, held: list[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self._held = {storage_address(tensor): tensor for tensor in held if _is_plain(tensor)}
         self._copies: dict[int, tuple[Any, Any]] = {}
         self._data = [(parameter, parameter.data) for parameter in model.parameters() if _is_plain(parameter)]

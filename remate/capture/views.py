@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Node
 
 from . import facts
@@ -20,7 +19,7 @@ def base(node: Node) -> Node | None:
     source = node
     if node.target is operator.getitem and isinstance(node.args[0], Node):
         source = node.args[0]
-    if isinstance(source.target, OpOverload) and facts.view(source.target):
+    if facts.is_operator(source.target) and facts.view(source.target):
         return next(iter(source.all_input_nodes), None)
     return None
 
@@ -49,9 +48,10 @@ def keeps_order(node: Node, chain: Sequence[Node]) -> bool:
     expanded = [size for size, stride in zip(value.shape, value.stride(), strict=True) if stride == 0 and size > 1]
     if len(set(expanded)) == len(expanded):
         return True
-    start = tensor = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    start = torch.empty(value.shape, dtype=value.dtype, device="meta")
+    tensor: Any = start
     for view in reversed(chain):
-        if not isinstance(view.target, OpOverload):
+        if not facts.is_operator(view.target):
             return False
         try:
             tensor = view.target(tensor, *view.args[1:], **view.kwargs)

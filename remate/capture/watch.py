@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,11 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
+from remate_runtime.bind import modules_by_path
+
 from ..errors import CaptureError
 from .hidden_state import UNSEEN, SeenCalls, as_conversion
-from .places import SourcePlace, calling_place
+from .places import SourcePlace, calling_place, frame_above
 from .refused_calls import refusal
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class AttributeWatch(TorchFunctionMode):
         super().__init__()
         self._substitute = substitute
         self._names: dict[int, str] = {}
-        for name, module in model.named_modules(remove_duplicate=True):
+        for name, module in modules_by_path(model, each_once=True).items():
             self._names[id(module)] = name
         self._changed = changed
         self.stack: list[str] = []
@@ -54,7 +55,7 @@ class AttributeWatch(TorchFunctionMode):
         return self.stack[-1] if self.stack else ""
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def running(self) -> Generator[None]:
         """Track the model's forward in the `with` block. After an exception `module` is the module that failed."""
         self.stack, self.place = [], SourcePlace()
         hooks = (register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave))
@@ -69,7 +70,7 @@ class AttributeWatch(TorchFunctionMode):
                 hook.remove()
 
     @contextmanager
-    def within(self, path: str, caller: SourcePlace) -> Iterator[None]:
+    def within(self, path: str, caller: SourcePlace) -> Generator[None]:
         """Track the module at `path`, which runs without a call. caller: the line of the model that calls it, if it is
         the user's."""
         self.stack.append(path)
@@ -86,7 +87,7 @@ class AttributeWatch(TorchFunctionMode):
         self._calls = self._calls.without(parts)
 
     @contextmanager
-    def followed_by(self, recorder: CallRecorder) -> Iterator[None]:
+    def followed_by(self, recorder: CallRecorder) -> Generator[None]:
         """Report forward's calls of torch to `recorder` in the `with` block."""
         self._recorder = recorder
         try:
@@ -95,7 +96,7 @@ class AttributeWatch(TorchFunctionMode):
             self._recorder = None
 
     @contextmanager
-    def repeating(self, replay: CallReplay) -> Iterator[None]:
+    def repeating(self, replay: CallReplay) -> Generator[None]:
         """Compute nothing in the `with` block: `replay` returns the results of functions of tensors."""
         self._replay = replay
         try:
@@ -115,7 +116,7 @@ class AttributeWatch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in UNSEEN:
             return func(*args, **(kwargs or {}))
-        place, is_users = calling_place(sys._getframe(1))
+        place, is_users = calling_place(frame_above(1))
         if not is_users and self._outer.line:
             place = self._outer
         if place != self.place:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import Argument
 
@@ -95,4 +94,4 @@ def _tensor(node: object) -> torch.Tensor | None:
 
 
 def _name(node: Node) -> str:
-    return facts.name(node.target) if isinstance(node.target, OpOverload) else ""
+    return facts.name(node.target) if facts.is_operator(node.target) else ""

@@ -9,7 +9,7 @@ still exists. Copies into and out of the pool between replays are checked the sa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -48,7 +48,7 @@ class DryRecorder(TorchDispatchMode):
             device: The device.
             leave_out: Receives the tensors that stand for memory of the pool, which is counted here.
         """
-        super().__init__()
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] (torch declares no types)
         self.replays = 0
         self._device, self._leave_out, self._lease = device, leave_out, PoolLease()
         self._memories: list[_RecordedStorage] = []
@@ -63,7 +63,7 @@ class DryRecorder(TorchDispatchMode):
         return False
 
     @contextlib.contextmanager
-    def recording(self) -> Iterator[None]:
+    def recording(self) -> Generator[None]:
         yield
 
     def warm(self, run: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class DryRecorder(TorchDispatchMode):
         tensor = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
         self._leave_out(tensor)
         storage = tensor.untyped_storage()
-        self._aliases[storage._cdata] = StorageWeakRef(storage), address // _APART - 1
+        self._aliases[_key(storage)] = StorageWeakRef(storage), address // _APART - 1
         return tensor
 
     def take(self, owner: object) -> bool:
@@ -128,7 +128,7 @@ class DryRecorder(TorchDispatchMode):
         for storage in given:
             if (number := self._aliased(storage)) is None:
                 continue
-            if any(storage._cdata == other._cdata for other in target):
+            if any(_key(storage) == _key(other) for other in target):
                 self._write({number})
             else:
                 self._check(number, f"{function} after a replay")
@@ -147,7 +147,7 @@ class DryRecorder(TorchDispatchMode):
 
     def _of(self, storage: torch.UntypedStorage, in_pool: bool = False) -> _RecordedStorage:
         """Return the memory of a storage; one that was never seen is new. in_pool: that is then in the pool."""
-        known = self._known.get(storage._cdata)
+        known = self._known.get(_key(storage))
         if known is not None and not known.held.expired():
             return known
         block = None
@@ -157,7 +157,7 @@ class DryRecorder(TorchDispatchMode):
             self._blocks = max(self._blocks, block + 1)
         memory = _RecordedStorage(len(self._memories), storage, block, self._clock)
         self._memories.append(memory)
-        self._known[storage._cdata] = memory
+        self._known[_key(storage)] = memory
         return memory
 
     def _sweep(self) -> None:
@@ -170,7 +170,7 @@ class DryRecorder(TorchDispatchMode):
                     self._free.setdefault(-(-memory.nbytes // _UNIT), []).append(memory.block)
 
     def _aliased(self, storage: torch.UntypedStorage) -> int | None:
-        known = self._aliases.get(storage._cdata)
+        known = self._aliases.get(_key(storage))
         return None if known is None or known[0].expired() else known[1]
 
     def _check(self, number: int, reader: str) -> None:
@@ -190,6 +190,11 @@ class DryRecorder(TorchDispatchMode):
 
 def _storages(values: Any) -> list[torch.UntypedStorage]:
     return [leaf.untyped_storage() for leaf in _pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+
+
+def _key(storage: Any) -> int:
+    """The address of a storage object."""
+    return storage._cdata
 
 
 def _is_written(argument: Any) -> bool:

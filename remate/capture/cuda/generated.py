@@ -5,11 +5,13 @@ It asks for the properties of the GPU and for Triton, and would compile kernels,
 compilation would need it.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Mapping
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType, SimpleNamespace
@@ -17,6 +19,7 @@ from typing import Any
 
 import torch
 
+from ..replaced_attributes import says
 from .attention import Capability
 
 # Of all architectures since Volta: NVIDIA, CUDA C++ Programming Guide, table of technical specifications.
@@ -32,7 +35,7 @@ _LARGEST = (2048, 228, 51200)  # of Hopper and Blackwell
 
 
 @contextlib.contextmanager
-def code_for(capability: Capability, name: str, memory: int, processors: int) -> Iterator[None]:
+def code_for(capability: Capability, name: str, memory: int, processors: int) -> Generator[None]:
     """Let Inductor write code for such a GPU, within `no_gpu`.
 
     Args:
@@ -44,9 +47,9 @@ def code_for(capability: Capability, name: str, memory: int, processors: int) ->
     from torch._dynamo.device_interface import CudaInterface
     from torch._inductor import config, scheduler, utils
     from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.runtime import triton_heuristics  # noqa: F401 (it looks for Triton when it is imported)
     from torch.utils import _triton
 
+    import_module("torch._inductor.runtime.triton_heuristics")  # which looks for Triton
     threads, shared, cache = _PROCESSOR.get(capability, _LARGEST)
     about = SimpleNamespace(
         name=name,
@@ -65,52 +68,49 @@ def code_for(capability: Capability, name: str, memory: int, processors: int) ->
         shared_memory_per_multiprocessor=shared << 10,
     )
     static: Any = staticmethod
-    nothing = SimpleNamespace(run=_says(None))
+    nothing = SimpleNamespace(run=says(None))
     settings: Any = config
     with contextlib.ExitStack() as stack:
-        for owner, answers in (
+        replaced: list[tuple[Any, dict[str, Any]]] = [
             (
                 CudaInterface,
                 {
-                    "get_device_properties": static(_says(about)),
-                    "get_compute_capability": static(_says(capability[0] * 10 + capability[1])),
-                    "is_available": static(_says(True)),
-                    "is_triton_capable": static(_says(True)),
-                    "raise_if_triton_unavailable": static(_says(None)),
-                    "current_device": static(_says(0)),
+                    "get_device_properties": static(says(about)),
+                    "get_compute_capability": static(says(capability[0] * 10 + capability[1])),
+                    "is_available": static(says(True)),
+                    "is_triton_capable": static(says(True)),
+                    "raise_if_triton_unavailable": static(says(None)),
+                    "current_device": static(says(0)),
                 },
             ),
-            (CudaInterface.Worker, {"get_device_properties": static(_says(about))}),
+            (CudaInterface.Worker, {"get_device_properties": static(says(about))}),
             (
                 torch.cuda,
                 {
-                    "get_device_properties": _says(about),
-                    "set_device": _says(None),
+                    "get_device_properties": says(about),
+                    "set_device": says(None),
                     "_DeviceGuard": _no_guard,
-                    "_exchange_device": _says(0),
-                    "_maybe_exchange_device": _says(0),
-                    "_lazy_init": _says(None),
+                    "_exchange_device": says(0),
+                    "_maybe_exchange_device": says(0),
+                    "_lazy_init": says(None),
                 },
             ),
-            (torch.accelerator, {"current_device_index": _says(0)}),
-            (torch._C, {"_cuda_getCurrentRawStream": _says(0)}),
-            (scheduler, {"has_triton": _says(True)}),
-            (_triton, {"has_triton": _says(True), "triton_hash_with_backend": _says("none")}),
-            (AsyncCompile, {"triton": lambda self, *given, **named: nothing}),
-        ):
+            (torch.accelerator, {"current_device_index": says(0)}),
+            (torch._C, {"_cuda_getCurrentRawStream": says(0)}),
+            (scheduler, {"has_triton": says(True)}),
+            (_triton, {"has_triton": says(True), "triton_hash_with_backend": says("none")}),
+            (AsyncCompile, {"triton": says(nothing)}),
+        ]
+        for owner, answers in replaced:
             stack.enter_context(_replaced(owner, answers))
         stack.enter_context(settings.patch(shape_padding=False))  # it would be tried out
         stack.enter_context(_folding_on_the_cpu())
         stack.enter_context(_copied_without_data())
         if find_spec("triton") is None:
             latest = utils.TritonAttrsDescriptorVersion.V4_DICT
-            stack.enter_context(_replaced(utils, {"get_triton_attrs_descriptor_version": _says(latest)}))
+            stack.enter_context(_replaced(utils, {"get_triton_attrs_descriptor_version": says(latest)}))
             stack.enter_context(_empty_triton())
         yield
-
-
-def _says(answer: Any) -> Callable[..., Any]:
-    return lambda *given, **named: answer
 
 
 def _no_guard(index: int) -> contextlib.AbstractContextManager[None]:
@@ -118,9 +118,10 @@ def _no_guard(index: int) -> contextlib.AbstractContextManager[None]:
 
 
 @contextlib.contextmanager
-def _replaced(owner: Any, answers: dict[str, Any]) -> Iterator[None]:
+def _replaced(owner: Any, answers: dict[str, Any]) -> Generator[None]:
     missing = object()
-    usual = {name: vars(owner).get(name, missing) for name in answers}
+    held: Mapping[str, Any] = owner.__dict__
+    usual = {name: held.get(name, missing) for name in answers}
     for name, answer in answers.items():
         setattr(owner, name, answer)
     try:
@@ -134,7 +135,7 @@ def _replaced(owner: Any, answers: dict[str, Any]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _empty_triton() -> Iterator[None]:
+def _empty_triton() -> Generator[None]:
     names = ("triton", "triton.language")
     modules = {name: ModuleType(name) for name in names}
     for name, module in modules.items():
@@ -149,15 +150,17 @@ def _empty_triton() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _copied_without_data() -> Iterator[None]:
+def _copied_without_data() -> Generator[None]:
     """CPU builds of torch have no copy between tensors on CUDA, also of tensors without data."""
-    from torch._subclasses.fake_impls import op_implementations_dict
+    from torch._subclasses import fake_impls
 
     def copied(mode: Any, func: Any, to: Any, source: Any, non_blocking: bool = False) -> Any:
-        torch.broadcast_shapes(to.shape, source.shape)
+        functions.broadcast_shapes(to.shape, source.shape)
         return to
 
-    known: Any = op_implementations_dict
+    implementations: Any = fake_impls
+    known = implementations.op_implementations_dict
+    functions: Any = torch  # it declares this one without types
     copy = torch.ops.aten.copy_.default
     usual = known.get(copy)
     known[copy] = copied
@@ -171,7 +174,7 @@ def _copied_without_data() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _folding_on_the_cpu() -> Iterator[None]:
+def _folding_on_the_cpu() -> Generator[None]:
     """Let what Inductor computes while it compiles be computed on the CPU."""
     from torch._inductor.fx_passes.joint_graph import UniformValueConstantFolder
 

@@ -5,6 +5,7 @@ provides them; it is compiled against the headers of this torch (two seconds, on
 `torch.cuda` report one device of the requested capability. Both are restored afterwards.
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
@@ -13,7 +14,7 @@ import functools
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...errors import CaptureError
-from ..replaced_attributes import replaced_attributes
+from ..replaced_attributes import replaced_attributes, says
 from .attention import Capability, choice, read
 from .versions import cudnn_of_build
 
@@ -37,7 +38,7 @@ _CHOOSE = ctypes.CFUNCTYPE(
 
 
 @contextlib.contextmanager
-def no_gpu(capability: Capability, name: str, memory: int) -> Iterator[None]:
+def no_gpu(capability: Capability, name: str, memory: int) -> Generator[None]:
     """Give torch one CUDA device for fake tensors in the `with` block.
 
     Args:
@@ -56,7 +57,11 @@ def no_gpu(capability: Capability, name: str, memory: int) -> Iterator[None]:
             )
         library = _library()
         with contextlib.ExitStack() as stack:
-            choose = _CHOOSE(lambda facts, *how: choice(read(facts, capability, *how)))
+
+            def chosen(facts: Any, *how: Any) -> int:
+                return choice(read(facts, capability, *how))
+
+            choose = _CHOOSE(chosen)
             library.remate_no_gpu_enter(choose, ctypes.c_long(cudnn_of_build()))
             stack.callback(library.remate_no_gpu_leave)
             stack.enter_context(_answers(capability, name, memory))
@@ -97,21 +102,21 @@ def _compiler() -> str:
 
 
 @contextlib.contextmanager
-def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
+def _answers(capability: Capability, name: str, memory: int) -> Generator[None]:
     """Replacements for functions of `torch.cuda`, and for the creation of tensors on CUDA."""
     state = torch.zeros(16, dtype=torch.uint8)  # as much as a generator of CUDA has
     answers: dict[str, Any] = {
-        "is_available": lambda: True,
+        "is_available": says(True),
         "is_bf16_supported": lambda including_emulation=True: including_emulation or capability >= (8, 0),
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "get_device_capability": lambda device=None: capability,
-        "get_device_name": lambda device=None: name,
-        "get_device_properties": lambda device=None: Absent(name, *capability, memory),
+        "device_count": says(1),
+        "current_device": says(0),
+        "get_device_capability": says(capability),
+        "get_device_name": says(name),
+        "get_device_properties": says(Absent(name, *capability, memory)),
         "get_rng_state": lambda device="cuda": state.clone(),
-        "set_rng_state": lambda new_state, device="cuda": None,
-        "current_stream": lambda device=None: SimpleNamespace(cuda_stream=0),
-        "synchronize": lambda device=None: None,
+        "set_rng_state": says(None),
+        "current_stream": says(SimpleNamespace(cuda_stream=0)),
+        "synchronize": says(None),
         "default_generators": (torch.Generator(),),
     }
     fake: Any = fake_tensor
@@ -123,9 +128,9 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
     unset = tracer.unset_fake_temporarily
     try:
         fake_mode.avoid_device_init = property(lambda mode: True)  # torch.tensor(0, device="cuda") begins on the CPU
-        fake.init_gpu_context = lambda device: None  # torch 2.12 and older would make a tensor there
+        fake.init_gpu_context = says(None)  # torch 2.12 and older would make a tensor there
         # Only cuDNN on a GPU knows it. The first step there detects another size.
-        binding._get_cudnn_batch_norm_reserve_space_size = lambda source, training: 0
+        binding._get_cudnn_batch_norm_reserve_space_size = says(0)
         tracer.unset_fake_temporarily = functools.partial(_constants_on_host, unset)
         with replaced_attributes(torch.cuda, answers):
             yield
@@ -136,7 +141,7 @@ def _answers(capability: Capability, name: str, memory: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _constants_on_host(unset: Any) -> Iterator[Any]:
+def _constants_on_host(unset: Any) -> Generator[Any]:
     """Let the tracer compute constants of the device on the host: `torch.tensor([], device="cuda")` in forward, as in
     caches of transformers. unset: The tracer's own context."""
     with unset() as mode, _OnHost():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import torch
 
@@ -15,7 +15,7 @@ from .rules import rules
 
 
 @contextlib.contextmanager
-def on_cuda(call: RecordedCall, capability: Capability, name: str, memory: int) -> Iterator[RecordedCall]:
+def on_cuda(call: RecordedCall, capability: Capability, name: str, memory: int) -> Generator[RecordedCall]:
     """Yield the call on a GPU of this capability. An ambient autocast of the CPU becomes CUDA's.
 
     Args:

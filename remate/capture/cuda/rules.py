@@ -12,11 +12,12 @@ and 2.14 |
 2.13 |
 """
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ _KEYS = (_KEY.Autograd, _KEY.CompositeImplicitAutograd)
 
 
 @contextlib.contextmanager
-def rules() -> Iterator[None]:
+def rules() -> Generator[None]:
     """Let operators on CUDA be those of a CUDA build, in the `with` block."""
     library: Any = torch.library.Library("aten", "IMPL")
     tables = {operator: dict(operator.py_kernels) for operator in REFUSED}

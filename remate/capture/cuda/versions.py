@@ -1,5 +1,6 @@
 """The versions of PyTorch, CUDA and cuDNN for which a step of CUDA is captured."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import Any

@@ -60,7 +60,7 @@ def form(call: BlockCall, events: Sequence[Event]) -> CallForm | None:
             created[tensor.number] = None
         return known(tensor)
 
-    steps = []
+    steps: list[tuple[Any, ...]] = []
     for event in events[call.start : call.end]:
         inside = _below(call.path, event.module)
         args = renamed(event.args, known)

@@ -1,12 +1,15 @@
 """Selects modules that may be equal blocks: several that look alike and make up most of the model."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+
+from remate_runtime.bind import modules_by_path
 
 LEAST = 3
 """Least number of equal modules. Tracing one individually takes about as long as tracing it twice in its place."""
@@ -18,9 +21,10 @@ def candidates(model: nn.Module) -> dict[str, nn.Module]:
     """Return modules with submodules that have the same class and equal parameters. Modules with a replaced forward or
     with updated statistics are traced in their places. The result is empty if they are a small part of the model."""
     alike: dict[Any, dict[str, nn.Module]] = {}
-    for path, module in model.named_modules():
-        own = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in module.named_parameters())
-        whole = module._modules or len(module._parameters) > 2
+    for path, module in modules_by_path(model, each_once=True).items():
+        parameters: Iterable[tuple[str, nn.Parameter]] = module.named_parameters()
+        own = tuple((name, tuple(p.shape), p.dtype, p.requires_grad) for name, p in parameters)
+        whole = vars(module)["_modules"] or len(vars(module)["_parameters"]) > 2
         if path and own and whole and "forward" not in vars(module) and not _updates_statistics(module):
             alike.setdefault((type(module), own), {})[path] = module
     several = [kind for kind in alike.values() if len(kind) >= LEAST]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ class Repeats(Exception):  # noqa: N818
 
 
 @contextmanager
-def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Iterator[None]:
+def recorded(step: TracedModule, modules: dict[str, nn.Module]) -> Generator[None]:
     """Record the first call of `step` in the `with` block, and raise Repeats if enough of it repeats. A call that
     cannot be recorded has no equal blocks."""
     usual, is_first = step.forward, True

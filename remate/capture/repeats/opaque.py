@@ -44,12 +44,15 @@ def standing(what: str) -> Standing:
     return msgspec.json.decode(what, type=Standing)
 
 
-@torch.library.register_fake(_NAME)
 def _made(of: list[torch.Tensor], what: str) -> list[torch.Tensor]:
     return [
         torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)
         for shape, strides, dtype, device in standing(what).results
     ]
+
+
+_LIBRARY: Any = torch.library  # its functions have no types
+_LIBRARY.register_fake(_NAME)(_made)
 
 
 class BlockParts(msgspec.Struct, frozen=True):

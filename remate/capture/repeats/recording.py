@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -13,7 +12,10 @@ import torch
 from torch import nn
 from torch.autograd.function import BackwardCFunction
 
-from ..places import SourcePlace, calling_place
+from remate_runtime.staleness import held_by
+from remate_runtime.torch_private.execution import DisableTorchFunction, saved_tensor_hooks
+
+from ..places import SourcePlace, calling_place, frame_above
 from .errors import UnlikeError
 from .specs import OPAQUE, Tensor, is_opaque, layout, spec, tensors
 
@@ -104,13 +106,9 @@ class CallRecorder:
         except Exception:  # tensors without strides, and other unsupported values
             self.failed = True
 
-    @contextmanager
-    def trying(self) -> Iterator[None]:
+    def trying(self) -> _Trying:
         """Stop recording if the `with` block fails."""
-        try:
-            yield
-        except Exception:
-            self.failed = True
+        return _Trying(self)
 
     def given(self, args: Any, kwargs: Any) -> Any:
         """Return the spec of a function's arguments."""
@@ -124,11 +122,11 @@ class CallRecorder:
         self.written += 1
 
     def entered(self, module: nn.Module, path: str, args: Any, kwargs: Any) -> BlockCall:
-        own = {}
+        own: dict[int, tuple[str, Any, bool]] = {}
         for named, is_parameter in ((module.named_parameters(), True), (module.named_buffers(), False)):
             for name, tensor in named:
                 own[self._tensor(tensor).number] = (name, layout(tensor), is_parameter)
-        place, is_users = calling_place(sys._getframe(2))
+        place, is_users = calling_place(frame_above(2))
         given = spec((args, kwargs), self._tensor)
         caller = place if is_users else SourcePlace()
         above = self._open[-1] if self._open else None
@@ -185,6 +183,19 @@ class CallRecorder:
         return number
 
 
+class _Trying:
+    def __init__(self, recorder: CallRecorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        failed = isinstance(error, Exception)
+        self._recorder.failed |= failed
+        return failed
+
+
 class CallReplay:
     """Replays a recorded run: nothing is computed, and every call returns its recorded result."""
 
@@ -209,7 +220,7 @@ class CallReplay:
 
 
 @contextmanager
-def replaced_forwards(modules: dict[str, nn.Module], wrap: Callable[[str, nn.Module, Any], Any]) -> Iterator[None]:
+def replaced_forwards(modules: dict[str, nn.Module], wrap: Callable[[str, nn.Module, Any], Any]) -> Generator[None]:
     """Replace the forward of each module by `wrap(path, module, forward)` in the `with` block."""
     placed: list[nn.Module] = []
     try:
@@ -228,11 +239,12 @@ def recording(recorder: CallRecorder) -> Callable[[str, nn.Module, Any], Any]:
 
     def wrap(path: str, module: nn.Module, forward: Any) -> Any:
         def run(*args: Any, **kwargs: Any) -> Any:
-            call, written = None, recorder.written
-            with torch._C.DisableTorchFunction(), recorder.trying():
+            written = recorder.written
+            call: BlockCall | None = None
+            with DisableTorchFunction(), recorder.trying():
                 call = recorder.entered(module, path, args, kwargs)
             outputs = forward(*args, **kwargs)
-            with torch._C.DisableTorchFunction(), recorder.trying():
+            with DisableTorchFunction(), recorder.trying():
                 if call is not None:
                     recorder.left(call, outputs, written)
             return outputs
@@ -242,8 +254,14 @@ def recording(recorder: CallRecorder) -> Callable[[str, nn.Module, Any], Any]:
     return wrap
 
 
+def hooks_backward(module: nn.Module) -> bool:
+    """Whether the module has hooks for backward."""
+    attributes = held_by(module)
+    return bool(attributes["_backward_hooks"] or attributes["_backward_pre_hooks"])
+
+
 def _fault(module: nn.Module, inputs: list[torch.Tensor]) -> str:
-    if any(part._backward_hooks or part._backward_pre_hooks for part in module.modules()):
+    if any(hooks_backward(part) for part in module.modules()):
         return "it has hooks for backward"
     if len(set(map(id, inputs))) < len(inputs):
         return "it receives a tensor twice"
@@ -278,7 +296,6 @@ def _graph(
 
 def _modes() -> Modes:
     casts = tuple(torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None for kind in AUTOCAST)
-    library: Any = torch._C
-    hooks = library._autograd._top_saved_tensors_default_hooks(True)
+    hooks = saved_tensor_hooks(True)
     cache = any(casts) and torch.is_autocast_cache_enabled()
     return Modes(torch.is_grad_enabled(), casts, cache, OPAQUE if hooks else ())

@@ -9,7 +9,7 @@ graph follows from these calls, unless it contains Python.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from .. import torch_api
 from ..branches import Branches
 from ..step import TracedModule
 from .errors import UnlikeError
-from .recording import CallRecorder, Event
+from .recording import CallRecorder, Event, hooks_backward
 from .specs import is_opaque, renamed, tensors
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class _ForwardEndedError(Exception):
 
 
 @contextmanager
-def forward_recorded(step: TracedModule, leaves: Sequence[torch.Tensor]) -> Iterator[CallRecorder]:
+def forward_recorded(step: TracedModule, leaves: Sequence[torch.Tensor]) -> Generator[CallRecorder]:
     """Record a run of `step` with these tensors in the `with` block. Yields the recorder."""
     recorder = CallRecorder()
     recorder.met([*step.parameters(), *step.buffers(), *leaves])
@@ -82,7 +82,7 @@ def next_call_is_same(first: RecordedForward, step: TracedModule, leaves: list[t
 
 
 @contextmanager
-def _forward_alone(step: TracedModule) -> Iterator[None]:
+def _forward_alone(step: TracedModule) -> Generator[None]:
     """Record the first call of `step` in the `with` block, and raise the record."""
     usual = step.forward
 
@@ -100,7 +100,7 @@ def _forward_alone(step: TracedModule) -> Iterator[None]:
 
 def _same(step: TracedModule, first: RecordedForward, second: RecordedForward) -> bool:
     try:
-        if any(part._backward_hooks or part._backward_pre_hooks for part in step.model.modules()):
+        if any(hooks_backward(part) for part in step.model.modules()):
             raise UnlikeError("it has hooks for backward")
         if first.given != second.given or first.returned != second.returned or _calls(first) != _calls(second):
             raise UnlikeError("it does something else")

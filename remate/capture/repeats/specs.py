@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..kinds import kind_of
 from ..sizes import TracedSize
 
 _PLAIN = (bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, type(...))
@@ -30,7 +31,7 @@ def layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def spec(value: Any, tensor: Callable[[torch.Tensor], Tensor]) -> Any:
     """Return the nested (type, ...) of a value. tensor: numbers tensors."""
-    kind = type(value)
+    kind = kind_of(value)
     if isinstance(value, torch.Tensor):
         return tensor(value)
     if kind in _PLAIN:
@@ -56,7 +57,8 @@ def value(written: Any, tensor: Callable[[Any], Any]) -> Any:
     if kind is dict:
         return {key: value(item, tensor) for key, item in held}
     if kind in _SEQUENCES:
-        return kind(value(item, tensor) for item in held)
+        sequence: type = kind
+        return sequence(value(item, tensor) for item in held)
     return float(held) if kind is float else held
 
 
@@ -64,7 +66,7 @@ def tensors(written: Any) -> Iterator[Tensor]:
     """Yield the tensors of a spec, in order."""
     if isinstance(written, Tensor):
         yield written
-    elif isinstance(written, tuple):
+    elif issubclass(kind_of(written), tuple):
         for item in written:
             yield from tensors(item)
 
@@ -73,12 +75,13 @@ def renamed(written: Any, name: Callable[[Tensor], Any]) -> Any:
     """Replace the tensors of a spec."""
     if isinstance(written, Tensor):
         return name(written)
-    return tuple(renamed(item, name) for item in written) if isinstance(written, tuple) else written
+    return tuple(renamed(item, name) for item in written) if issubclass(kind_of(written), tuple) else written
 
 
 def is_opaque(written: Any) -> bool:
     if written is OPAQUE:
         return True
-    if not isinstance(written, tuple) or type(written) is Tensor:
+    kind = kind_of(written)
+    if kind is Tensor or not issubclass(kind, tuple):
         return False
     return any(is_opaque(item) for item in written if isinstance(item, tuple))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 from torch.fx import GraphModule, Node
 
 from remate_runtime.format import PRESERVE
+from remate_runtime.torch_private.execution import DisableTorchFunction
 from remate_runtime.torch_private.pytree import tree_map_only
 
 from .. import torch_api, trees
@@ -77,21 +78,21 @@ class _Alone(nn.Module):
         watch, recorder = self.traced.watch, CallRecorder()
         args, kwargs = tree_map_only(torch.Tensor, torch.ops.aten.alias.default, (args, kwargs))
         with watch.followed_by(recorder), watch.within(PATH, self._of.call.caller), self._cast():
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 call = recorder.entered(self.block, PATH, args, kwargs)
             outputs = self.block.forward(*args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             recorder.left(call, outputs, recorder.written)
             call_form = form(call, recorder.events)
             if call_form is None or call_form.key != self._of.form.key:
                 raise UnlikeError("it does something else on its own")
             leaves = recorder.tensors(call_form.outputs)
             outputs = (t if used else t.detach() for t, used in zip(leaves, self._of.used, strict=True))
-            laid = self._laid
-            return tuple(Laid.apply(t, laid[at]) if at in laid else t for at, t in enumerate(outputs))
+            laid: Any = Laid  # torch declares no types
+            return tuple(laid.apply(t, self._laid[at]) if at in self._laid else t for at, t in enumerate(outputs))
 
     @contextmanager
-    def _cast(self) -> Iterator[None]:
+    def _cast(self) -> Generator[None]:
         """Enter the modes at the block's place."""
         with ExitStack() as stack:
             for kind, dtype in zip(AUTOCAST, self._of.modes.casts, strict=True):

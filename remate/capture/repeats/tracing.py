@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from remate_runtime.torch_private.execution import DisableTorchFunction
+
 from .. import torch_api
 from ..branches import Branches
 from ..step import TracedModule
@@ -68,20 +70,23 @@ def _pasted(step: TracedModule, fakes: list[torch.Tensor], mode: Any, repeats: R
     decisions = None if step.sizes is None else list(step.sizes.decisions)
     described = step.tree, step.outputs, step.opaque, step.lost
     step.watch.expect_without(sorted((block.call.start, block.call.end) for block in kinds.blocks))
-    for left in range(_TRIES, -1, -1):
-        try:
-            traced = _around(step, fakes, kinds)
-            break
-        except OtherLayoutError as error:
-            if not left:
-                raise
-            kinds.lay_out(error.number, error.layouts)
+    traced = _laid_out(step, fakes, kinds)
     if described != (step.tree, step.outputs, step.opaque, step.lost):
         raise UnlikeError("forward returns something else")
     if step.sizes is not None and decisions is not None:
         step.sizes.decisions[:] = decisions
     paste(traced.module, dict(enumerate(kinds.instances)))
     return torch_api.read(traced.module)
+
+
+def _laid_out(step: TracedModule, fakes: list[torch.Tensor], kinds: _Kinds) -> Traced:
+    """Trace the step with opaque blocks, and with the layouts that their gradients have."""
+    for _ in range(_TRIES):
+        try:
+            return _around(step, fakes, kinds)
+        except OtherLayoutError as error:
+            kinds.lay_out(error.number, error.layouts)
+    return _around(step, fakes, kinds)
 
 
 def _around(step: TracedModule, fakes: list[torch.Tensor], kinds: _Kinds) -> Traced:
@@ -137,7 +142,7 @@ def _fake_module(block: CallBlock, parts: BlockParts) -> Any:
     wanted = renamed(block.call.given, lambda tensor: ("tensor", tensor.layout))
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             given: list[torch.Tensor] = []
 
             def seen(tensor: torch.Tensor) -> Any:
@@ -149,8 +154,10 @@ def _fake_module(block: CallBlock, parts: BlockParts) -> Any:
                 raise UnlikeError("it receives other arguments")
             module = block.call.module
             own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-            outputs = OpaqueBlock.apply(parts, *(own[name] for name, _, _ in block.call.own.values()), *given)
-            tensors = dict(zip(form.outputs, outputs, strict=True)) | dict(zip(form.inputs, given, strict=True))
+            opaque: Any = OpaqueBlock  # torch declares no types
+            outputs = opaque.apply(parts, *(own[name] for name, _, _ in block.call.own.values()), *given)
+            tensors: dict[int, torch.Tensor] = dict(zip(form.outputs, outputs, strict=True))
+            tensors |= zip(form.inputs, given, strict=True)
             return value(form.result, lambda tensor: tensors[tensor.number])
 
     return run
