@@ -25,7 +25,7 @@ from .trial import Trial
 
 _LOOPS = 4
 _BUDGETS = ("100%", "85%", "70%", "min", "60%")
-_SIZES = (4, 8, 12, 16)
+_SIZES = (8, 12, 16)
 _THREADS = 2
 
 

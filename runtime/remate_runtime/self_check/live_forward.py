@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, NamedTuple
-from unittest import mock
 
 import torch
 
@@ -23,6 +21,7 @@ from .checksum import Checksums
 from .generators import Generators
 from .outcome import ForwardOutcome, outcome_of, tensors_in
 from .program import Program
+from .replaced import replaced_here
 from .snapshot import Snapshot
 
 _TORCHS = ("torch", "remate_runtime")
@@ -130,21 +129,20 @@ def discarding(seen: Any) -> Generator[None]:
     Args:
         seen: Records what backward would run (`look`).
     """
-    push = SAVED_TENSOR_HOOKS._push_saved_tensors_default_hooks
-    here = threading.get_ident()
 
-    def pushed(pack: Any, unpack: Any) -> None:
-        if threading.get_ident() != here:
-            return push(pack, unpack)
-        seen.look(pack)
-        return push(_discard, _refuse)
+    def look_and_discard(push: Callable[..., None]) -> Callable[..., None]:
+        def pushed(pack: Any, unpack: Any) -> None:
+            seen.look(pack)
+            push(_discard, _refuse)
+
+        return pushed
 
     with (
         watching(seen),
         _nothing_on_ctx(),
-        mock.patch.object(SAVED_TENSOR_HOOKS, "_push_saved_tensors_default_hooks", pushed),
+        replaced_here(SAVED_TENSOR_HOOKS, "_push_saved_tensors_default_hooks", look_and_discard),
     ):
-        push(_discard, _refuse)
+        SAVED_TENSOR_HOOKS._push_saved_tensors_default_hooks(_discard, _refuse)
         try:
             yield
         finally:
@@ -158,32 +156,30 @@ def watching(seen: Any) -> Generator[None]:
     Args:
         seen: Records the hooks (`look`).
     """
-    register, here = _tensors.register_hook, threading.get_ident()
 
-    def registered(tensor: torch.Tensor, hook: Any) -> Any:
-        if threading.get_ident() == here:
+    def look_and_register(register: Callable[..., Any]) -> Callable[..., Any]:
+        def registered(tensor: torch.Tensor, hook: Any) -> Any:
             seen.look(hook)
-        return register(tensor, hook)
+            return register(tensor, hook)
 
-    with mock.patch.object(torch.Tensor, "register_hook", registered):
+        return registered
+
+    with replaced_here(torch.Tensor, "register_hook", look_and_register):
         yield
 
 
 @contextlib.contextmanager
 def _nothing_on_ctx() -> Generator[None]:
     """Remove the attributes that custom Functions set on `ctx`. Hooks see what they save with it."""
-    thread = threading.get_ident()
     with contextlib.ExitStack() as stack:
         for kind in _own_functions(torch.autograd.Function):
             takes_ctx = ("setup_context",) if kind.setup_context is not _SETUP else ("forward",)
             for name in takes_ctx:
-                if isinstance(method := vars(kind).get(name), staticmethod):
-                    stack.callback(setattr, kind, name, method)
-                    setattr(kind, name, staticmethod(_emptying(method.__func__, thread)))
+                if isinstance(vars(kind).get(name), staticmethod):
+                    stack.enter_context(replaced_here(kind, name, _emptying))
         yield
 
 
-_tensors: Any = torch.Tensor  # torch declares `register_hook` without types
 _SETUP = torch.autograd.Function.setup_context
 
 
@@ -194,14 +190,13 @@ def _own_functions(base: type[torch.autograd.Function]) -> Iterator[type[torch.a
         yield from _own_functions(kind)
 
 
-def _emptying(method: Callable[..., object], thread: int) -> Callable[..., Any]:
+def _emptying(method: Callable[..., object]) -> Callable[..., Any]:
     """Wrap a method whose first argument is a `ctx`, and empty that `ctx` afterwards."""
 
     @functools.wraps(method)
     def run(ctx: object, *args: object, **kwargs: object) -> Any:
         result = method(ctx, *args, **kwargs)
-        if threading.get_ident() == thread:
-            vars(ctx).clear()
+        vars(ctx).clear()
         return result
 
     return run
