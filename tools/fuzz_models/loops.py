@@ -150,7 +150,7 @@ class _Run:
 
     def _hooks(self, kind: str, output: Any) -> list[Any]:
         if kind == "hook of a parameter":
-            return [next(iter(self.parameters.values())).register_hook(lambda gradient: gradient * 2)]
+            return [next(iter(self.parameters.values())).register_hook(_doubled)]
         if kind == "hook of an output":
             first = tensors_of(output)[0]
             if self._decided("hook", first.requires_grad and not first._is_view()):
@@ -213,6 +213,11 @@ class _Run:
 
 def _weights(tensor: Tensor) -> Tensor:
     return torch.linspace(0.1, 1, tensor.numel()).view(tensor.shape).to(tensor.dtype)
+
+
+def _doubled(gradient: Tensor | None) -> Tensor | None:
+    """A hook; a step has None for a parameter that the loss does not reach."""
+    return None if gradient is None else gradient * 2
 
 
 def _backward(loss: Tensor | None) -> None:
