@@ -62,7 +62,7 @@ def test_edits_change_the_plan_and_no_result() -> None:
     kinds = {
         type(statement)
         for seed in range(30)
-        for statement in every_statement(edited(schedule, random.Random(seed), pages=True))
+        for statement in every_statement(edited(schedule, random.Random(seed), pages=True, splits=True))
     }
     assert kinds == {Recompute, Page, Split}
 

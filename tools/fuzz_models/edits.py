@@ -15,19 +15,21 @@ _TILES = (2, 4)
 _TRIES = 8  # of a split, each without an operation that the one before was refused for
 
 
-def edited(schedule: Schedule, dice: random.Random, pages: bool) -> Schedule:
+def edited(schedule: Schedule, dice: random.Random, pages: bool, splits: bool) -> Schedule:
     """The schedule after some edits; those that are not legal are left out.
 
     Args:
         schedule: The planned schedule.
         dice: What decides.
         pages: Whether the engine can page.
+        splits: Whether sums may be rounded differently, as splits do.
     """
     graph = analyse(schedule).graph
     if graph.backward_start in (0, len(graph.operations)):
         return schedule
-    edits = [_recompute, _recompute, _split]
+    edits = [_recompute, _recompute]
     edits += [_page] * 2 if pages else []
+    edits += [_split] if splits else []
     for _ in range(dice.randint(1, 6)):
         edit = dice.choice(edits)
         try:
