@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -66,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--ways", nargs="+", choices=WAYS, default=[], help="other ways to run `operations` (see README)"
     )
-    parser.add_argument("--keep", type=Path, default=Path("/tmp"), metavar="DIR", help="where models of findings go")
+    here = Path(tempfile.gettempdir())
+    parser.add_argument("--keep", type=Path, default=here, metavar="DIR", help="where models of findings go")
     parser.add_argument("--model", type=Path, metavar="FILE", help="run this file in place of the generated model")
     return parser
 
@@ -84,6 +86,7 @@ def _report(finding: Finding, seed: int, given: argparse.Namespace, case: Case) 
     lines = [f"{finding.kind}: {given.subject} {seed}: {finding.detail}", f"  again: {command}"]
     if given.model is None:
         small = shrunk(case, finding)
+        given.keep.mkdir(parents=True, exist_ok=True)
         for program, ending, how in ((case.program, "", ""), (small, "_small", " --model {}")):
             path = given.keep / f"{given.subject}_{seed}{ending}.py"
             again = command + how.format(path)

@@ -51,7 +51,9 @@ class Trial:
     def builds(self, build: Callable[[], Result]) -> Result | None:
         """Run the model in eager PyTorch for the first time. None: it is no model."""
         try:
-            return build()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return build()
         except Exception as error:  # what the generator writes is often wrong
             self.rejected = type(error).__name__
             return None
