@@ -30,6 +30,7 @@ from .kernel_units import in_units
 OLDEST, NEWEST = (2, 11), (2, 15)
 _ENDED = "the process that compiles ended"
 _FEW_READS = 2  # Inductor's default is 4
+_KERNELS = 2  # changes when the same graph gets other kernels: those on disk are not used then
 
 Compiled = Callable[[list[Any]], Sequence[torch.Tensor]]  # empties the list of its arguments
 
@@ -149,11 +150,12 @@ def compiled(
         context.fw_metadata = SimpleNamespace(bw_donated_idxs=list(donated), static_input_indices=[])
         with (
             tracing(context),
-            config.patch(cache_key_tag=f"remate {tag}"),
+            config.patch(cache_key_tag=f"remate {_KERNELS} {tag}"),
             inductor.patch(_settings(traced, device)),
             functorch.patch(bundled_autograd_cache=False),  # it would disable the cache on disk
             warnings.catch_warnings(action="ignore"),
             in_units(),
+            _without_shared_rows(),
         ):
             # Only backward graphs have donated inputs.
             run: Any = compile_fx_inner(traced, examples, is_backward=True, static_input_idxs=())
@@ -161,6 +163,35 @@ def compiled(
         _mark(tag).parent.mkdir(parents=True, exist_ok=True)
         _mark(tag).touch()
     return run
+
+
+@contextmanager
+def _without_shared_rows() -> Generator[None]:
+    """Keep Inductor from C++ kernels that mix up rows (https://github.com/pytorch/pytorch/issues/185702).
+
+    A kernel of several loops over the same rows may keep results of a row in a buffer of its own. Torch up to 2.13 does
+    that too where the outer loop takes several rows at once: they have one buffer, in which the last row remains.
+    """
+    from torch._dynamo.convert_frame import compile_lock
+    from torch._inductor.codegen.cpp import OuterLoopFusedSchedulerNode
+    from torch._inductor.virtualized import V
+
+    node: Any = OuterLoopFusedSchedulerNode
+    variables: Any = V
+    own = node.check_outer_fusion_loop_level_attr
+
+    def may_be_one(self: object, kernels: Sequence[Any], depth: int) -> bool:
+        if not own(self, kernels, depth):
+            return False
+        keeps_rows = bool(getattr(variables.local_buffer_context, "local_buffers", None))
+        return not keeps_rows or all(loop.steps == 1 for kernel in kernels for loop in kernel.loop_nest.loops[:depth])
+
+    with compile_lock:
+        node.check_outer_fusion_loop_level_attr = may_be_one
+        try:
+            yield
+        finally:
+            node.check_outer_fusion_loop_level_attr = own
 
 
 def _settings(traced: fx.GraphModule, device: torch.device) -> dict[str, Any]:
@@ -216,7 +247,7 @@ def file_beside(tag: str, name: str) -> Path:
 def _mark(tag: str) -> Path:
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    return Path(cache_dir()) / "remate" / f"{torch.__version__}-{tag}"
+    return Path(cache_dir()) / "remate" / f"{torch.__version__}-{_KERNELS}-{tag}"
 
 
 def processes() -> int:
