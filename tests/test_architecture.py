@@ -203,7 +203,6 @@ PRIVATE_TORCH = {
         "capture.repeats.candidates",
         "capture.torch_api",
         "dims.resize",
-        "training.own_forward",
     },
     "remate_runtime": {
         "engine.compiled.inductor",

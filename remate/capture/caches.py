@@ -4,12 +4,12 @@ planning, so that the plan is for every later call."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
 from torch import nn
 
-from remate_runtime.format import attributes_of, plain_attributes
+from remate_runtime.format import attributes_of, is_object, plain_attributes
 from remate_runtime.staleness import FirstCall, make_caches
 
 from ..errors import CaptureError
@@ -36,7 +36,7 @@ class Caches:
         set_ = len(attributes_of(captured.model.outputs)) > len(plain_attributes(captured.model.outputs))
         groups = (*captured.digest.modules, *captured.digest.objects) if captured.digest is not None else ()
         read = (value for group in groups for value in group.reads.values())
-        changed = [value["either"] for value in read if isinstance(value, dict) and "either" in value]
+        changed = [value["either"] for value in read if is_object(value) and "either" in value]
         return set_ or not all(isinstance(each, _PLAIN) for both in changed for each in both)
 
     def make(self, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
@@ -102,9 +102,10 @@ def _line(model: nn.Module, path: str) -> str:
 
 
 @contextmanager
-def caches_made(model: nn.Module, kept: bool) -> Iterator[Caches]:
+def caches_made(model: nn.Module, kept: bool) -> Generator[Caches]:
     """Yield the Caches of a model. kept: keep created caches after the `with` block, unless it fails."""
-    before = {id(m): (m, dict(vars(m)), dict(m._buffers), set(m._non_persistent_buffers_set)) for m in model.modules()}
+    now = [(module, vars(module)) for module in model.modules()]
+    before = [(m, dict(has), dict(has["_buffers"]), set(has["_non_persistent_buffers_set"])) for m, has in now]
     caches = Caches(model)
     done = False
     try:
@@ -112,12 +113,12 @@ def caches_made(model: nn.Module, kept: bool) -> Iterator[Caches]:
         done = True
     finally:
         if caches.paths and not (kept and done):
-            for module, attributes, buffers, unsaved in before.values():
+            for module, attributes, buffers, unsaved in before:
                 held = vars(module)
                 for name in [name for name in held if name not in attributes]:
                     del held[name]
                 held.update(attributes)
-                module._buffers.clear()
-                module._buffers.update(buffers)
-                module._non_persistent_buffers_set.clear()
-                module._non_persistent_buffers_set.update(unsaved)
+                held["_buffers"].clear()
+                held["_buffers"].update(buffers)
+                held["_non_persistent_buffers_set"].clear()
+                held["_non_persistent_buffers_set"].update(unsaved)

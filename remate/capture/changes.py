@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -47,16 +47,16 @@ class TraceChanges:
         return ", ".join(list(self._by_path)[:5]) + (f" and {more} more" if more > 0 else "")
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> Generator[None]:
         """Set the attributes of configs to the values that forward set, in the `with` block."""
-        held = [(change, vars(change.obj), vars(change.obj).get(change.name, MISSING)) for change in self._configs()]
+        held = [(change, change.obj.__dict__.get(change.name, MISSING)) for change in self._configs()]
         try:
-            for change, attributes, _ in held:
-                _put(attributes, change.name, change.raw)
+            for change, _ in held:
+                _put(change.obj.__dict__, change.name, change.raw)
             yield
         finally:
-            for change, attributes, before in held:
-                _put(attributes, change.name, before)
+            for change, before in held:
+                _put(change.obj.__dict__, change.name, before)
 
     def _configs(self) -> list[Change]:
         configs = self._by_path.values()

@@ -10,14 +10,16 @@ import functools
 import inspect
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
+from remate_runtime.bind import modules_by_path
+from remate_runtime.format import is_list, is_object, is_tuple
 from remate_runtime.staleness import is_own
 from remate_runtime.torch_private.pytree import tree_leaves
 
@@ -44,7 +46,7 @@ class Outside:
         self._classes: list[tuple[type, frozenset[str]]] = []
         self._waiting: list[tuple[str, Any]] = []
         self._lru_caches = lru_caches.sizes()
-        for path, module in model.named_modules():
+        for path, module in modules_by_path(model, each_once=True).items():
             own = ((name, v) for name, v in vars(module).items() if name not in _OF_TORCH)
             self._waiting += [(f"attribute {f'{path}.{name}'.lstrip('.')!r}", value) for name, value in own]
             self._waiting.append((type(module).__qualname__, type(module)))
@@ -65,10 +67,10 @@ class Outside:
             self._function(value)
         elif isinstance(value, type):
             self._class(value)
-        elif isinstance(value, _CONTAINERS):
+        elif _is_container(value):
             self._contents.append((label, value, copy.copy(value)))
             self._waiting += [(label, item) for item in _values(value)]
-        elif isinstance(value, tuple | frozenset):
+        elif is_tuple(value) or _is_frozen_set(value):
             self._waiting += [(label, item) for item in value]
         elif has_state(value):
             self._states.append((label, value, state_of(value)))
@@ -139,10 +141,10 @@ class Outside:
             new = [name for name in vars(base) if name not in names and not name.startswith("__")]
             changes += [Changed(f"attribute {base.__qualname__}.{name}", base, name, vars(base)[name]) for name in new]
         for label, container, contents in self._contents:
-            if isinstance(container, dict) and contents.keys() <= container.keys():
+            if is_object(container) and contents.keys() <= container.keys():
                 keys = [key for key in container if not _equal(container[key], contents.get(key, _ABSENT))]
                 changes += [Changed(label, container, key, container[key]) for key in keys]
-            elif isinstance(container, list) and len(container) == len(contents):
+            elif is_list(container) and len(container) == len(contents):
                 changes += [
                     Changed(label, container, at, item)
                     for at, (item, was) in enumerate(zip(container, contents, strict=True))
@@ -163,12 +165,11 @@ class Outside:
                 if _get(holder, name) is not was:
                     _put(holder, name, was)
         for _, container, contents in self._contents:
-            if constants and isinstance(container, dict) and all(key in container for key in contents):
+            if constants and is_object(container) and all(key in container for key in contents):
                 added = {k: v for k, v in container.items() if k not in contents and _is_constant(v)}
                 contents = {**contents, **added}
             if _differ(container, contents):
-                container.clear()
-                container.update(contents) if isinstance(container, dict | set) else container.extend(contents)
+                _fill(container, contents)
         for base, names in self._classes:
             for name in [name for name in vars(base) if name not in names and not name.startswith("__")]:
                 delattr(base, name)
@@ -268,19 +269,11 @@ def _counting(kind: Any) -> None:
         setattr(kind, name, used(name))
 
 
-_USES = ("__bool__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__mul__", "__rmul__", "__truediv__")
-_USES += (
-    "__rtruediv__",
-    "__floordiv__",
-    "__mod__",
-    "__pow__",
-    "__rpow__",
-    "__neg__",
-    "__float__",
-    "__int__",
-    "__hash__",
+_USES = (
+    *("__bool__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__mul__", "__rmul__", "__truediv__"),
+    *("__rtruediv__", "__floordiv__", "__mod__", "__pow__", "__rpow__", "__neg__", "__float__", "__int__", "__hash__"),
+    *("__rsub__", "__rmod__", "__rfloordiv__", "__abs__"),
 )
-_USES += ("__rsub__", "__rmod__", "__rfloordiv__", "__abs__")
 _counting(_Counted)
 _counting(_CountedFloat)
 
@@ -289,22 +282,23 @@ def _is_used(change: Changed, run: Callable[[], object]) -> bool:
     was = _get(change.holder, change.name)
     number = change.now if was is _ABSENT else was
     inherited = hasattr(change.holder, "__dict__") and change.name not in vars(change.holder)
-    overridden_attributes: Any = (_Counted if type(number) is int else _CountedFloat)(number)
-    overridden_attributes.uses = []
-    _put(change.holder, change.name, overridden_attributes)
+    uses: list[str] = []
+    counted: Any = (_Counted if type(number) is int else _CountedFloat)(number)
+    counted.uses = uses
+    _put(change.holder, change.name, counted)
     try:
         run()
     finally:
         _put(change.holder, change.name, was)
         if inherited and change.name in vars(change.holder):
             delattr(change.holder, change.name)
-    return bool(overridden_attributes.uses)
+    return bool(uses)
 
 
 def _keeps_tensors(change: Changed) -> bool:
     """Whether the changed container or name now holds tensors, for use outside of the step."""
     value = change.holder if change.name is None else _get(change.holder, change.name)
-    leaves = tree_leaves(list(value) if isinstance(value, collections.deque) else value)
+    leaves = tree_leaves(list(value) if issubclass(type(value), collections.deque) else value)
     return (
         bool(leaves)
         and all(isinstance(leaf, torch.Tensor | int | float) for leaf in leaves)
@@ -313,10 +307,15 @@ def _keeps_tensors(change: Changed) -> bool:
 
 
 def _differ(container: Any, contents: Any) -> bool:
-    if isinstance(container, dict) and list(container) != list(contents):
+    if is_object(container) and list(container) != list(contents):
         return True
     pairs = zip(_values(container), _values(contents), strict=False)
     return len(container) != len(contents) or not all(_equal(before, now) for before, now in pairs)
+
+
+def _fill(container: Any, contents: Any) -> None:
+    container.clear()
+    container.update(contents) if issubclass(type(container), dict | set) else container.extend(contents)
 
 
 def _is_constant(value: object) -> bool:
@@ -332,14 +331,22 @@ def _is_traced(value: object) -> bool:
 
 
 def _put(holder: Any, name: Any, value: Any) -> None:
-    if isinstance(holder, list):
+    if is_list(holder):
         holder[name] = value
-    elif not isinstance(holder, dict):
+    elif not is_object(holder):
         setattr(holder, name, value) if value is not _ABSENT else delattr(holder, name)
     elif value is _ABSENT:
         holder.pop(name, None)
     else:
         holder[name] = value
+
+
+def _is_container(value: object) -> TypeGuard[Collection[Any]]:
+    return isinstance(value, _CONTAINERS)
+
+
+def _is_frozen_set(value: object) -> TypeGuard[frozenset[Any]]:
+    return isinstance(value, frozenset)
 
 
 def _wraps(value: object) -> bool:
@@ -355,13 +362,13 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _values(held: Any) -> list[Any]:
-    return list(held.values()) if isinstance(held, dict) else list(held or ())
+    return list(held.values()) if is_object(held) else list(held or ())
 
 
 def _get(holder: Any, name: Any) -> Any:
-    if isinstance(holder, dict):
+    if is_object(holder):
         return holder.get(name, _ABSENT)
-    if isinstance(holder, list):
+    if is_list(holder):
         return holder[name]
     return vars(holder).get(name, _ABSENT) if isinstance(holder, type) else getattr(holder, name, _ABSENT)
 

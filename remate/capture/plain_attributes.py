@@ -9,20 +9,21 @@ import torch
 from torch import nn
 
 from remate_runtime.bind import can_be_set
-from remate_runtime.format import is_attribute
+from remate_runtime.format import is_array, is_attribute
 
 from . import trees
+from .kinds import kind_of
 
 _LEAVES = 256  # numbers and texts of one attribute
 _CHARACTERS = 1024  # of a text
 _INTEGER = 1 << 62
 
 
-def is_plain(value: object) -> bool:
+def is_plain(value: Any) -> bool:
     """Return whether a value is a number, a text, None, or a container of these."""
-    if type(value) is dict:
+    if kind_of(value) is dict:
         return all(map(is_plain, value)) and all(map(is_plain, value.values()))
-    if isinstance(value, tuple | list):
+    if is_array(value):
         return type(value) in (tuple, list, torch.Size) and all(map(is_plain, value))
     return value is None or isinstance(value, int | float | complex | str)
 
@@ -46,7 +47,7 @@ class PlainAttributes:
     def note(self, attributes: Iterable[tuple[str, object, object]]) -> None:
         """Record a run. attributes: path, value before the run, and value of each that the run set without having read
         it."""
-        trees_of_run, before = {}, self.trees
+        trees_of_run, before = dict[str, Any](), self.trees
         for path, old, value in attributes:
             tree = _tree(value)
             if tree is not None and self._can_follow and is_attribute(path) and can_be_set(self._model, path):
@@ -63,7 +64,7 @@ class PlainAttributes:
         """Return the tree of a step's outputs with these attributes."""
         if not self.trees:
             return outputs
-        whole = outputs if "returns" in outputs else {"returns": outputs, "attributes": {}}
+        whole: dict[str, Any] = outputs if "returns" in outputs else {"returns": outputs, "attributes": {}}
         return {**whole, "attributes": {**self.trees, **whole["attributes"]}}
 
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from remate_runtime.torch_private.fake_tensors import FakeTensorMode
 
 from ..capture import trees
 from .requested_sizes import Asking

@@ -15,7 +15,7 @@ from remate_runtime.support.callers import frames_to_caller
 
 def wanted_as_program(given: Sequence[torch.Tensor]) -> bool:
     """Return whether a call exports, traces or transforms the model instead of training it."""
-    from torch._subclasses.fake_tensor import FakeTensor
+    from remate_runtime.torch_private.fake_tensors import FakeTensor
 
     try:
         refuse_transforms()

@@ -50,6 +50,8 @@ def seconds(name: str) -> tuple[float, int]:
 
 def seconds_of_compile(name: str) -> float | None:
     """Return the CPU seconds in which torch.compile traces the step; None if it has no single graph."""
+    from torch._dynamo.exc import Unsupported
+
     model, args, kwargs = SUBJECTS[name][1]()
     spent = 0.0
     try:
@@ -59,7 +61,7 @@ def seconds_of_compile(name: str) -> float | None:
             start = time.process_time()
             compiled(*args, **kwargs)
             spent = time.process_time() - start
-    except torch._dynamo.exc.Unsupported:
+    except Unsupported:
         return None
     return spent
 
