@@ -82,7 +82,3 @@ class M(nn.Module):
 
     def forward(self, x, m=None):
         return x  # the generated statements
-
-
-class Other(M):
-    C = 0.4
