@@ -48,7 +48,9 @@ def test_many_models(subject: str, how: str, tmp_path: Path, capsys: pytest.Capt
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["sizes --autocast", "checked", "edited", "sizes edited", "engines", "threads"])
+@pytest.mark.parametrize(
+    "how", ["sizes --autocast", "checked", "edited", "sizes edited --dtype float64", "engines", "threads"]
+)
 def test_other_ways(how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["operations", "--seed", "1000", "--count", "4", "--keep", str(tmp_path), "--ways", *how.split()]
     assert main(run) == 0, capsys.readouterr().out

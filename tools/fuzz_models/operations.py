@@ -94,7 +94,7 @@ def _planned(model: nn.Module, drawn: Drawn) -> Schedule:
         schedule = plan("100%")
     if "edited" in options.ways:
         pages = options.engine == "eager" and "engines" not in options.ways
-        splits = options.dtype != torch.bfloat16 and not options.autocast
+        splits = options.dtype == torch.float64 and not options.autocast
         schedule = edited(schedule, random.Random(f"edits {drawn.seed}"), pages, splits)
     _applied(copy.deepcopy(model), schedule, options)
     return schedule
