@@ -215,9 +215,10 @@ class Dispatch:
                 own=OwnBackward(step, self.model, call, (args, kwargs), self._other_backward).gradients
             )
         if self.checks.first:
-            shapes = () if self._fixed else tuple(tensor.shape for tensor in call.inputs)
+            shapes = () if self._fixed else tuple([tensor.shape for tensor in call.inputs])
+            trained = tuple([tensor.requires_grad for tensor in call.tensors])  # forward may ask for it
             each = step.schedule.model.untracked_sizes
-            if turn := self.self_check.due(self.model, step, shapes, sharded is not None, form, each):
+            if turn := self.self_check.due(self.model, step, (shapes, trained), sharded is not None, form, each):
                 program = step.program(call, args, kwargs, sharded)
                 try:
                     outputs = self.self_check.run(turn, program, self._fixed)

@@ -32,7 +32,7 @@ from ..support.callers import frames_to_caller
 from ..torch_private.execution import dispatch_modes
 from . import ranks
 from .checksum import Checksums
-from .comparison import OTHER_OPERATORS, Difference, Kind, Tolerance, differences
+from .comparison import OTHER_OPERATORS, Difference, Kind, Tolerance, differences, without_frozen
 from .generators import Generators
 from .gradients import compared_gradients
 from .live_forward import LiveForward, NotRunError, callers_hooks, is_torchs, run_live
@@ -289,6 +289,8 @@ class _Check:
     def _compared(self, live: ForwardOutcome, outputs: object, keep: bool) -> list[Difference]:
         program = self.program
         outcome = outcome_of(outputs, [*program.updated().values()], program.plain(), self._checksums, keep)
+        if not all(tensor.requires_grad for tensor in program.trained.values()):
+            live = without_frozen(live, outcome)
         return list(differences(live, outcome, [*program.updated()], self._checksums, self._tolerance))
 
     def _again(self) -> tuple[Any, list[Difference]]:

@@ -91,6 +91,17 @@ def differences(
         yield from _changed(live.changes, checksums, tolerance)
 
 
+def without_frozen(live: ForwardOutcome, scheduled: ForwardOutcome) -> ForwardOutcome:
+    """Return the model's results as if outputs that follow from frozen parameters alone required gradients, as those of
+    a schedule do, whose backward gives them none."""
+    results: dict[str, Any] = {}
+    for path, result in live.results.items():
+        other = scheduled.results.get(path)
+        requires = isinstance(other, Noted) and other.requires_grad
+        results[path] = result._replace(requires_grad=True) if isinstance(result, Noted) and requires else result
+    return live._replace(results=results)
+
+
 def _without_left_out(live: ForwardOutcome, scheduled: ForwardOutcome) -> dict[str, Any]:
     """Return the model's results without objects that no file can contain (a cache of keys and values).
 
