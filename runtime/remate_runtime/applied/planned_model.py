@@ -64,8 +64,8 @@ def apply(
         verify: When to run the model's own forward beside the schedule, and to compare outputs, buffers, attributes and
             random numbers bit for bit. `"first"` checks the first call of each program (a file at one size, with or
             without gradients), of each form of inputs (classes, memory layouts), and with each other choice of frozen
-            parameters. `1000` also checks every 1000th call, and `"never"` none. `(args, kwargs)` and `True` (random inputs) also check at once, including gradients, in the
-            memory of an eager step.
+            parameters. `1000` also checks every 1000th call, and `"never"` none. `(args, kwargs)` and `True` (random
+            inputs) also check at once, including gradients, in the memory of an eager step.
         engine: The engine that executes the step: `"eager"`, `"arena"`, `"compiled"` or `"auto"`.
         otherwise: What to do with a call that no schedule fits. `"error"` refuses it. `"original"` runs the model's own
             forward, with a warning, also for a double or second backward, which no schedule has. `"pad"` pads a smaller
