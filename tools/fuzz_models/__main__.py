@@ -81,7 +81,7 @@ def _seeds(given: argparse.Namespace) -> Iterable[int]:
 
 
 def _report(finding: Finding, seed: int, given: argparse.Namespace, case: Case) -> str:
-    """Write the model as it is and made smaller, and say how to run both again."""
+    """Write the model and its shrunk form, and say how to run both again."""
     command = _command(given, seed)
     lines = [f"{finding.kind}: {given.subject} {seed}: {finding.detail}", f"  again: {command}"]
     if given.model is None:

@@ -110,19 +110,19 @@ def _tried(source: str, seed: int, options: Options, way: Way, steps: list[Step]
         for number, step in enumerate(steps):
             if step.change and not _changed(trial, step.change, (own, eager), (other, model)):
                 break
-            run = f"step {number} ({way.kind}; so far {', '.join(_told(steps[: number + 1]))})"
+            run = f"step {number} ({way.kind}; so far {', '.join(_described(steps[: number + 1]))})"
             train = partial(_train, seed=1000 * seed + number, step=step, options=options)
             if not trial.agrees(run, partial(train, eager, eager), partial(train, planned, model)):
                 break
     return trial
 
 
-def _told(steps: list[Step]) -> list[str]:
+def _described(steps: list[Step]) -> list[str]:
     return [text for step in steps for text in (step.change, step.kind) if text]
 
 
 def _planned(model: nn.Module, options: Options, way: Way, source: str) -> Any:
-    """The model with a schedule: made at the first step by `remate.auto`, for some parts, or for the whole model."""
+    """The model with a schedule: planned at the first step by `remate.auto`, for some parts, or for the whole model."""
     how: dict[str, Any] = {"cost": "cpu", "effort": "quick", "progress": None}
     if way.kind == "auto":
         return remate.auto(model, way.budget, engine=options.engine, **how)

@@ -1,4 +1,4 @@
-"""Compares what a planned model made with what the model itself made in eager PyTorch."""
+"""Compares the results of a planned model with those of the model itself in eager PyTorch."""
 
 from __future__ import annotations
 

@@ -204,6 +204,7 @@ class _Run:
         for name, value in vars(self.model).items():
             if isinstance(value, Tensor):
                 self._see(name, value)
+        self._see("rows", torch.tensor(self.model.rows, dtype=torch.float64))  # a number, or a tuple of numbers
 
     def _see(self, what: str, tensor: Tensor | None) -> None:
         """Keep a copy that shows whether the tensor requires a gradient."""

@@ -14,7 +14,7 @@ _ASSIGNED = re.compile(r"(\w+) = ")
 
 
 def shrunk(case: Case, finding: Finding) -> Program:
-    """The smallest program found that has a finding of the same kind."""
+    """Return the smallest program that has a finding of the same kind."""
     program, smaller = case.program, True
     while smaller:
         smaller = False
@@ -39,5 +39,5 @@ def _smaller(program: Program) -> Iterator[Program]:
 
 
 def _still(case: Case, program: Program, finding: Finding) -> bool:
-    found = case.run(program.source).finding
-    return found is not None and (found.kind, found.what) == (finding.kind, finding.what)
+    other = case.run(program.source).finding
+    return other is not None and (other.kind, other.what) == (finding.kind, finding.what)

@@ -34,7 +34,7 @@ class Trial:
     Attributes:
         rejected: The error of eager PyTorch, if it cannot run the model; "" otherwise.
         refused: The error that planning ended with; "" otherwise.
-        planned: Whether a schedule was made and applied.
+        planned: Whether a schedule was planned and applied.
         runs: Runs by what became of them: "equal", "rounding", "noticed TYPE", "warned", "eager fails".
         reasons: What was noticed.
         finding: The first finding, after which nothing more is run.
@@ -82,7 +82,7 @@ class Trial:
             self._crashed("running", error)
 
     def agrees(self, run: str, eager: Callable[[], Seen], planned: Callable[[], Seen]) -> bool:
-        """Compare a run with eager PyTorch. Whether both ended, and nothing is found.
+        """Compare a run with eager PyTorch. Return whether both ended, and without a finding.
 
         Args:
             run: What to call this run in a finding.
@@ -90,7 +90,7 @@ class Trial:
             planned: The same with a schedule.
         """
         usual: list[str] = []
-        told: list[str] = []
+        warned: list[str] = []
         try:
             with _warnings_to(usual):
                 wanted = eager()
@@ -98,22 +98,22 @@ class Trial:
             self.runs["eager fails"] += 1
             return False
         try:
-            with _warnings_to(told):
+            with _warnings_to(warned):
                 got = planned()
         except Exception as error:
             self.noticed(error)
             return False
-        return self._judged(run, wanted, got, [text for text in told if text not in usual])
+        return self._judged(run, wanted, got, [text for text in warned if text not in usual])
 
-    def _judged(self, run: str, wanted: Seen, got: Seen, told: list[str]) -> bool:
-        found = differences(wanted, got)
-        about_more = [text for text in told if "by rounding" not in text]
-        large = {name: size for name, size in found.items() if size > self.tolerance}
+    def _judged(self, run: str, wanted: Seen, got: Seen, warned: list[str]) -> bool:
+        sizes = differences(wanted, got)
+        about_more = [text for text in warned if "by rounding" not in text]
+        large = {name: size for name, size in sizes.items() if size > self.tolerance}
         if large and not about_more:
             name, size = next(iter(large.items()))
             self.finding = Finding("silent", "a difference", f"{run}: {name} differs by {size:.3g}")
             return False
-        self.runs["warned" if large else "rounding" if found else "equal"] += 1
+        self.runs["warned" if large else "rounding" if sizes else "equal"] += 1
         if large:
             self.reasons[about_more[0]] += 1
         return True
@@ -125,12 +125,12 @@ class Trial:
 @contextmanager
 def _warnings_to(texts: list[str]) -> Iterator[None]:
     """Append what each warning says to a list."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             yield
         finally:
-            texts += [_reason(warning.message) for warning in told]
+            texts += [_reason(warning.message) for warning in caught]
 
 
 def _reason(error: Exception | Warning | str) -> str:

@@ -20,6 +20,7 @@ class M(nn.Module):
         self.register_buffer("count", torch.zeros(()))
         self.aux = None
         self.last = None
+        self.rows = ()
 
     def forward(self, x):
         return self.lin(x)  # the generated statements
