@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from remate_runtime.flat_step import FlatPage, FlatRecompute, Graph
-from remate_runtime.format import Block, Instance, Json, Model, Statement
+from remate_runtime.format import Block, Instance, Model, Statement, map_outputs
 
 from ..capture.captured import Captured
 from ..partition.hierarchy import BlockSpan
@@ -91,15 +92,13 @@ def _model(captured: Captured, full: list[str], uses: list[Use]) -> Model:
     renamed = {value.name: name for value, name in zip(graph.values, full, strict=True)}
     stated = {parameter for use in uses for parameter in use.gradients}
     left = {graph.values[s].name: f"%{full[g]}" for s, g in graph.gradients if s not in stated}
-    return msgspec.structs.replace(captured.model, outputs=_rename(captured.model.outputs, renamed), gradients=left)
+    outputs = map_outputs(partial(_renamed, renamed=renamed), captured.model.outputs)
+    return msgspec.structs.replace(captured.model, outputs=outputs, gradients=left)
 
 
-def _rename(tree: Json, renamed: dict[str, str]) -> Any:
-    """Return an output tree with its `{"value": "%name"}` leaves renamed."""
-    if isinstance(tree, dict):
-        reference = tree.get("value")
-        if isinstance(reference, str):
-            name = reference[1:]
-            return {**tree, "value": f"%{renamed.get(name, name)}"}
-        return {k: v if k == "literal" else _rename(v, renamed) for k, v in tree.items()}
-    return [_rename(t, renamed) for t in tree] if isinstance(tree, (list, tuple)) else tree
+def _renamed(leaf: dict[str, Any], renamed: dict[str, str]) -> dict[str, Any]:
+    """Return a leaf of an output tree, renamed if it is `{"value": "%name"}`."""
+    if "value" not in leaf:
+        return leaf
+    name: str = leaf["value"][1:]
+    return {**leaf, "value": f"%{renamed.get(name, name)}"}

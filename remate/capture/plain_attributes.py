@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from remate_runtime.bind import can_be_set
-from remate_runtime.format import is_array, is_attribute
+from remate_runtime.format import attributes_of, is_array, is_attribute, literals_in, returned_by
 
 from . import trees
 from .kinds import kind_of
@@ -64,25 +64,15 @@ class PlainAttributes:
         """Return the tree of a step's outputs with these attributes."""
         if not self.trees:
             return outputs
-        whole: dict[str, Any] = outputs if "returns" in outputs else {"returns": outputs, "attributes": {}}
-        return {**whole, "attributes": {**self.trees, **whole["attributes"]}}
+        return {"returns": returned_by(outputs), "attributes": {**self.trees, **attributes_of(outputs)}}
 
 
 def _tree(value: object) -> Any:
     """Return the tree of a value for a file; None if a file cannot hold it."""
     opaque: list[object] = []
     tree = trees.describe(value, "", lambda tensor, path: {}, lambda node, path: opaque.append(node))
-    leaves = list(_leaves(tree))
-    return None if opaque or len(leaves) > _LEAVES or not all(map(_fits, leaves)) else tree
-
-
-def _leaves(tree: Any) -> Iterable[Any]:
-    if "literal" in tree:
-        yield tree["literal"]
-        return
-    for kind in tree.keys() & {"tuple", "list", "dict"}:
-        for child in tree[kind].values() if kind == "dict" else tree[kind]:
-            yield from _leaves(child)
+    literals = literals_in(tree)
+    return None if opaque or len(literals) > _LEAVES or not all(map(_fits, literals)) else tree
 
 
 def _fits(literal: object) -> bool:

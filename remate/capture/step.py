@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from remate_runtime.bind import modules_by_path
-from remate_runtime.format import is_list, is_object
+from remate_runtime.format import map_outputs
 from remate_runtime.staleness import input_classes
 
 from ..errors import CaptureError
@@ -294,15 +294,16 @@ def _as_leaves(step: torch.nn.Module) -> None:
             parameter.detach_().requires_grad_(True)
 
 
-def with_values(tree: object, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
+def with_values(tree: Any, names: list[str], outputs: tuple[TracedOutput, ...]) -> Any:
     """The output tree with names of values instead of positions."""
-    if is_list(tree):
-        return [with_values(child, names, outputs) for child in tree]
-    if not is_object(tree):
-        return tree
-    if "value" in tree and isinstance(tree["value"], int):
-        output = outputs[tree["value"]]
+
+    def named(leaf: dict[str, Any]) -> dict[str, Any]:
+        if "value" not in leaf:
+            return leaf
+        at: int = leaf["value"]
+        output = outputs[at]
         gradient = {"grad": True} if output.grad else {"detached": True} if output.detached else {}
         axes = {"gradient_axes": [*output.gradient_axes]} if output.gradient_axes else {}
-        return {"value": f"%{names[tree['value']]}", "name": output.name, **gradient, **axes}
-    return {key: child if key == "literal" else with_values(child, names, outputs) for key, child in tree.items()}
+        return {"value": f"%{names[at]}", "name": output.name, **gradient, **axes}
+
+    return map_outputs(named, tree)

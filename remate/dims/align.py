@@ -14,7 +14,15 @@ from typing import Any
 import msgspec
 
 from remate_runtime.flat_step import Argument, Graph, Number, Op, numbers_in
-from remate_runtime.format import TensorType, attributes_of, is_array, is_object, is_tuple, plain_attributes
+from remate_runtime.format import (
+    TensorType,
+    attributes_of,
+    is_object,
+    is_tuple,
+    literals_in,
+    plain_attributes,
+    returned_by,
+)
 
 from ..capture.captured import Captured
 
@@ -82,14 +90,14 @@ def difference(planned: Captured, other: Captured) -> StructuralDifference | Non
     sources_differ = [_source(v) for v in left.values] != [_source(v) for v in right.values]
     if ends_differ or sources_differ or _types(left) != _types(right):
         return StructuralDifference("inputs or outputs of the step differ", "", "", more)
-    return _returned_difference(_returned(planned), _returned(other))
+    return _returned_difference(_results(planned), _results(other))
 
 
-def _returned_difference(left: Any, right: Any) -> StructuralDifference | None:
+def _returned_difference(left: tuple[Any, ...], right: tuple[Any, ...]) -> StructuralDifference | None:
     """Return the difference between the Python values that forward returns, other than numbers, or None."""
     if bare(left) == bare(right):
         return None
-    pairs = zip(literals_in(left), literals_in(right), strict=False)
+    pairs = zip(_literals(left), _literals(right), strict=False)
     first, second = next(((a, b) for a, b in pairs if bare(a) != bare(b)), (None, None))
     if isinstance(first, str) and isinstance(second, str):
         what = f"forward returns the text {first!r} at one of them and {second!r} at the other"
@@ -99,23 +107,15 @@ def _returned_difference(left: Any, right: Any) -> StructuralDifference | None:
     return StructuralDifference(f"forward returns {first!r} at one of them and {second!r} at the other", "", "", {})
 
 
-def _returned(captured: Captured) -> Any:
-    """Return the tree of forward's results, without attributes that have no tensors."""
-    outputs: Any = captured.model.outputs
+def _results(captured: Captured) -> tuple[Any, ...]:
+    """Return the trees of forward's result, and of the attributes with tensors."""
+    outputs = captured.model.outputs
     plain = plain_attributes(outputs)
-    attributes = {path: tree for path, tree in attributes_of(outputs).items() if path not in plain}
-    return {"returns": outputs.get("returns", outputs), "attributes": attributes}
+    return returned_by(outputs), *(tree for path, tree in attributes_of(outputs).items() if path not in plain)
 
 
-def literals_in(tree: Any) -> list[Any]:
-    """Return the literals of a tree, in order."""
-    if is_array(tree):
-        return [literal for child in tree for literal in literals_in(child)]
-    if not is_object(tree):
-        return []
-    if "literal" in tree:
-        return [tree["literal"]]
-    return [literal for child in tree.values() for literal in literals_in(child)]
+def _literals(trees: Sequence[Any]) -> list[Any]:
+    return [literal for tree in trees for literal in literals_in(tree)]
 
 
 def _operation_differs(left: Graph, first: Op, right: Graph, second: Op) -> str:
@@ -179,7 +179,7 @@ def rows(steps: Sequence[Captured]) -> dict[Row, RowOrigin]:
         numbers = [numbers_of((each.args, each.kwargs)) for each in every]
         for row in zip(*numbers, strict=True):
             origins.setdefault(row, RowOrigin(f"a number among the arguments of {op.op}", op.source))
-    for row in zip(*(numbers_of(tuple(literals_in(_returned(step)))) for step in steps), strict=True):
+    for row in zip(*(numbers_of(tuple(_literals(_results(step)))) for step in steps), strict=True):
         origins.setdefault(row, RowOrigin("a number that forward returns", ""))
     return {row: place for row, place in origins.items() if differs(row)}
 

@@ -21,9 +21,10 @@ from remate_runtime.format import (
     TensorType,
     at_size,
     constant,
-    is_array,
     is_object,
     is_tuple,
+    map_inputs,
+    map_outputs,
     out_of_range,
     over_limit,
     parse_size,
@@ -60,8 +61,9 @@ def sized(step: Hierarchy, family: Family, costs: TraceSampleCosts) -> Hierarchy
     graphs = [_in_order(graph, step.order, step.captured.graph) for graph in costs.graphs]
     dims = dimensions(family.ranges)
     writer = _Writer(family, graphs)
-    inputs = writer.tree([trace_sample.captured.model.inputs for trace_sample in family.trace_samples])
-    outputs = writer.tree([trace_sample.captured.model.outputs for trace_sample in family.trace_samples])
+    models = [trace_sample.captured.model for trace_sample in family.trace_samples]
+    inputs = map_inputs(writer.leaf, *(each.inputs for each in models))
+    outputs = map_outputs(writer.leaf, *(each.outputs for each in models))
     model = replace(
         step.captured.model,
         dims=dims,
@@ -196,21 +198,15 @@ class _Writer:
             return {"size" if type(first) is int else "float": str(self._expression(trace_samples))}
         return first
 
-    def tree(self, trace_samples: Sequence[Any]) -> Any:
-        """Return the inputs or outputs of the model with expressions."""
+    def leaf(self, *trace_samples: Any) -> Any:
+        """Return a leaf of the inputs or outputs of the model with expressions."""
         first = trace_samples[0]
-        if is_array(first):
-            return type(first)(self.tree(each) for each in zip(*trace_samples, strict=True))
-        if not is_object(first):
-            return first
-        if "tensor" in first and isinstance(first["tensor"], str):
-            return {
-                **first,
-                "tensor": str(self.type([parse_type(trace_sample["tensor"]) for trace_sample in trace_samples])),
-            }
+        if "tensor" in first:
+            kinds = [parse_type(trace_sample["tensor"]) for trace_sample in trace_samples]
+            return {**first, "tensor": str(self.type(kinds))}
         if "literal" in first:
             return {"literal": self.argument([trace_sample["literal"] for trace_sample in trace_samples])}
-        return {key: self.tree([trace_sample[key] for trace_sample in trace_samples]) for key in first}
+        return first
 
 
 def _with_margin(row: Sequence[int]) -> list[int]:

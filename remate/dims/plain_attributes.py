@@ -8,10 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from remate_runtime.errors import ScheduleError
-from remate_runtime.format import Real, Size, attributes_of, plain_attributes
+from remate_runtime.format import Real, Size, attributes_of, literals_in, plain_attributes, returned_by
 
 from ..capture.surroundings import warn_of_lost_values
-from .align import bare, differs, literals_in, numbers_of
+from .align import bare, differs, numbers_of
 from .fitting import SizeFitter
 from .sampling import Sizes, TraceSample
 
@@ -51,6 +51,6 @@ def _follows(candidates: Sequence[Size | Real], probes: Sequence[Sizes]) -> bool
 def _without(trace_sample: TraceSample, paths: Sequence[str]) -> TraceSample:
     model = trace_sample.captured.model
     kept = {path: tree for path, tree in attributes_of(model.outputs).items() if path not in paths}
-    outputs = {**model.outputs, "attributes": kept} if kept else model.outputs["returns"]
+    outputs = {**model.outputs, "attributes": kept} if kept else returned_by(model.outputs)
     captured = replace(trace_sample.captured, model=replace(model, outputs=outputs))
     return replace(trace_sample, captured=captured)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from remate_runtime.format import Model, range_text, sharded_text
+from remate_runtime.format import Model, attributes_of, range_text, sharded_text
 
 
 def assumption_lines(model: Model, limit: int | None) -> Iterator[str]:
@@ -49,8 +48,7 @@ def split_lines(reordered: Sequence[str], rounded: Sequence[str], limit: int | N
 
 def attributes_set(model: Model) -> list[str]:
     """Return the paths of the attributes that forward sets to outputs."""
-    outputs: dict[str, Any] | list[Any] | None = model.outputs
-    return list(outputs["attributes"]) if isinstance(outputs, dict) and "returns" in outputs else []
+    return list(attributes_of(model.outputs))
 
 
 def _more(items: Sequence[str], limit: int | None) -> str:

@@ -13,7 +13,8 @@ from ..bind.sizes import CallSizes
 from ..errors import BindError
 from ..format.json_values import is_object
 from ..format.schedule import Schedule
-from ..format.signature import attributes_of, plain_attributes
+from ..format.signature import plain_attributes
+from ..format.trees import attributes_of, literals_in
 from ..staleness.shapes import returned
 from ..torch_private import pytree
 
@@ -128,13 +129,11 @@ class Padding:
 def _follow_sizes(outputs: Any) -> bool:
     """Return whether forward sets attributes to tensors or numbers, which are those of the padded call."""
     plain, attributes = plain_attributes(outputs), attributes_of(outputs)
-    return any(path not in plain or _has_numbers(tree) for path, tree in attributes.items())
+    return any(path not in plain or any(map(_is_number, literals_in(tree))) for path, tree in attributes.items())
 
 
-def _has_numbers(tree: Any) -> bool:
-    if "literal" in tree:
-        return is_object(tree["literal"]) or type(tree["literal"]) in (int, float)
-    return any(map(_has_numbers, tree["dict"].values() if "dict" in tree else next(iter(tree.values()))))
+def _is_number(literal: object) -> bool:
+    return is_object(literal) or type(literal) in (int, float)
 
 
 def _cut(output: Any, like: Any, added: frozenset[int]) -> Any:

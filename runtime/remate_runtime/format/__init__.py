@@ -45,12 +45,13 @@ from .schedule import (
     Statement,
     named,
 )
-from .signature import attributes_of, escape, fill_fault, input_leaves, is_attribute, output_leaves, plain_attributes
+from .signature import escape, fill_fault, input_leaves, is_attribute, output_leaves, plain_attributes
 from .size_limits import largest_of, largest_sizes, limits_text, over_limit
 from .sized_type import SizedType, open_axes, parse_sized
 from .substitution import PLANNED, at_size, checked_size, out_of_range, ranged
 from .suggest import did_you_mean
 from .tensor_type import DTYPES, TensorType, contiguous, parse_type
+from .trees import attributes_of, leaf_nodes, literals_in, map_inputs, map_outputs, returned_by
 from .vocabulary import (
     DEVICES,
     GRADIENTS,
@@ -152,9 +153,13 @@ __all__ = [
     "is_tuple",
     "largest_of",
     "largest_sizes",
+    "leaf_nodes",
     "limits_text",
+    "literals_in",
     "load",
     "locate",
+    "map_inputs",
+    "map_outputs",
     "named",
     "names_of",
     "open_axes",
@@ -173,6 +178,7 @@ __all__ = [
     "ranged",
     "read",
     "renamed",
+    "returned_by",
     "save",
     "scan",
     "sharded_text",

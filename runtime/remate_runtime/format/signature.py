@@ -13,6 +13,7 @@ from ..errors import ScheduleError
 from .json_values import is_object
 from .memory_layouts import PRESERVE
 from .tensor_type import DTYPES, TensorType
+from .trees import attributes_of, leaf_nodes
 
 if TYPE_CHECKING:
     from .schedule import Model
@@ -65,16 +66,7 @@ def input_leaves(inputs: dict[str, Any]) -> Iterator[Leaf]:
 def live_inputs(inputs: dict[str, Any]) -> Iterator[str]:
     """Yield the names of live inputs in call order."""
     for tree in (*inputs.get("args", ()), *inputs.get("kwargs", {}).values()):
-        yield from _live_inputs(tree)
-
-
-def _live_inputs(tree: Any) -> Iterator[str]:
-    if "live" in tree:
-        yield tree["live"]
-    elif "tensor" not in tree and "literal" not in tree:
-        kind = next(kind for kind in ("tuple", "list", "dict", "fields") if kind in tree)
-        for child in tree[kind].values() if kind in ("dict", "fields") else tree[kind]:
-            yield from _live_inputs(child)
+        yield from (leaf["live"] for leaf in leaf_nodes(tree) if "live" in leaf)
 
 
 def output_leaves(outputs: Any) -> Iterator[Leaf]:
@@ -90,12 +82,9 @@ def output_leaves(outputs: Any) -> Iterator[Leaf]:
 
 def plain_attributes(outputs: Any) -> list[str]:
     """Return the paths of the attributes that forward sets to values without tensors."""
-    return [path for path, tree in attributes_of(outputs).items() if next(leaves(tree, "value", ""), None) is None]
-
-
-def attributes_of(outputs: Any) -> dict[str, Any]:
-    """Return the trees of the attributes that forward sets, by path."""
-    return outputs["attributes"] if is_object(outputs) and "returns" in outputs else {}
+    return [
+        path for path, tree in attributes_of(outputs).items() if all("literal" in leaf for leaf in leaf_nodes(tree))
+    ]
 
 
 def is_attribute(path: str) -> bool:

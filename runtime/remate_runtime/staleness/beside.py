@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,10 +11,10 @@ from torch import nn
 
 from ..bind.outputs import output_builder
 from ..errors import BindError
-from ..format.json_values import is_list, is_object
 from ..format.schedule import Model
 from ..format.signature import input_leaves
 from ..format.tensor_type import parse_type
+from ..format.trees import map_inputs
 from ..operator_calls.overloads import TORCH_DTYPES, empty
 
 Call = tuple[Sequence[Any], Mapping[str, Any]]
@@ -35,9 +36,8 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         tensor = empty(kind, torch.device("cpu") if kind.cpu else device)
         tensor.copy_(number if dtype.is_floating_point or dtype.is_complex else number.round())
         leaves.append(tensor.requires_grad_(leaf.grad))
-    args, kwargs = recorded.inputs.get("args", []), recorded.inputs.get("kwargs", {})
-    positional, named = _as_values(list(args), recorded), {k: _as_values(v, recorded) for k, v in kwargs.items()}
-    tree = {"tuple": [{"tuple": positional}, {"dict": named}]}
+    inputs = map_inputs(partial(_as_value, recorded=recorded), recorded.inputs)
+    tree = {"tuple": [{"tuple": inputs.get("args", [])}, {"dict": inputs.get("kwargs", {})}]}
     try:
         return output_builder(tree, model)(leaves)
     except BindError as fault:
@@ -47,12 +47,8 @@ def example_call(model: nn.Module, recorded: Model, device: torch.device) -> Cal
         ) from None
 
 
-def _as_values(tree: object, recorded: Model) -> Any:
-    """Convert a tree of inputs to a tree of outputs, which can be built."""
-    if is_list(tree):
-        return [_as_values(item, recorded) for item in tree]
-    if not is_object(tree) or "literal" in tree:
-        return tree
-    if "live" in tree:
-        return {"literal": recorded.live[tree["live"]].planned}
-    return {"value": ""} if "tensor" in tree else {key: _as_values(item, recorded) for key, item in tree.items()}
+def _as_value(leaf: dict[str, Any], recorded: Model) -> dict[str, Any]:
+    """Convert a leaf of inputs to one of outputs, which can be built."""
+    if "live" in leaf:
+        return {"literal": recorded.live[leaf["live"]].planned}
+    return {"value": ""} if "tensor" in leaf else leaf
