@@ -137,10 +137,10 @@ def _capture_at_rest(
     outside = Outside(model)
     before = values_read(model) if digested else {}
     with caches_made(model, kept=digested) as caches:
-        made = None
+        taken = None
         try:
-            made = _capture(*call, differentiate, outside, **options)
-            again = (made[1] or caches.may_be(made[0])) and caches.make(*call[1:])
+            taken = _capture(*call, differentiate, outside, **options)
+            again = (taken[1] or caches.may_be(taken[0])) and caches.make(*call[1:])
             outside.restore(constants=True)
         except CaptureError:
             outside.restore()
@@ -149,10 +149,10 @@ def _capture_at_rest(
             if not again and not outside.changed() and not caches.remembered:
                 raise
             again = True
-        if again or made is None:
+        if again or taken is None:
             outside = Outside(model)
-            made = _capture(*call, differentiate, outside, **options)
-        captured, changed = made
+            taken = _capture(*call, differentiate, outside, **options)
+        captured, changed = taken
         judge(changed, functools.partial(make_caches, model, *call[1:]))
         outside.restore()
     digest = captured.digest

@@ -132,9 +132,9 @@ def local_tensors(model: nn.Module) -> Generator[LocalTensors]:
     FSDP2 gathers them. Raises CaptureError for a DTensor that no file can describe."""
     distributed, plain = LocalTensors(), dict[int, tuple[str, torch.Tensor]]()
     saved: list[tuple[dict[str, Any], str, Any]] = []
-    found = [] if sharded_parts(tuple(model.modules())) else _distributed(model)
+    places = [] if sharded_parts(tuple(model.modules())) else _distributed(model)
     try:
-        for held, key, name in found:
+        for held, key, name in places:
             tensor = held[key]
             if id(tensor) not in plain:
                 _check(name, tensor)
@@ -151,13 +151,13 @@ def local_tensors(model: nn.Module) -> Generator[LocalTensors]:
 
 def _distributed(model: nn.Module) -> list[tuple[dict[str, Any], str, str]]:
     """Return the place of each DTensor: registered tensors of a module, key, name."""
-    found: list[tuple[dict[str, Any], str, str]] = []
+    places: list[tuple[dict[str, Any], str, str]] = []
     for path, module in modules_by_path(model, each_once=True).items():
         for kind in _KINDS:
             held: dict[str, Any] = vars(module).get(kind) or {}
             keys = [key for key, tensor in held.items() if is_distributed(tensor)]
-            found += [(held, key, f"{path}.{key}" if path else key) for key in keys]
-    return found
+            places += [(held, key, f"{path}.{key}" if path else key) for key in keys]
+    return places
 
 
 def refuse_distributed(name: str, tensor: torch.Tensor) -> None:

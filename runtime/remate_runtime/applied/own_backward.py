@@ -17,6 +17,7 @@ import torch
 from ..bind.containers import mapped
 from ..errors import BindError, ExecutionError, StaleModelError
 from ..format.signature import output_leaves
+from ..format.trees import returned_by
 from ..link.update_only import updates_only
 from ..operator_calls.overloads import TORCH_DTYPES
 from ..self_check import Checksums, Snapshot
@@ -66,7 +67,7 @@ class OwnBackward:
         tensors = [*call.tensors]
         args, kwargs = given
         self._given = [_weak(arg, tensors) for arg in args], {key: _weak(arg, tensors) for key, arg in kwargs.items()}
-        self._versions = _versions(self._unchanged(tensors))
+        self._versions = _versions(tensors)
         self._generators = _generators(step.device) if step.draws else ()
 
     def gradients(
@@ -108,12 +109,11 @@ class OwnBackward:
         outputs, received = [output for output, _ in both], [tangent for _, tangent in both]
         return list(torch.autograd.grad(outputs, wanted, received, create_graph=create_graph, allow_unused=True))
 
-    def _unchanged(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return tensors of the call without the buffers that forward updates. tensors: those of the model first."""
-        if not self._steps.updated:
-            return tensors
+    def _changed(self, tensors: list[torch.Tensor]) -> bool:
+        """Return whether tensors of the call have changed, other than the buffers that forward updates."""
         updated = {*map(id, self._buffers())}
-        return [tensor for tensor in tensors if id(tensor) not in updated]
+        versions = zip(tensors, self._versions or (), _versions(tensors) or (), strict=True)
+        return any(was != now for tensor, was, now in versions if id(tensor) not in updated)
 
     def _buffers(self) -> list[torch.Tensor]:
         """Return the buffers that forward updates."""
@@ -125,7 +125,7 @@ class OwnBackward:
     def _returned(self) -> int:
         """The number of tensors that forward returns."""
         outputs = self._step.schedule.model.outputs
-        return sum(1 for _ in output_leaves(outputs.get("returns", outputs)))
+        return sum(1 for _ in output_leaves(returned_by(outputs)))
 
     def _found(self, why: str) -> tuple[Any, tuple[Any, Any], list[torch.Tensor]]:
         """Return the model, the arguments and the sources, if forward would run as it ran."""
@@ -138,7 +138,7 @@ class OwnBackward:
             raise _refusal(why, "its inputs are gone: keep a variable for them until backward")
         if self._versions is None:
             raise _refusal(why, "an input was created in inference mode, which counts no changes")
-        if _versions(self._unchanged(tensors)) != self._versions:
+        if self._changed(tensors):
             raise _refusal(why, "its inputs or parameters changed after forward")
         if model.training != planned.training:
             raise _refusal(why, "the model is in another mode now")

@@ -83,8 +83,9 @@ def differences(
         yield from _result(f"output{path}", wanted, scheduled.results[path], tolerance)
     for name, wanted, noted in zip(names, live.buffers, scheduled.buffers, strict=True):
         yield from _tensor(f"buffer {name!r}", wanted, noted, tolerance)
-    for path in live.attributes.keys() | scheduled.attributes.keys():
-        yield from _result(f"attribute {path!r}", live.attributes.get(path), scheduled.attributes.get(path), tolerance)
+    for path in {**live.attributes, **scheduled.attributes}:
+        wanted, got = live.attributes.get(path, ()), scheduled.attributes.get(path, ())  # () where there is none
+        yield from _result(f"attribute {path!r}", wanted, got, tolerance)
     for generator in live.generators.differences(scheduled.generators):
         yield Difference(f"the state of a generator of random numbers: {generator}")
     if live.changes is not None:
