@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ from tests.models import ZOO
 from ..small import data, seeded
 from ..stepping import assert_same, in_blocks, just_in_time, schedule_of, step
 from .test_memory import linked_step, wasteful  # noqa: F401 (a fixture)
+
+ENDS = "--read-fd", "--write-fd"  # of the pipes that a child uses, in its options
 
 
 class Layers(nn.Module):
@@ -155,6 +159,32 @@ def test_a_process_that_ends_is_not_waited_for(
     assert reasons
     assert {*reasons} <= {"SubprocPool closed", "the process that compiles ended"}
     assert capfd.readouterr().err == ""
+
+
+def test_pipe_ends_that_torch_closes_are_not_closed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Torch closes them from 2.14 on. Their numbers may be those of other files by then."""
+    from torch._inductor.compile_worker import subproc_pool
+
+    class Closing(subproc_pool.SubprocPool):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            given: Any = self.process.args
+            self.ends = [int(value) for name, _, value in (each.partition("=") for each in given) if name in ENDS]
+            for end in self.ends:
+                with suppress(OSError):
+                    os.close(end)
+            os.dup2(other.fileno(), self.ends[0])
+            pools.append(self)
+
+    pools: list[Closing] = []
+    monkeypatch.setattr(subproc_pool, "SubprocPool", Closing)
+    with (tmp_path / "other").open("w") as other:
+        list(inductor.compile_side_by_side([(1,)], 2))
+        first, second = pools[0].ends
+        assert os.path.samestat(os.fstat(first), os.fstat(other.fileno()))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(second)
+        os.close(first)
 
 
 def functions(layers: int) -> int:

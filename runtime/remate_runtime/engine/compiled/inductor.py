@@ -8,14 +8,13 @@ from __future__ import annotations
 import logging
 import os
 import pickle
-import subprocess
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import fx
@@ -26,6 +25,9 @@ from ...operator_calls.overloads import TORCH_DTYPES, described, empty, laid_out
 from ...torch_private.execution import DisableAutocast, DisableTorchFunction, without_dispatch_modes
 from ...torch_private.operators import OpOverload
 from .kernel_units import in_units
+
+if TYPE_CHECKING:
+    from torch._inductor.compile_worker.subproc_pool import SubprocPool
 
 OLDEST, NEWEST = (2, 11), (2, 15)
 _ENDED = "the process that compiles ended"
@@ -276,7 +278,7 @@ def compile_side_by_side(jobs: Sequence[tuple[object, ...]], count: int) -> Iter
     each = max(1, (settings.compile_threads or 1) // count)
     about = torch.get_num_threads(), {**settings.save_config_portable(), "compile_threads": each}
     pool = SubprocPool(count, kind=SubprocKind.FORK)
-    _notice_its_end(pool.process)
+    _notice_its_end(pool)
     with _without_messages(SubprocPool.__module__):
         try:
             waited = [pool.submit(_compile_here, about, pickle.dumps(job)) for job in jobs]
@@ -292,17 +294,20 @@ def compile_side_by_side(jobs: Sequence[tuple[object, ...]], count: int) -> Iter
             pool.process.poll()
 
 
-def _notice_its_end(process: subprocess.Popen[bytes]) -> None:
+def _notice_its_end(pool: SubprocPool) -> None:
     """Close this process's copies of the ends of the pipes that a child uses.
 
-    The pool keeps them open, and would wait forever for a child that ends early: for example because a file beside the
-    script, such as `types.py`, replaces a module of the standard library there.
+    Up to torch 2.13, the pool keeps them open, and would wait forever for a child that ends early: for example because
+    a file beside the script, such as `types.py`, replaces a module of the standard library there. From 2.14 on, the
+    numbers in the child's options may be those of other files.
     """
-    arguments: Any = process.args  # a list here, of the types that the class takes
-    options = [str(option) for option in arguments]
-    for option in options:
-        if option.startswith(("--read-fd=", "--write-fd=")):
-            os.close(int(option.partition("=")[2]))
+    arguments: Any = pool.process.args  # a list here, of the types that the class takes
+    options = {name: value for name, _, value in (str(argument).partition("=") for argument in arguments)}
+    for option, other_end in (("--read-fd", pool.write_pipe), ("--write-fd", pool.read_pipe)):
+        end = int(options[option])
+        with suppress(OSError):  # there is no such file
+            if os.path.samestat(os.fstat(end), os.fstat(other_end.fileno())):
+                os.close(end)
 
 
 @contextmanager
