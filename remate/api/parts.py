@@ -102,17 +102,19 @@ def prepare_parts(
     say("running forward to record the calls of its parts")
     kinds: list[PartKind] = []
     with on_device(gpu, call) as device_call:
-        for calls in part_calls(device_call, at):
-            pending = list(calls.paths)
-            while pending:
-                digests, step = _first(device_call.model, calls, pending[0], cost, options, progress)
-                for path in pending[1:]:
-                    if (
-                        digest := _same(device_call.model, calls, path, step, digests[pending[0]], options)
-                    ) is not None:
-                        digests[path] = digest
-                pending = [path for path in pending if path not in digests]
-                kinds.append(_part(step, digests, calls.calls))
+        every = part_calls(device_call, at)
+        for calls in every:
+            with _instead([path for other in every if other is not calls for path in other.paths], calls.paths):
+                pending = list(calls.paths)
+                while pending:
+                    digests, step = _first(device_call.model, calls, pending[0], cost, options, progress)
+                    for path in pending[1:]:
+                        if (
+                            digest := _same(device_call.model, calls, path, step, digests[pending[0]], options)
+                        ) is not None:
+                            digests[path] = digest
+                    pending = [path for path in pending if path not in digests]
+                    kinds.append(_part(step, digests, calls.calls))
     return kinds
 
 
@@ -149,6 +151,22 @@ def _first(
         step = prepare(calls.call(model, path), cost=cost, options=options, progress=progress)
     assert step.captured.digest is not None
     return {path: step.captured.digest}, step
+
+
+@contextmanager
+def _instead(others: Sequence[str], failing: Sequence[str]) -> Generator[None]:
+    """Let a CaptureError in a part propose the other parts, too.
+
+    Args:
+        others: Paths of the other parts.
+        failing: Paths of the part and of those like it.
+    """
+    try:
+        yield
+    except CaptureError as error:
+        inside = [part[len(f"{path}.") :] for path in failing for part in error.parts if part.startswith(f"{path}.")]
+        parts = [*others, *(f"{path}.{part}" for path in failing for part in inside)]
+        raise CaptureError(error.message, error.module, error.source, error.hint, parts, error.settles) from error
 
 
 @contextmanager

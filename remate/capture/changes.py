@@ -75,6 +75,7 @@ class TraceChanges:
             path.rpartition(".")[0] if at else "",
             at,
             "call the model once before planning, if that settles it; otherwise make them buffers",
+            settles=True,
         )
 
     def refuse_carried(self, constants: Sequence[torch.Tensor]) -> None:

@@ -170,7 +170,8 @@ def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureE
 def _without_refused(parts: Sequence[str], error: CaptureError) -> list[str]:
     """Return the parts without the one that an error is about; instead of it, those that the error names."""
     left = [part for part in parts if not f"{error.module}.".startswith(f"{part}.")]
-    return [*left, *error.parts] if error.module else list(error.parts)
+    named = [part for part in error.parts if not any(f"{part}.".startswith(f"{whole}.") for whole in left)]
+    return [*left, *named] if error.module else list(error.parts)
 
 
 def _returns_usual_layouts(schedule: Schedule) -> bool:

@@ -305,7 +305,8 @@ class Auto:
             if not self._stale:
                 settings.say(f"{settings.file} is planned again: {first_line(why)}")
         self._plans += 1
-        planned = planned_again(call, settings, known, self._live, self._warned, self._instead, self._waited)
+        settled = self._waited or is_distributed()
+        planned = planned_again(call, settings, known, self._live, self._warned, self._instead, settled)
         self._save(planned)
         return Scheduled(applied(self.plain, planned, settings), tuple(planned), True)
 

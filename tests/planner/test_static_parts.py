@@ -81,3 +81,36 @@ def test_what_is_like_the_part_that_failed_is_no_way_out() -> None:
     schedule = remate.plan(whole.train(), (x(),), at=at, budget="100%", cost="cpu")
     assert isinstance(schedule, PartSchedules)
     assert len(schedule) == 3
+
+
+class Cache:
+    """No tensor, and nothing that a file can describe."""
+
+    __slots__ = ("rows",)
+
+
+class Cached(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, a: torch.Tensor, cache: Cache) -> torch.Tensor:
+        result: torch.Tensor = self.mlp(a)
+        return result
+
+
+def test_a_part_that_cannot_be_planned_is_left_out_of_the_proposal() -> None:
+    model = Inner(lambda self, a: self.head(self.layers[1](self.layers[0](a, Cache()), Cache())))
+    model.layers, model.head = nn.ModuleList([Cached(), Cached()]), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    with pytest.raises(CaptureError, match="input 'cache' is of type Cache") as caught:
+        remate.plan(model, (x(),), at=["layers.[0-1]", "head"], budget="100%", cost="cpu")
+    assert caught.value.parts == ("head",)
+
+
+def test_parts_of_what_cannot_be_planned_are_proposed_with_the_others() -> None:
+    model = Inner(lambda self, a: self.head(self.layers(a)))
+    model.layers, model.head = nn.Sequential(Clamped(), Clamped()), nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    with pytest.raises(CaptureError) as caught:
+        remate.plan(model, (x(),), at=["layers.[0-1]", "head"], budget="100%", cost="cpu")
+    at = ["head", "layers.[0-1].attention", "layers.[0-1].mlp"]
+    assert f"remate.plan(model, args, at={json.dumps(at)})" in str(caught.value)

@@ -13,6 +13,7 @@ from torch import nn
 
 import remate
 from remate.training import state_of
+from remate.training.state import Outcome
 from remate_runtime import SteppedAsideWarning
 
 from ..runtime.small import seeded
@@ -74,9 +75,13 @@ class Dropping(nn.Module):
 
 
 def paths(model: Any) -> list[str]:
+    return sorted(path for schedule in outcome_of(model).schedules for path in schedule.model.at)
+
+
+def outcome_of(model: Any) -> Outcome:
     state = state_of(model)
     assert state is not None
-    return sorted(path for schedule in state.outcome.schedules for path in schedule.model.at)
+    return state.outcome
 
 
 @pytest.mark.quick("block-planned0")
@@ -118,6 +123,27 @@ class Counting(nn.Module):
         y = self.last(self.first(x)) * min(1.0, self.calls / 4) + sum(self.seen[-2:])
         self.seen.append(y.detach())
         return y
+
+
+class Choosing(nn.Module):
+    """Chooses another way at its first short input, and keeps to it, as big_bird does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last, self.way = block(), block(), "sparse"
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.way == "sparse":
+            self.way = "full"
+            return self.last(self.first(x.relu()))
+        return self.last(self.first(x))
+
+
+def test_a_choice_that_the_first_call_makes_does_not_leave_only_parts() -> None:
+    model = remate.auto(seeded(Choosing()).train(), **QUICK)
+    assert train(model) == train(seeded(Choosing()).train())
+    assert paths(model) == []
+    assert outcome_of(model).schedules
 
 
 @pytest.mark.slow
@@ -205,9 +231,9 @@ def test_options_for_whole_models_are_not_dropped(option: dict[str, Any]) -> Non
 
 def test_advice_for_a_part_names_paths_of_the_whole_model() -> None:
     model, x = seeded(Checked(Reading())).train(), torch.randn(64, 16)
-    with pytest.raises(remate.CaptureError, match=r'at="middle\.inner"') as caught:
+    with pytest.raises(remate.CaptureError, match=r'at=\["first", "middle\.inner"\]') as caught:
         remate.plan(model, (x,), at=["first", "middle"], budget="95%", cost="cpu", effort="quick", progress=None)
-    assert caught.value.parts == ("middle.inner",)
+    assert caught.value.parts == ("first", "middle.inner")
 
 
 class Routed(nn.Module):
