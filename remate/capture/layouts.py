@@ -33,6 +33,14 @@ def _suggested(tensor: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.empty_like(tensor, memory_format=suggested)
 
 
+def _kept(tensor: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.empty_like(tensor)
+
+
+def _second_kept(first: object, second: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.empty_like(second)
+
+
 def _second_contiguous(first: object, second: torch.Tensor, *_: object) -> torch.Tensor:
     return _contiguous(second)
 
@@ -43,6 +51,15 @@ def _second_suggested(first: object, second: torch.Tensor, *_: object) -> torch.
 
 def _elementwise(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.Tensor:
     return torch.mul(left, right)
+
+
+def _second_first(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.Tensor:
+    """For kernels that iterate over their second argument first: where layouts differ, that decides."""
+    return torch.mul(right, left)
+
+
+def _prelu(gradient: torch.Tensor, source: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.addcmul(source, weight, gradient)
 
 
 def _first_and_last(first: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -72,17 +89,48 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.hardswish_backward.default: _elementwise,
     _ATEN.hardsigmoid_backward.default: _elementwise,
     _ATEN.native_dropout_backward.default: _elementwise,
-    _ATEN.threshold_backward.default: _elementwise,
-    _ATEN.leaky_relu_backward.default: _elementwise,
+    _ATEN.threshold_backward.default: _second_first,
+    _ATEN.leaky_relu_backward.default: _second_first,
+    _ATEN.rrelu_with_noise_backward.default: _second_first,
+    _ATEN._prelu_kernel_backward.default: _prelu,
     _ATEN.logit_backward.default: _elementwise,
     _ATEN.copysign.Tensor: _elementwise,
+    _ATEN.xlogy.Tensor: _elementwise,
+    _ATEN.special_xlog1py.default: _elementwise,
+    _ATEN.logaddexp.default: _elementwise,
+    _ATEN.heaviside.default: _elementwise,
+    _ATEN.complex.default: _elementwise,
+    _ATEN.polar.default: _elementwise,
+    _ATEN.floor_divide.default: _elementwise,
+    _ATEN.div.Tensor_mode: _elementwise,
     _ATEN.elu_backward.default: _first_and_last,
+    _ATEN._native_batch_norm_legit_no_training.default: _suggested,
+    _ATEN._weight_norm_interface.default: _contiguous,
+    _ATEN.isin.Tensor_Tensor: _contiguous,
+    _ATEN.glu_backward.default: _second_contiguous,
+    _ATEN.log_sigmoid_backward.default: _kept,
+    _ATEN.binary_cross_entropy.default: _kept,
+    _ATEN.binary_cross_entropy_backward.default: _second_kept,
+    _ATEN.huber_loss.default: _kept,
+    _ATEN.index_fill.int_Scalar: _kept,
+    _ATEN.uniform.default: _kept,
 }
 _AS_STRIDED = _ATEN.as_strided.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _LOW = (torch.bfloat16, torch.float16)
 _FEW = 2**22  # elements; takes some milliseconds
-_ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {_ATEN.roll.default: _suggested}
+_ON_CPU: dict[Any, Callable[..., torch.Tensor]] = {
+    _ATEN.roll.default: _suggested,
+    _ATEN.native_channel_shuffle.default: _suggested,
+    _ATEN.native_group_norm_backward.default: _second_suggested,
+    _ATEN.log_sigmoid_forward.default: _contiguous,
+    _ATEN.reflection_pad2d_backward.default: _second_suggested,
+    _ATEN.replication_pad2d_backward.default: _second_suggested,
+    _ATEN.reflection_pad3d_backward.default: _second_suggested,
+    _ATEN.replication_pad3d_backward.default: _second_suggested,
+    _ATEN.reflection_pad3d.default: _suggested,
+    _ATEN.replication_pad3d.default: _suggested,
+}
 
 
 @contextlib.contextmanager
@@ -205,15 +253,18 @@ def _laid_out(mode: FakeTensorMode, result: torch.Tensor, strides: tuple[int, ..
 
 
 def _in_layout(mode: FakeTensorMode, func: Any, args: Any, result: Any) -> Any:
-    alone = isinstance(result, torch.Tensor)
-    first = result if alone else result[0]
+    first = result if isinstance(result, torch.Tensor) else result[0]
     if first is None or not first.numel() or first.dim() < 2:
         return result
     if func in _ON_CPU and first.device.type != "cpu":
         return result
     with mode:
-        strides = (_LAYOUTS.get(func) or _ON_CPU[func])(*args).stride()
-    if strides == first.stride():
-        return result
-    first = _laid_out(mode, first, strides)
-    return first if alone else type(result)((first, *result[1:]))
+        like = (_LAYOUTS.get(func) or _ON_CPU[func])(*args)
+        if like.shape != first.shape:  # padded
+            like = torch.empty(first.shape, device=first.device).to(memory_format=suggest_memory_format(like))
+    strides = like.stride()
+
+    def corrected(tensor: torch.Tensor) -> torch.Tensor:
+        return _laid_out(mode, tensor, strides) if tensor.shape == first.shape else tensor
+
+    return result if strides == first.stride() else tree_map_only(torch.Tensor, corrected, result)

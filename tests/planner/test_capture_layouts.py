@@ -52,6 +52,31 @@ def layer_norm_backward(grad: torch.Tensor, source: torch.Tensor) -> Any:
     )
 
 
+def group_norm_backward(grad: torch.Tensor, source: torch.Tensor) -> Any:
+    statistics, numbers = torch.ones(4, 2), (4, 6, source[0, 0].numel(), 2)
+    return ATEN.native_group_norm_backward(
+        grad.contiguous(), dense(source), statistics, statistics, torch.ones(6), *numbers, [True] * 3
+    )
+
+
+def dense(source: torch.Tensor) -> torch.Tensor:
+    return source if is_channels_last(source) else source.contiguous()
+
+
+def is_channels_last(source: torch.Tensor) -> bool:
+    return source.dim() == 4 and source.is_contiguous(memory_format=torch.channels_last)
+
+
+def volume(source: torch.Tensor) -> torch.Tensor:
+    """Five axes, channels last if the source is."""
+    images = source.reshape(2, -1, 3, 2, 5)
+    return images.contiguous(memory_format=torch.channels_last_3d) if is_channels_last(source) else images
+
+
+def padded(images: torch.Tensor, axes: int) -> torch.Tensor:
+    return torch.zeros(*images.shape[:-axes], *(n + 2 for n in images.shape[-axes:]))
+
+
 CASES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "batch_norm": batch_norm,
     "batch_norm_backward": batch_norm_backward,
@@ -69,6 +94,39 @@ CASES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "hardsigmoid_backward": lambda g, x: ATEN.hardsigmoid_backward(g, x),
     "native_dropout_backward": lambda g, x: ATEN.native_dropout_backward(g, x > 0.5, 2.0),
     "elu_backward": lambda g, x: ATEN.elu_backward(g, 1, 1, 1, False, x),
+    "threshold_backward": lambda g, x: ATEN.threshold_backward(g, x, 0),
+    "leaky_relu_backward": lambda g, x: ATEN.leaky_relu_backward(g, x, 0.1, False),
+    "rrelu_backward": lambda g, x: ATEN.rrelu_with_noise_backward(g, x, x, 0.1, 0.3, False, False),
+    "prelu_backward": lambda g, x: ATEN._prelu_kernel_backward(g, x[:, :1].expand_as(x), torch.ones(1)),
+    "glu_backward": lambda g, x: ATEN.glu_backward(g[:, :3], x, 1),
+    "log_sigmoid": lambda g, x: ATEN.log_sigmoid_forward(x),
+    "log_sigmoid_backward": lambda g, x: ATEN.log_sigmoid_backward(g[:, :1].expand_as(x), x, x),
+    "binary_cross_entropy": lambda g, x: ATEN.binary_cross_entropy(g, x, None, 0),
+    "binary_cross_entropy_backward": lambda g, x: ATEN.binary_cross_entropy_backward(g, x, x, None, 0),
+    "huber_loss": lambda g, x: ATEN.huber_loss(g[:, :1].expand_as(x), x, 0, 1.0),
+    "xlogy": ATEN.xlogy.Tensor,
+    "xlog1py": ATEN.special_xlog1py.default,
+    "logaddexp": lambda g, x: ATEN.logaddexp(g[:, :1].expand_as(x), x),
+    "heaviside": lambda g, x: ATEN.heaviside(g[:, :1].expand_as(x), x),
+    "complex": lambda g, x: ATEN.complex(g[:, :1].expand_as(x), x),
+    "polar": lambda g, x: ATEN.polar(g[:, :1].expand_as(x), x),
+    "floor_divide": ATEN.floor_divide.default,
+    "div_floor": lambda g, x: ATEN.div.Tensor_mode(g, x, rounding_mode="floor"),
+    "index_fill": lambda g, x: ATEN.index_fill(x[..., 1:], 1, torch.tensor([0]), 0.0),
+    "uniform": lambda g, x: ATEN.uniform(x[:, 1:]),
+    "isin": lambda g, x: ATEN.isin(x, g),
+    "weight_norm": lambda g, x: ATEN._weight_norm_interface(x, torch.ones(4, *[1] * (x.dim() - 1)), 0),
+    "frozen_batch_norm": lambda g, x: ATEN._native_batch_norm_legit_no_training(x, *[torch.ones(6)] * 4, 0.1, 1e-5),
+    "group_norm_backward": group_norm_backward,
+    "channel_shuffle": lambda g, x: ATEN.native_channel_shuffle(dense(x), 2) if x.dim() == 4 else x,
+    "reflection_pad_backward": lambda g, x: ATEN.reflection_pad2d_backward(padded(x, 2), x, [1] * 4),
+    "replication_pad_backward": lambda g, x: ATEN.replication_pad2d_backward(padded(x, 2), x, [1] * 4),
+    "reflection_pad": lambda g, x: ATEN.reflection_pad3d(volume(x), [1] * 6),
+    "replication_pad": lambda g, x: ATEN.replication_pad3d(volume(x), [1] * 6),
+    "reflection_pad3d_backward": lambda g, x: ATEN.reflection_pad3d_backward(padded(volume(x), 3), volume(x), [1] * 6),
+    "replication_pad3d_backward": lambda g, x: ATEN.replication_pad3d_backward(
+        padded(volume(x), 3), volume(x), [1] * 6
+    ),
 }
 
 
