@@ -282,7 +282,8 @@ def _refuse_draws(step: TracedModule) -> None:
             "mask_time_prob=0), or plan the parts of the model that draw nothing"
         )
         message = f"forward draws from {' and '.join(step.drawn)}: a schedule would repeat one draw"
-        raise CaptureError(message, hint=hint, parts=static_parts(step.model, ""))
+        module = step.first_draw.module
+        raise CaptureError(message, module, hint=hint, parts=static_parts(step.model, module))
 
 
 def _warn_of_checkpoints(step: TracedModule, captured: Captured, call: tuple[Any, ...]) -> None:

@@ -3,6 +3,7 @@ would repeat one draw, and the operations of a schedule draw from torch's own ge
 
 from __future__ import annotations
 
+import pickle
 import random
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -64,6 +65,29 @@ class Seeds(TorchFunctionMode):
         return [*generators, *torch.cuda.default_generators] if torch.cuda.is_initialized() else generators
 
 
+class FirstDraw:
+    """Finds the module in which forward first draws from the generators of Python and NumPy.
+
+    Attributes:
+        module: Its path, or "" if nothing was drawn.
+    """
+
+    def __init__(self) -> None:
+        self.module = ""
+        self._running = ""
+        self._states = b""
+        self._found = False
+
+    def entered(self, module: str) -> None:
+        """Note that the module at this path runs from now on. What was drawn since the last call is of that one."""
+        if self._found:
+            return
+        states = pickle.dumps([get() for _, get, _ in _of_libraries()])
+        if self._states not in (b"", states):
+            self.module, self._found = self._running, True
+        self._states, self._running = states, module
+
+
 @contextmanager
 def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Generator[None]:
     """Add to `drawn` the generators that were used or seeded in the `with` block: those of Python and NumPy, and those
@@ -81,10 +105,8 @@ def undisturbed(model: torch.nn.Module, drawn: list[str]) -> Generator[None]:
 
 def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
     """Yield (name, function that reads the state, function that sets it)."""
-    yield "Python's random", random.getstate, random.setstate
+    yield from _of_libraries()
     numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        yield "numpy.random", numpy.random.get_state, numpy.random.set_state
     for path, module in modules_by_path(model, each_once=True).items():
         for name, value in vars(module).items():
             what = f"{path}.{name}" if path else name
@@ -97,6 +119,13 @@ def _generators(model: torch.nn.Module) -> Iterator[tuple[str, Callable[[], Any]
                 yield f"{what!r}", lambda b=bits: b.state, lambda state, b=bits: setattr(b, "state", state)
             elif numpy is not None and isinstance(value, numpy.random.RandomState):
                 yield f"{what!r}", value.get_state, value.set_state
+
+
+def _of_libraries() -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
+    yield "Python's random", random.getstate, random.setstate
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        yield "numpy.random", numpy.random.get_state, numpy.random.set_state
 
 
 def _equal(left: object, right: object) -> bool:

@@ -20,7 +20,7 @@ from .assigned import assigned_at
 from .differentiated import differentiated
 from .local_tensors import LocalTensors, refuse_distributed
 from .output_gradients import copied, gradient_axes
-from .places import user_place
+from .places import SourcePlace, user_place
 from .plain_attributes import PlainAttributes
 from .reads import Reads
 from .refused_records import refuse_records
@@ -63,6 +63,7 @@ class TracedModule(torch.nn.Module):
     Attributes, set by a call:
         tree, outputs, opaque: The structure of the result, its tensors, and the objects that a file cannot hold.
         drawn: Generators from which forward draws outside of operations.
+        first_draw: Where it first does so.
         checkpoints: Where forward calls torch.utils.checkpoint.
         assigned: The buffers that forward assigned.
         keeps_old: Forward gets copies of these buffers, because backward needs their old values.
@@ -101,7 +102,7 @@ class TracedModule(torch.nn.Module):
         self._same = tuple(same)
         self.model, self.has_live, self.stepwise = model, has_live, stepwise
         self.sizes = sizes
-        self.watch = AttributeWatch(model, torch_api.mark, None if sizes is None else sizes.tagged)
+        self.watch = AttributeWatch(model, self._mark, None if sizes is None else sizes.tagged)
         self.reads = Reads(model, input_classes((args, kwargs)))
         self.ties = surroundings.Ties(model)
         self._call = (args, kwargs)
@@ -113,6 +114,7 @@ class TracedModule(torch.nn.Module):
         self.opaque: dict[str, str] = {}
         self.lost: list[str] = []
         self.drawn: list[str] = []
+        self.first_draw = generators.FirstDraw()
         self._seeds = generators.Seeds(self._refuse_seeds)
         self.checkpoints: list[str] = []
         self.assigned: set[str] = set()
@@ -208,6 +210,10 @@ class TracedModule(torch.nn.Module):
             self.watch.place.line,
             "make what is to be the same in every call a buffer, or an input; seed outside of forward",
         )
+
+    def _mark(self, module: str, place: SourcePlace) -> None:
+        torch_api.mark(module, place)
+        self.first_draw.entered(module)
 
     @contextlib.contextmanager
     def _cast(self) -> Generator[None]:

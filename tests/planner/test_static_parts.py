@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -114,3 +115,24 @@ def test_parts_of_what_cannot_be_planned_are_proposed_with_the_others() -> None:
         remate.plan(model, (x(),), at=["layers.[0-1]", "head"], budget="100%", cost="cpu")
     at = ["head", "layers.[0-1].attention", "layers.[0-1].mlp"]
     assert f"remate.plan(model, args, at={json.dumps(at)})" in str(caught.value)
+
+
+def test_the_module_that_draws_is_no_part() -> None:
+    class Masking(nn.Module):
+        """Draws after a layer and before another, as wav2vec2 does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.features, self.encoder = nn.Sequential(nn.Linear(4, 4)), nn.Sequential(nn.Linear(4, 4))
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            a = self.features(a)
+            kept = numpy.random.rand(4) > 0.1
+            return self.encoder(a * torch.from_numpy(kept))
+
+    model = Inner(lambda self, a: self.head(self.body(a)))
+    model.body, model.head = Masking(), nn.Sequential(nn.Linear(4, 4))
+    with pytest.raises(CaptureError, match=r"draws from numpy\.random") as caught:
+        capture(model, (x(),))
+    assert caught.value.module == "body"
+    assert caught.value.parts == ("body.features", "body.encoder", "head")
