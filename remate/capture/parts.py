@@ -29,6 +29,7 @@ from .fake_call import NO_VALUES, without_memory
 from .generators import undisturbed
 from .kinds import kind_of
 from .recorded import CallSettings, RecordedCall, recording, state_of
+from .static_parts import static_parts
 from .undone_writes import changes_undone
 
 _SHOWN = 5  # paths in one message
@@ -75,8 +76,9 @@ def part_calls(call: RecordedCall, at: str | Sequence[str]) -> list[PartCalls]:
         with _recorded(takers), _left_as_it_was(call.model), changes_undone(call), _saving_nothing():
             try:
                 _run_until_called(call, takers)
-            except CaptureError:
-                raise
+            except CaptureError as error:
+                parts = _others(takers, error.module)
+                raise CaptureError(error.message, error.module, error.source, error.hint, parts) from error
             except NO_VALUES:
                 raise CaptureError(
                     "forward reads values of tensors around its parts, and without the GPU they have none",
@@ -263,6 +265,17 @@ def _saving_nothing() -> Generator[None]:
 
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(lambda tensor: None, missing):
         yield
+
+
+def _others(takers: dict[str, _Taker], failed: str) -> list[str]:
+    """Return the paths of other parts than the one that failed, and those of parts within it and within those of its
+    class."""
+    if failed not in takers:
+        return []
+    model = takers[failed].model
+    alike = [path for path, taker in takers.items() if type(taker.model) is type(model)]
+    within = static_parts(model, "")
+    return [*(path for path in takers if path not in alike), *(f"{path}.{part}" for path in alike for part in within)]
 
 
 def _refuse_uncalled(takers: dict[str, _Taker]) -> None:

@@ -277,8 +277,9 @@ def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
     model: Any = transformers.MixtralForCausalLM(config).train()
     call = {"input_ids": torch.arange(8).reshape(2, 4), "labels": torch.arange(8).reshape(2, 4)}
     told = r"collects router_logits of modules within it.*\n.*config\.output_router_logits = False"
-    with pytest.raises(CaptureError, match=told):
-        remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
+    with pytest.raises(CaptureError, match=told) as caught:
+        remate.plan(model, (), call, at=["model.layers.1", "lm_head"], budget="100%", cost="cpu")
+    assert caught.value.parts == ("lm_head", "model.layers.1.self_attn", "model.layers.1.mlp")
     config.output_router_logits = False
     schedule = remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
     view = apply(model, [schedule] if isinstance(schedule, Schedule) else [*schedule])
