@@ -129,11 +129,10 @@ class Lowering:
         origin = self._origins.get(next(iter(node.users)), Origin())
         data = literals.elements(tensor, origin.module, origin.place.line)
         kind = literals.tensor_type(tensor, self._device)
-        plain = TensorType(kind.dtype, kind.shape, None, kind.cpu)
-        key = repr((plain, data))  # nan is equal to itself here
+        key = repr((kind, data))  # nan is equal to itself here
         if key not in self._constants:
             name = f"constant.{len(self._constants)}"
-            self._constants[key] = self._value(name, plain, "constant", data=data)
+            self._constants[key] = self._value(name, kind, "constant", data=data)
         self._at[node] = self._constants[key]
 
     def _item(self, node: Node) -> None:

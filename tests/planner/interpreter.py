@@ -13,7 +13,7 @@ from remate.capture.capture_step import capture
 from remate.capture.captured import Captured
 from remate_runtime.flat_step.graph import Ref
 from remate_runtime.format.signature import output_leaves
-from remate_runtime.format.tensor_type import DTYPES
+from remate_runtime.format.tensor_type import DTYPES, TensorType
 from remate_runtime.operator_calls import kernel
 
 
@@ -43,6 +43,16 @@ def live(argument: Any, values: list[Any]) -> Any:
     return argument
 
 
+def laid_out(tensor: torch.Tensor, kind: TensorType) -> torch.Tensor:
+    """The tensor with the strides of a type, which may expand it."""
+    if kind.strides is None:
+        return tensor
+    result = torch.empty_strided(kind.shape, kind.strides, dtype=tensor.dtype)
+    once = tuple(slice(None) if stride else slice(1) for stride in kind.strides)
+    result[once] = tensor[once]
+    return result
+
+
 class Interpreter:
     """One step of a captured model on the CPU."""
 
@@ -56,7 +66,7 @@ class Interpreter:
             if value.kind == "constant":
                 data = [live(x, []) for x in value.data or ()]
                 dtype = getattr(torch, DTYPES[value.type.dtype][0])
-                self.values[at] = torch.tensor(data, dtype=dtype).reshape(value.type.shape)
+                self.values[at] = laid_out(torch.tensor(data, dtype=dtype).reshape(value.type.shape), value.type)
             elif value.kind in ("parameter", "buffer"):
                 self.values[at] = named.get(value.name, None)
                 if self.values[at] is None:

@@ -198,6 +198,19 @@ def test_constants() -> None:
     assert next(v.name for v in captured.graph.values if v.kind == "constant") == "constant.0"
 
 
+@pytest.mark.parametrize(
+    "laid_out", [lambda t: t.t(), lambda t: t[:, :1].expand(4, 4), lambda t: t.repeat(1, 2)[:, ::2]]
+)
+def test_constants_keep_their_memory_layout(laid_out: Any) -> None:
+    """As position embeddings of a cached function have it, which are views of others."""
+    known = laid_out(torch.randn(4, 4))
+    model = Returns(lambda m, x: m.linear(x) + known.transpose(0, 1).reshape(-1) @ x.new_ones(16))
+    compare(model, (torch.randn(4, 4),))
+    captured = capture(model, (torch.randn(4, 4),))
+    (value,) = [v for v in captured.graph.values if v.kind == "constant" and v.type.shape == (4, 4)]
+    assert value.type.strides == known.stride()
+
+
 def test_tensor_of_a_closure_is_a_constant() -> None:
     scale = x(4)
     captured = compare(Returns(lambda self, a: self.linear(a) * scale), (x(),))
