@@ -6,13 +6,13 @@ An operator is looked up as an exact overload in an allowed namespace. Literals 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import REPLAN, BindError, ScheduleError
-from ..flat_step.graph import Number, Op
+from ..flat_step.graph import Number, Op, Ref
 from ..format.json_values import is_object, is_tuple
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
@@ -37,6 +37,12 @@ _SIZED_BY_NUMBERS = ("aten.arange", "aten.range")
 
 TORCH_DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, (long, _) in DTYPES.items()}
 SHORT_DTYPES: dict[torch.dtype, str] = {dtype: short for short, dtype in TORCH_DTYPES.items()}
+# With an in-place form. Those of a tensor and a scalar keep the strides of the tensor, but for powers.
+_ELEMENTWISE = {f"aten.{name}.Tensor" for name in "add sub mul div lerp".split()} | {
+    f"aten.{name}"
+    for name in "addcdiv addcmul elu exp gelu hardsigmoid hardswish leaky_relu lerp.Scalar neg pow.Tensor_Scalar "
+    "reciprocal relu rsqrt sigmoid silu sqrt tanh".split()
+}
 _MEMORY_FORMATS: dict[str, torch.memory_format] = {name: getattr(torch, name) for name in MEMORY_FORMATS}
 
 
@@ -196,6 +202,44 @@ def over_the_second(op: Op) -> Callable[..., Any]:
         return write(first, onto, out=onto)
 
     return run
+
+
+def laid_out_as_without(write: Callable[..., Any], op: Op) -> Callable[..., Any]:
+    """Return what writes over an image with `write`, and gives it the strides that the operation's own result has.
+
+    If all arguments are contiguous, or channels last, and have one shape, an elementwise kernel returns the usual
+    strides of that format. Those of an axis of one element may differ in the argument. Kernels that test for channels
+    last look at them, and round differently.
+
+    Args:
+        write: What writes over its first argument, and returns it.
+        op: The operation.
+    """
+    if op.op not in _ELEMENTWISE or (op.op.endswith(".Tensor") and not all(isinstance(a, Ref) for a in op.args)):
+        return write
+
+    def run(onto: torch.Tensor, *rest: object, **named: object) -> torch.Tensor:
+        given = [onto, *(each for each in rest if isinstance(each, torch.Tensor))]
+        last = torch.channels_last if onto.dim() == 4 else torch.channels_last_3d
+        strides = None
+        if onto.dim() < 6 and all(each.shape == onto.shape for each in given):
+            if all(each.is_contiguous() for each in given):
+                strides = _dense(onto.shape, range(onto.dim()))
+            elif all(each.is_contiguous(memory_format=last) for each in given):
+                strides = _dense(onto.shape, [0, *range(2, onto.dim()), 1])
+        result: torch.Tensor = write(onto, *rest, **named)
+        return result if strides in (None, result.stride()) else result.as_strided_(result.shape, strides)
+
+    return run
+
+
+def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor without gaps. order: its axes from the largest stride to the smallest."""
+    strides, step = [0] * len(shape), 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(strides)
 
 
 def _overload(name: str) -> OpOverload:

@@ -18,6 +18,7 @@ from ...errors import ExecutionError
 from ...flat_step.graph import Graph, Number, Op, Ref
 from ...format.json_values import is_tuple
 from ...format.number_text import computed, parse_number
+from ...format.tensor_type import TensorType
 from ...link.events import (
     BackwardStart,
     Deliver,
@@ -35,7 +36,7 @@ from ...link.events import (
 )
 from ...operator_calls.bindings import binding
 from ...operator_calls.constants import Constants
-from ...operator_calls.overloads import in_place, kernel, literal, over_the_second
+from ...operator_calls.overloads import in_place, kernel, laid_out_as_without, literal, over_the_second
 from ...operators import IN_PLACE
 from ...torch_private.operators import OpOverload
 from .first_run import counts_elements, judged, judged_placed
@@ -212,6 +213,10 @@ class InstructionCompiler:
         else:
             form = IN_PLACE[op.op]
             function = (binding(form.op, args, op.kwargs) if form.through is None else None) or in_place(op)
+        # Eager PyTorch adds a gradient to another one in place, too.
+        adds = index >= self.graph.backward_start and op.op == "aten.add.Tensor"
+        if overwrites is not None and not adds and _has_odd_axes(self.graph.values[op.reads[0]].type):
+            function = laid_out_as_without(function, op)
         kwargs = {k: literal(v, self.device) for k, v in op.kwargs.items() if not _refers(v)}
         if len(kwargs) < len(op.kwargs) or any(is_tuple(a) and _refers(a) for a in args):
             getters = [self._getter(a) for a in args]
@@ -298,6 +303,11 @@ def _picker(where: Sequence[int]) -> Callable[[Slots], Iterable[Any]]:
     if len(where) > 1:
         return itemgetter(*where)
     return lambda slots: [slots[i] for i in where]
+
+
+def _has_odd_axes(kind: TensorType) -> bool:
+    """Whether images of this type may have unusual strides: those of axes of one element, which a type leaves open."""
+    return len(kind.shape) > 3 and 1 in kind.shape
 
 
 def _one(function: Callable[..., object], where: Sequence[int], kwargs: dict[str, Any], to: int | None) -> Call:
