@@ -14,9 +14,11 @@ _SHOWN = 6  # paths of one proposal
 
 
 def _around(parts: Sequence[str]) -> str:
-    """Return a call that plans these parts, for a hint; "" if it would be too long."""
-    if not parts or len(folded := fold_paths(parts)) > _SHOWN:
+    """Return a call that plans these parts, for a hint."""
+    if not parts:
         return ""
+    if len(folded := fold_paths(parts)) > _SHOWN:
+        return "; or plan what is around it: remate.auto(model)"
     at = json.dumps(folded[0] if len(folded) == 1 else list(folded))
     return f"; or plan what is around it: remate.plan(model, args, at={at})"
 

@@ -136,3 +136,10 @@ def test_the_module_that_draws_is_no_part() -> None:
         capture(model, (x(),))
     assert caught.value.module == "body"
     assert caught.value.parts == ("body.features", "body.encoder", "head")
+
+
+def test_many_parts_are_left_to_auto() -> None:
+    model = Inner(lambda self, a: [layer(a) for layer in self.layers.values()][-1] * a.sum().item())
+    model.layers = nn.ModuleDict({name: nn.Sequential(nn.Linear(4, 4)) for name in "abcdefgh"})
+    with pytest.raises(CaptureError, match=r"plan what is around it: remate\.auto\(model\)$"):
+        capture(model, (x(),))
