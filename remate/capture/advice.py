@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import linecache
+import traceback
 from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -37,6 +39,7 @@ _LOGGED = (
 )
 _FACTOR = "compute with the tensor itself, without .item(), int() or float(): the result is the same"
 _CHECKED = "leave the check out, or return the condition and check it in the training loop: it changes no result"
+_SWITCH = "; transformers leaves its checks out with the environment variable TRANSFORMERS_DISABLE_TORCH_CHECK=1"
 _DRAWN = (
     "forward leaves out code at random: write torch.where(torch.rand(()) < rate, x, layer(x)), which draws the same "
     "number, or switch the draw off"
@@ -86,11 +89,19 @@ def advice(error: BaseException, operator: str, module: nn.Module | None, path: 
     known = next((way for start, way in _INSTEAD.items() if operator.startswith(start)), "") or _of_module(module, path)
     if known:
         return known
+    if checks := [frame.f_code.co_name for frame, _ in traceback.walk_tb(error.__traceback__) if _checks(frame)]:
+        return _CHECKED + (_SWITCH if "torch_compilable_check" in checks else "")
     around = _around(error)
     if operator.startswith(_SELECTS):
         routed = any(isinstance(node, ast.For) for node in around)
         return _EXPERTS if routed else _ROWS
     return _of_read(around) if "_local_scalar_dense" in operator else BRANCH
+
+
+def _checks(frame: FrameType) -> bool:
+    """Whether a function of torch or transformers runs that raises if a condition does not hold."""
+    name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+    return (module == "torch" and name.startswith("_check")) or name == "torch_compilable_check"
 
 
 def logged(error: BaseException) -> str:

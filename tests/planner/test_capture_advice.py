@@ -88,6 +88,21 @@ def raises(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     return loss_of(m, x, y)
 
 
+def checks(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    torch._check_tensor_all(y >= 0)
+    return loss_of(m, x, y)
+
+
+def torch_compilable_check(condition: torch.Tensor) -> None:
+    """As transformers has it."""
+    torch._check_tensor_all(condition)
+
+
+def checks_switchably(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
+    torch_compilable_check(y >= 0)
+    return loss_of(m, x, y)
+
+
 def tells(m: Any, x: torch.Tensor, y: torch.Tensor) -> Any:
     return loss_of(m, x, y), torch.isnan(x).any()
 
@@ -186,6 +201,8 @@ CASES: dict[str, tuple[Forward, str, Forward]] = {
     "numpy": (to_numpy, "return it detached", detached),
     "factor": (factor, "compute with the tensor itself", as_tensor),
     "assert": (asserts, "leave the check out", tells),
+    "check": (checks, "leave the check out", tells),
+    "check of transformers": (checks_switchably, "TRANSFORMERS_DISABLE_TORCH_CHECK=1", tells),
     "raise": (raises, "return the condition", tells),
     "branch": (branch, "torch.where", chosen),
     "skipped layers": (skips, "torch.where(torch.rand(()) < rate, x, layer(x))", drawn),
