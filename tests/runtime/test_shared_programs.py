@@ -8,7 +8,9 @@ import random
 import pytest
 import torch
 from msgspec.structs import replace
+from torch import nn
 
+import remate
 from remate_runtime import Schedule, apply
 from remate_runtime.engine.eager import programs
 from remate_runtime.errors import ScheduleError, ScheduleFaultsError
@@ -19,7 +21,7 @@ from remate_runtime.operator_calls.lines import CheckedStep
 
 from .sized import Attention, B, T, ranged
 from .small import data, seeded
-from .stepping import just_in_time, schedule_of
+from .stepping import assert_same, just_in_time, schedule_of, step
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,27 @@ def test_types_are_checked_at_another_size_as_if_it_were_alone(attention: Schedu
                 operators(replace(step, values=tuple(values)), first.where, (), about)
             faults.append(str(caught.value))
         assert faults[0] == faults[1]
+
+
+class Halving(nn.Module):
+    """Its backward joins along axis 3, which is the number of rows at the planned size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.arange(9.0).view(9, 1, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * self.rows[: x.shape[0]]
+        left, right = y.chunk(2, -1)
+        return (left * right.tanh()).square().mean()
+
+
+def test_a_literal_that_is_a_size_in_another_operation_stays() -> None:
+    model = seeded(Halving())
+    schedule = remate.plan(
+        model, (data(3, 2, 2, 2),), budget="100%", dims={"x": {0: "b=2..8"}}, cost="cpu", progress=None
+    )
+    planned = apply(copy.deepcopy(model), schedule)
+    for rows in (3, 2, 5):
+        x = data(rows, 2, 2, 2)
+        assert_same(step(planned, (x,)), step(model, (x,)), 0.0)

@@ -275,7 +275,10 @@ class InstructionCompiler:
         if is_tuple(argument) and _refers(argument):
             parts = [self._getter(a) for a in argument]
             return lambda slots: [part(slots) for part in parts]
-        return itemgetter(self._slot(argument))
+        if isinstance(argument, Ref | Number):
+            return itemgetter(self._slot(argument))
+        value = literal(argument, self.device)  # not in a slot: another operation's literal there may be another size's
+        return lambda slots: value
 
 
 def _in_range(run: Callable[..., None], name: str) -> Callable[..., None]:
