@@ -15,7 +15,7 @@ import torch
 from torch._prims_common import make_contiguous_strides_for, suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from remate_runtime.operator_calls import BATCH_NORMS, RESULTS, on_cpu
+from remate_runtime.operator_calls import RESULTS, RETYPED, on_cpu
 from remate_runtime.torch_private.pytree import tree_leaves, tree_map_only
 
 from .dispatch import dispatched_by
@@ -144,7 +144,7 @@ def real_layouts(mode: FakeTensorMode) -> Generator[None]:
             with mode:
                 return RESULTS[func](*args, **kwargs)
         result = usual(func, types, args, kwargs)
-        if func in BATCH_NORMS and args[0].device.type == "cpu":
+        if func in RETYPED and args[0].device.type == "cpu":
             with mode:
                 result = on_cpu(func, args, result)
         if func in _VIEWS and 1 in result.shape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -301,3 +302,19 @@ def test_batch_norm_in_half_precision(way: str, training: bool, options: dict[st
         schedule = remate.plan(model, (x,), budget="100%")
         planned = remate_runtime.apply(model, schedule)
         assert compare_models(model, planned, (x,), {}, steps=2).bitwise
+
+
+def test_group_norm_of_half_precision_between_weights_in_full() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(4, 8), nn.SiLU(), nn.Conv2d(8, 4, 3)).train()
+    x = torch.randn(2, 3, 8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        schedule = remate.plan(model, (x,), budget="100%", cost="cpu", progress=None)
+        planned = remate_runtime.apply(copy.deepcopy(model), schedule)
+    gradients = []
+    for each in (planned, model):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = each(x).float().square().mean()
+        loss.backward()
+        gradients.append([parameter.grad for parameter in each.parameters()])
+    assert all(map(torch.equal, *gradients))

@@ -6,11 +6,11 @@ from .host_states import read_on_host
 from .live import needed, operators
 from .overloads import TORCH_DTYPES, constant, kernel, literal, overload, storage_address, storage_identity
 from .recurrent import uses_known_workspace
-from .results import BATCH_NORMS, RESULTS, on_cpu
+from .results import RESULTS, RETYPED, on_cpu
 
 __all__ = [
-    "BATCH_NORMS",
     "RESULTS",
+    "RETYPED",
     "TORCH_DTYPES",
     "constant",
     "kernel",

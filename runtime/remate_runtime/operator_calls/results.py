@@ -23,6 +23,8 @@ BATCH_NORMS = (
     torch.ops.aten._native_batch_norm_legit_no_training.default,
     torch.ops.aten._native_batch_norm_legit.no_stats,
 )
+_GROUP_NORM_BACKWARD = torch.ops.aten.native_group_norm_backward.default
+RETYPED = (*BATCH_NORMS, _GROUP_NORM_BACKWARD)
 
 
 def on_cpu(live: Any, args: Sequence[Any], inferred: Any) -> Any:
@@ -30,8 +32,11 @@ def on_cpu(live: Any, args: Sequence[Any], inferred: Any) -> Any:
 
     Batch norm of half-precision input has statistics in full precision if its weights or running statistics have, else
     in the input's precision; torch infers the input's for both. New running statistics have the type of the old ones;
-    torch infers full precision.
+    torch infers full precision. The gradient of what a group norm normalised has the type of that; torch infers the
+    type of the weight.
     """
+    if live is _GROUP_NORM_BACKWARD and inferred[0] is not None and args[1].dtype in (torch.bfloat16, torch.float16):
+        return type(inferred)((torch.empty_like(inferred[0], dtype=args[1].dtype), *inferred[1:]))
     if live not in BATCH_NORMS or args[0].dtype not in (torch.bfloat16, torch.float16):
         return inferred
     statistics = [argument for argument in args[1:5] if isinstance(argument, torch.Tensor)]
