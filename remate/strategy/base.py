@@ -87,7 +87,7 @@ class Context:
 
     Attributes:
         deadline: Strategies call its `stopped()` often.
-        bound: Proven ns for this budget.
+        bound: Proven ns for this budget. A strategy that proves more raises it.
         slack: ns above the bound that are close enough.
         best: The fastest known schedule that fits.
         floor: Proven bytes that the peak of every schedule reaches, whatever the budget. A complete search raises it.

@@ -63,7 +63,7 @@ class Effort(msgspec.Struct, frozen=True):
 USUAL = 545  # operations without views up to which `enough` and `most` are not scaled
 PAYS = 0.01  # share of the step's time: a smaller gap is worth no more visits than `Effort.enough`
 QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 2.5e6, 6e6)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 5e6, 1.2e7)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 5e6, 2.5e7)
 THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 0.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 

@@ -163,6 +163,7 @@ AUTO = Policy(
         Step("rockmate", blocks_repeat),
         Step("checkpoint-blocks", worth_checkpointing),
         Step("polish"),
+        Step("growing-cuts", far_from_proof),
         Step("greedy", small),
         Step("recreate", small, 0.25),
         Step("flat"),

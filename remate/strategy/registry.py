@@ -29,6 +29,7 @@ STRATEGIES = {
     "flat-far": ".milp.flat_far:FLAT_FAR",
     "staged": ".milp.staged:STAGED",
     "neighbourhoods": ".milp.neighbourhoods:NEIGHBOURHOODS",
+    "growing-cuts": ".bound.growing_cuts:GROWING_CUTS",
     "flat-squeeze": ".milp.flat_squeeze:FLAT_SQUEEZE",
     "greedy": ".local.greedy:GREEDY",
     "recreate": ".local.recreate:RECREATE",

@@ -221,10 +221,13 @@ class _Search:
         return (WORK if best.time <= enough else WORK_UNTIL_NEAR) * self.request.effort.visits
 
     def _run(self, strategy: Strategy, request: Request) -> None:
+        before = self.context.bound
         for candidate in self._tried(strategy, request, self.context):
             self._offer(candidate)
             if self._done():
-                return
+                break
+        if self.context.bound > before:
+            self._say_bound()
 
     def _tried(self, strategy: Strategy, request: Request, context: Context) -> Iterator[Candidate]:
         """Yield candidates of a strategy.
@@ -240,10 +243,12 @@ class _Search:
     def _prove(self, proven: int) -> None:
         if proven > self.context.bound:
             self.context.bound = proven
-            self._allow()
-            self.deadline.say(
-                f"proven: at least {self._percent(proven):.2f}% more time than keeping everything{self._gap()}"
-            )
+            self._say_bound()
+
+    def _say_bound(self) -> None:
+        self._allow()
+        more = self._percent(self.context.bound)
+        self.deadline.say(f"proven: at least {more:.2f}% more time than keeping everything{self._gap()}")
 
     def _allow(self) -> None:
         """Limit the search: from its beginning until a schedule fits, and from then on by the gap of the best one."""

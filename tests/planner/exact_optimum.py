@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from remate_runtime.flat_step.graph import FlatRecompute, Graph, Op, Ref
+from remate_runtime.link import gathered, last_touches
 from remate_runtime.operators import DEVICES
 from remate_runtime.operators.tables import IN_PLACE
 
@@ -56,9 +57,11 @@ class ExactOptimum:
             self.last.update((graph.root[v], i) for v in operations[i].reads)
         self.gradients = {graph.root[v] for _, v in graph.gradients}
         self.to_the_end = self.gradients
-        if graph.delivered != "retained":  # each gradient on its own; the last ones at the end
-            complete = {v: max(graph.values[v].producer, self.last.get(v, 0)) for v in self.gradients}
-            self.to_the_end = {v for v in complete if complete[v] == max(complete.values())}
+        if graph.delivered != "retained":  # the last group of gradients is delivered at the end
+            groups = gathered(graph, last_touches(graph))
+            self.to_the_end = {graph.root[graph.gradients[n][1]] for n in groups[-1].gradients} if groups else set()
+            for group in groups:
+                self.last.update((graph.root[graph.gradients[n][1]], group.after) for n in group.gradients)
         self.base = [self._backward_bytes(i) for i in range(len(operations))]
         self.needs = [(self._needs(i, False), self._needs(i, True)) for i in range(len(operations))]
         self.produced = [self._mask(op.writes) for op in operations]

@@ -11,6 +11,7 @@ import pytest
 from remate.standalone_graphs.graph import bare_step
 from remate.strategy import AUTO, QUICK, Context, Deadline, Request, StepInstance, candidates, solve
 from remate.strategy.bound.cut_model import CutModel
+from remate.strategy.bound.cut_step import cut_step
 from remate.strategy.bound.floor import forced_bytes
 from remate.strategy.milp.highs import Result, visits
 from remate.strategy.registry import strategy
@@ -97,6 +98,6 @@ def _one_cut(deadline: Deadline, *, relax: bool) -> tuple[CutModel, Result]:
     """Solve the model of one cut behind the forward, under half of the peak."""
     instance = StepInstance(random_graph(5, 60))
     problem, peak = instance.problem, instance.baseline.peak
-    model = CutModel(problem, 1, peak, overlapping=False)
+    model = CutModel(cut_step(problem, 0), 1, peak)
     place = [problem.backward[0]]
     return model, model.solve(deadline, peak // 2, QUICK, place, forced_bytes(problem), relax=relax)

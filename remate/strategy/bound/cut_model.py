@@ -28,10 +28,11 @@ profile says. No partition is assumed.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import numpy as np
 
 from remate_runtime.support.gc_pause import gc_paused
@@ -40,22 +41,38 @@ from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS, linear
 from ..milp.highs import HighsModel, Result, SolveOptions
-from ..problem import Problem
 from ..pyomo_api import Model, pyo
+from .cut_step import CutStep
 from .floor import arguments
 
 Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the number of cuts)
 
 
-def stretches(count: int, overlapping: bool) -> dict[Stretch, tuple[Stretch, ...]]:
+Shape = Literal["short", "long", "overlapping"]  # which stretches a model has
+
+
+class CutChoice(msgspec.Struct, frozen=True):
+    """What a solution of the model says.
+
+    Attributes:
+        hold: (storage, cut) where the storage is in memory.
+        recompute: By cut, the operations that run again in the stretch from it to the next one.
+    """
+
+    hold: frozenset[tuple[int, int]]
+    recompute: tuple[frozenset[int], ...]
+
+
+def stretches(count: int, shape: Shape) -> dict[Stretch, tuple[Stretch, ...]]:
     """Return stretches of `count` cuts, the short ones first, each with the shorter stretches that it consists of.
 
-    They reach from each cut to the next one, and from each cut to the end. If `overlapping`, they also reach over 2, 4,
-    8, … cuts, each beginning in the middle of the previous one.
+    `short` ones reach from each cut to the next one. `long` adds those from each cut to the end. `overlapping` also
+    adds those over 2, 4, 8, … cuts, each beginning in the middle of the previous one.
     """
-    chosen = {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)}
+    chosen = {(c, c + 1) for c in range(count)}
+    chosen |= {(c, count) for c in range(count) if shape != "short"}
     width = 2
-    while overlapping and width < 2 * count:
+    while shape == "overlapping" and width < 2 * count:
         chosen |= {(c, min(c + width, count)) for c in range(0, count, width // 2)}
         width *= 2
     parts_of: dict[Stretch, tuple[Stretch, ...]] = {}
@@ -73,18 +90,18 @@ class CutModel:
     """The model for a number of cuts. Places of cuts and the budget change between solves.
 
     Args:
-        problem: The step.
+        step: The step.
         count: Number of cuts.
         reference: Bytes that scale memory (any peak).
-        overlapping: As in `stretches`.
+        shape: As in `stretches`.
     """
 
-    def __init__(self, problem: Problem, count: int, reference: int, *, overlapping: bool = False) -> None:
-        self.problem, self.count = problem, count
-        self.stretches = stretches(count, overlapping)
+    def __init__(self, step: CutStep, count: int, reference: int, shape: Shape = "long") -> None:
+        self.step, self.problem, self.count = step, step.problem, count
+        self.stretches = stretches(count, shape)
         self.unit = max(reference, 1) / PARTS
-        self.percent = max(problem.baseline_time, 1) / 100.0
-        self.operations, self.storages = useful(problem)
+        self.percent = max(self.problem.baseline_time, 1) / 100.0
+        self.operations, self.storages = step.operations, step.storages
         with gc_paused():
             self.model: Any = self._build()
             self.engine = HighsModel(self.model)
@@ -92,8 +109,7 @@ class CutModel:
         self._hold: Mapping[tuple[int, int], int] = {key: self.engine.column(v) for key, v in self.model.hold.items()}
 
     def _build(self) -> Model:
-        problem, cuts = self.problem, range(self.count)
-        wanted = set(self.storages)
+        step, problem, cuts = self.step, self.problem, range(self.count)
         m: Any = pyo.ConcreteModel()
         m.free = pyo.Param(cuts, initialize=0.0, mutable=True)  # bytes that are free in any schedule
         m.hold = pyo.Var(self.storages, cuts, domain=pyo.Binary)
@@ -125,7 +141,7 @@ class CutModel:
 
         spans = list(self.stretches)
         whole = [(c, d) for (c, d), parts in self.stretches.items() if parts]
-        pairs = [(f, u) for f in self.operations for u in problem.reads[f] if u in wanted]
+        pairs = [(f, u) for f in self.operations for u in step.reads[f]]
         m.need = pyo.Constraint(self.storages, spans, rule=need)
         m.closure = pyo.Constraint(pairs, spans, rule=closure)
         m.chain = pyo.Constraint(self.storages, [(c, d) for c, d in spans if d < self.count], rule=chain)
@@ -140,7 +156,7 @@ class CutModel:
 
         m.memory = pyo.Constraint(cuts, rule=memory)
         keys = [(f, c) for f in self.operations for c in cuts]
-        cost = [problem.time[f] / self.percent for f, _ in keys]
+        cost = [step.time[f] / self.percent for f, _ in keys]
         m.time = pyo.Objective(expr=linear([m.recompute[f, c, c + 1] for f, c in keys], cost))
         return m
 
@@ -163,6 +179,10 @@ class CutModel:
         forced: np.ndarray,
         *,
         relax: bool,
+        less: Mapping[int, int] | None = None,
+        start: np.ndarray | None = None,
+        target: float = -float("inf"),
+        gap: float = 0.0,
     ) -> Result:
         """Return additional time in % of the step, with cuts at the operations `places`.
 
@@ -173,29 +193,78 @@ class CutModel:
             places: Operations, ascending.
             forced: As returned by `forced_bytes`.
             relax: Whether to solve the linear relaxation only.
+            less: Bytes by which the budget is smaller at some of the cuts, by operation. Then nothing is proven.
+            start: A first solution, from `start`.
+            target: Additional time in % at which the search may stop.
+            gap: Difference to the bound, in % of the step, at which it may stop.
         """
         infinity, problem = float("inf"), self.problem
         ends = [*places, len(problem.real)]
         columns, lower, upper = list[int](), list[float](), list[float]()
         for c, k in enumerate(places):
-            self.model.free[c].set_value(budget - int(forced[k]))
+            self.model.free[c].set_value(budget - int(forced[k]) - (less or {}).get(k, 0))
             resident = set(arguments(problem, k))
             columns += [self._hold[s, c] for s in self.storages]
             lower += [float(s in resident) for s in self.storages]
             upper += [float(problem.producer[s] < k) for s in self.storages]
         for s in self.storages:
-            readers = problem.readers[s]
             for c, d in self.stretches:
-                after = bisect_right(readers, ends[c])
-                read = problem.producer[s] < ends[c] and after < len(readers) and readers[after] < ends[d]
-                self.engine.set_rhs(self.model.need[s, c, d], float(read), infinity)
+                self.engine.set_rhs(self.model.need[s, c, d], float(self._read(s, ends[c], ends[d])), infinity)
         if places[0] < problem.backward_start:
             self._first_computed_between(places)
         self.engine.set_bounds(np.array(columns), np.array(lower), np.array(upper))
         self.engine.update(self.model.memory.values())
-        return self.engine.solve(
-            deadline, SolveOptions(stage="bound", nodes=effort.nodes, work=effort.work, relax=relax)
+        options = SolveOptions(
+            stage="bound",
+            nodes=effort.nodes,
+            work=effort.work,
+            relax=relax,
+            start=start,
+            target=target,
+            absolute_gap=gap,
         )
+        return self.engine.solve(deadline, options)
+
+    def _read(self, s: int, begin: int, end: int) -> bool:
+        """Return whether an operation between `begin` and `end` reads a storage that is computed before."""
+        readers = self.step.readers[s]
+        after = bisect_right(readers, begin)
+        return self.problem.producer[s] < begin and after < len(readers) and readers[after] < end
+
+    def choice(self, x: np.ndarray) -> CutChoice:
+        """Return what a solution says."""
+        column, cuts = self.engine.column, range(self.count)
+        hold = frozenset(key for key, at in self._hold.items() if at >= 0 and x[at] > 0.5)
+        again = self.model.recompute
+        chosen = (frozenset(f for f in self.operations if x[column(again[f, c, c + 1])] > 0.5) for c in cuts)
+        return CutChoice(hold, tuple(chosen))
+
+    def start(self, places: list[int], live: Sequence[Collection[int]]) -> np.ndarray:
+        """Return the solution of a schedule, with as few recomputations as its memory at the cuts needs.
+
+        Args:
+            places: Operations of the cuts, all in the backward.
+            live: By cut, the storages that are in memory there.
+        """
+        x = np.zeros(self.variables)
+        problem, step, ends = self.problem, self.step, [*places, len(self.problem.real)]
+        hold = [
+            {s for s in self.storages if s in held or not held.isdisjoint(step.joined[problem.producer[s]])}
+            for held in map(frozenset, live)
+        ]
+        for c, held in enumerate(hold):
+            wanted = {s for s in self.storages if self._read(s, ends[c], ends[c + 1])}
+            wanted |= hold[c + 1] if c + 1 < self.count else set[int]()
+            again, waiting = set[int](), list(wanted - held)
+            while waiting:
+                f = problem.producer[waiting.pop()]
+                if f not in again:
+                    again.add(f)
+                    waiting += [u for u in step.reads[f] if u not in held]
+            x[[self._hold[s, c] for s in held]] = 1.0
+            spans = [span for span in self.stretches if span[0] <= c < span[1]]
+            x[[self.engine.column(self.model.recompute[f, a, d]) for f in again for a, d in spans]] = 1.0
+        return x
 
     def _first_computed_between(self, places: list[int]) -> None:
         """Make storages that are first computed in a stretch, or later, available to its recomputations and at its
@@ -207,20 +276,6 @@ class CutModel:
             self.engine.set_rhs(row, 0.0 if producer[s] < places[c] else -1.0, infinity)
 
 
-def variables(problem: Problem, count: int, overlapping: bool) -> int:
+def variables(step: CutStep, count: int, shape: Shape) -> int:
     """Return how many variables the model has."""
-    operations, storages = useful(problem)
-    return count * len(storages) + len(stretches(count, overlapping)) * len(operations)
-
-
-def useful(problem: Problem) -> tuple[list[int], list[int]]:
-    """Return forward operations and storages that a recomputation after a cut could ever need."""
-    first = problem.backward_start if problem.backward else 0
-    operations: set[int] = set()
-    storages: set[int] = set()
-    for f in reversed(problem.forward):
-        for s in problem.writes[f]:
-            if s not in problem.pinned and any(i >= first or i in operations for i in problem.readers[s]):
-                operations.add(f)
-                storages.add(s)
-    return sorted(operations), sorted(storages)
+    return count * len(step.storages) + len(stretches(count, shape)) * len(step.operations)

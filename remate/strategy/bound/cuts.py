@@ -13,12 +13,13 @@ from ..instance import StepInstance
 from ..local.ledger import Ledger
 from ..milp.highs import SOLVER
 from ..problem import Problem
-from .cut_model import CutModel, variables
+from .cut_model import CutModel, Shape, variables
+from .cut_step import NEGLIGIBLE, CutStep, cut_step
 from .floor import arguments, forced_bytes
 
 EXACT = 2500  # variables of one cut up to which integrality is enforced
-# Cuts of one model, as a share of the cuts that the effort tries one by one; and whether their stretches overlap.
-SHAPES = ((1 / 6, True), (1 / 3, True), (2 / 3, False))
+# Cuts of one model, as a share of the cuts that the effort tries one by one; and which stretches it has.
+SHAPES: tuple[tuple[float, Shape], ...] = ((1 / 6, "overlapping"), (1 / 3, "overlapping"), (2 / 3, "long"))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
 FALLING = (2, 4)  # cuts of models of one cut and the fullest operations after it
 PAIR = 1000  # the same as LARGEST, of the first of these models, which has no integers
@@ -34,7 +35,7 @@ HOPEFUL = 0.9  # share of the proven bound that a relaxation must reach before i
 
 def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
     """Return the best bound of a single cut, or the trivial bound if the deadline ends it."""
-    single, forced = instance.view(cut_model, 1, False), forced_bytes(instance.problem)
+    single, forced = instance.view(cut_model, 1, "long"), forced_bytes(instance.problem)
     budgeted = _BudgetedModel(single, request, context.deadline, forced)
     scored = _scored(instance.problem, budgeted)
     if not scored:
@@ -51,7 +52,7 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
     The search stops when no schedule can be much better than the best known one. Where none is known, and where the
     step is large, only models of a cut and the fullest operations after it are solved.
     """
-    problem, single = instance.problem, instance.view(cut_model, 1, False)
+    problem, single = instance.problem, instance.view(cut_model, 1, "long")
     if not single.storages or (context.best is None and not problem.backward):
         return problem.baseline_time
     forced = forced_bytes(problem)
@@ -62,18 +63,18 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
         falling = _falling(problem, forced, scored[0][1])
         extra = max(extra, _falling_cuts(instance, request, context, forced, falling))
     before, took = 0.0, 0.0  # relaxation of the previous shape, and its visits
-    for share, overlapping in SHAPES if context.best is not None else ():
+    for share, shape in SHAPES if context.best is not None else ():
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
         if problem.backward:
-            places = _spread(problem, forced, count, besides)
+            places = spread(problem, forced, count, besides)
         else:
             places = sorted({*_fullest(problem, request.budget, count), *besides})
-        size = variables(problem, len(places), overlapping)
+        size = variables(instance.view(step_of), len(places), shape)
         left = context.deadline.left()
         if single.nanoseconds(extra) >= wanted or context.deadline.stopped() or left <= took:
             break
         if size <= LARGEST * request.effort.cuts:
-            together = instance.view(cut_model, len(places), overlapping)
+            together = instance.view(cut_model, len(places), shape)
             budgeted = _BudgetedModel(together, request, context.deadline, forced)
             relaxed, work = budgeted.relaxed(places)
             extra = max(extra, relaxed)
@@ -96,9 +97,9 @@ def _falling_cuts(
     extra = 0.0
     for count in FALLING:
         most = (PAIR if count == FALLING[0] else LARGEST) * request.effort.cuts
-        if count > len(places) or variables(instance.problem, count, False) > most or context.deadline.stopped():
+        if count > len(places) or variables(instance.view(step_of), count, "long") > most or context.deadline.stopped():
             break
-        together = instance.view(cut_model, count, False)
+        together = instance.view(cut_model, count, "long")
         model = _BudgetedModel(together, request, context.deadline, forced)
         relaxed, work = model.relaxed(places[:count])
         extra = max(extra, relaxed)
@@ -111,7 +112,7 @@ def _falling(problem: Problem, forced: np.ndarray, k: int) -> list[int]:
     """Return operation k, the operation after it where most must be live, the one after that, and so on."""
     places = [k]
     while len(places) < FALLING[-1] and (later := [i for i in problem.backward if i > places[-1]]):
-        places.append(max(later, key=lambda i: _level(problem, forced, i)))
+        places.append(max(later, key=lambda i: level_at(problem, forced, i)))
     return places
 
 
@@ -153,17 +154,17 @@ def _scored(problem: Problem, budgeted: _BudgetedModel) -> list[tuple[float, int
     return sorted(((budgeted.proven([k], relax=True), k) for k in places), key=lambda score: (-score[0], -score[1]))
 
 
-def _level(problem: Problem, forced: np.ndarray, i: int) -> int:
+def level_at(problem: Problem, forced: np.ndarray, i: int) -> int:
     """Return bytes that are live while operation i runs, in any schedule."""
     return int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i))
 
 
-def _spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]) -> list[int]:
+def spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]) -> list[int]:
     """Return, for each of `count` equal stretches of the backward, the operation where most must be live, ascending."""
     backward = problem.backward
     ends = [round(n * len(backward) / count) for n in range(count + 1)]
     parts = [backward[a:b] for a, b in pairwise(ends) if a < b]
-    highest = [max(part, key=lambda i: _level(problem, forced, i)) for part in parts]
+    highest = [max(part, key=lambda i: level_at(problem, forced, i)) for part in parts]
     return sorted({*highest, *besides})
 
 
@@ -192,7 +193,7 @@ def records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
     rising: list[int] = []
     highest = -1
     for i in problem.backward:
-        level = _level(problem, forced, i)
+        level = level_at(problem, forced, i)
         if level > highest:
             rising.append(i)
             highest = level
@@ -203,9 +204,14 @@ def records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
     return [rising[round(n * (len(rising) - 1) / (most - 1))] for n in range(most)]
 
 
-def cut_model(instance: StepInstance, count: int, overlapping: bool) -> CutModel:
+def cut_model(instance: StepInstance, count: int, shape: Shape) -> CutModel:
     """Return the model of `count` cuts of a step."""
-    return CutModel(instance.problem, count, instance.baseline.peak, overlapping=overlapping)
+    return CutModel(instance.view(step_of), count, instance.baseline.peak, shape)
+
+
+def step_of(instance: StepInstance) -> CutStep:
+    """Return the step as models of cuts see it."""
+    return cut_step(instance.problem, int(NEGLIGIBLE * instance.baseline.peak))
 
 
 CUT = Bound(

@@ -15,7 +15,7 @@ import msgspec
 from ..chain.chain import Chain, chain_of
 from ..instance import StepInstance
 from ..problem import Problem
-from .cut_model import useful
+from .cut_step import useful
 
 
 class SpineLink(msgspec.Struct, frozen=True):

@@ -28,7 +28,7 @@ from remate_runtime.flat_step import FlatRecompute, held_outside, stays
 from remate_runtime.format import PageMemory
 from remate_runtime.support.gc_pause import gc_paused
 
-from ..bound.cut_model import useful
+from ..bound.cut_step import useful
 from ..bound.cuts import records
 from ..bound.floor import arguments, forced_bytes
 from ..deadline import Deadline
