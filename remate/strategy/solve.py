@@ -185,9 +185,8 @@ class _Search:
         if all(lack is not None for _, lack in lacks):
             name, lack = lacks[0]
             assert lack is not None
-            raise NotApplicableError(
-                f"the strategy {name!r} needs {LACKS[lack]}\n  hint: use another strategy, or auto"
-            )
+            needed = f"the strategy {name!r} needs {LACKS[lack]}"
+            raise NotApplicableError(f"{needed}\n  hint: use another strategy, or auto")
 
     def _done(self) -> bool:
         best, nothing_fits = self.context.best, self.request.budget < self.context.floor
@@ -226,8 +225,7 @@ class _Search:
             self._offer(candidate)
             if self._done():
                 break
-        if self.context.bound > before:
-            self._say_bound()
+        self._say_bound(before)
 
     def _tried(self, strategy: Strategy, request: Request, context: Context) -> Iterator[Candidate]:
         """Yield candidates of a strategy.
@@ -241,14 +239,14 @@ class _Search:
                 raise
 
     def _prove(self, proven: int) -> None:
-        if proven > self.context.bound:
-            self.context.bound = proven
-            self._say_bound()
+        before, self.context.bound = self.context.bound, max(proven, self.context.bound)
+        self._say_bound(before)
 
-    def _say_bound(self) -> None:
-        self._allow()
-        more = self._percent(self.context.bound)
-        self.deadline.say(f"proven: at least {more:.2f}% more time than keeping everything{self._gap()}")
+    def _say_bound(self, before: int) -> None:
+        if self.context.bound > before:
+            self._allow()
+            more = self._percent(self.context.bound)
+            self.deadline.say(f"proven: at least {more:.2f}% more time than keeping everything{self._gap()}")
 
     def _allow(self) -> None:
         """Limit the search: from its beginning until a schedule fits, and from then on by the gap of the best one."""

@@ -51,7 +51,7 @@ Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the numbe
 Shape = Literal["short", "long", "overlapping"]  # which stretches a model has
 
 
-class CutChoice(msgspec.Struct, frozen=True):
+class CutSolution(msgspec.Struct, frozen=True):
     """What a solution of the model says.
 
     Attributes:
@@ -231,13 +231,13 @@ class CutModel:
         after = bisect_right(readers, begin)
         return self.problem.producer[s] < begin and after < len(readers) and readers[after] < end
 
-    def choice(self, x: np.ndarray) -> CutChoice:
+    def choice(self, x: np.ndarray) -> CutSolution:
         """Return what a solution says."""
         column, cuts = self.engine.column, range(self.count)
         hold = frozenset(key for key, at in self._hold.items() if at >= 0 and x[at] > 0.5)
         again = self.model.recompute
         chosen = (frozenset(f for f in self.operations if x[column(again[f, c, c + 1])] > 0.5) for c in cuts)
-        return CutChoice(hold, tuple(chosen))
+        return CutSolution(hold, tuple(chosen))
 
     def start(self, places: list[int], live: Sequence[Collection[int]]) -> np.ndarray:
         """Return the solution of a schedule, with as few recomputations as its memory at the cuts needs.

@@ -30,7 +30,7 @@ from ..local.ledger import Ledger
 from ..local.polish import as_late_as_possible, polish, pruned
 from ..local.squeeze import MoveRanking, squeeze
 from ..milp.highs import SOLVER, Result
-from .cut_model import CutChoice, CutModel, variables
+from .cut_model import CutSolution, CutModel, variables
 from .cuts import cut_model, level_at, step_of
 from .floor import forced_bytes
 
@@ -65,7 +65,7 @@ def growing_cuts(instance: StepInstance, request: Request, context: Context) -> 
         A constraint is the memory at one operation, with variables of its own for what is in memory there. The
         formulation is remate's.
     """
-    search, problem = _Search(instance, request, context), instance.problem
+    search, problem = _Cuts(instance, request, context), instance.problem
     ranking, effort = MoveRanking(LOCALITY), part_of(request.effort, REPAIR)
     for _ in range(ROUNDS):
         solved = search.solve()
@@ -87,7 +87,7 @@ def growing_cuts(instance: StepInstance, request: Request, context: Context) -> 
         search.grow(solved)
 
 
-class _Search:
+class _Cuts:
     """The cuts so far.
 
     Attributes:
@@ -203,7 +203,7 @@ def live_at(ledger: Ledger, places: list[int]) -> Iterator[frozenset[int]]:
         yield frozenset(ledger.storage[lives].tolist())
 
 
-def placed(model: CutModel, places: list[int], choice: CutChoice) -> list[FlatRecompute]:
+def placed(model: CutModel, places: list[int], choice: CutSolution) -> list[FlatRecompute]:
     """Return the recomputations of a solution, each just before the first operation that needs it after the cut."""
     problem, step = model.problem, model.step
     ends, recomputes = [*places, len(problem.real)], list[FlatRecompute]()
