@@ -30,7 +30,7 @@ from ..local.ledger import Ledger
 from ..local.polish import as_late_as_possible, polish, pruned
 from ..local.squeeze import MoveRanking, squeeze
 from ..milp.highs import SOLVER, Result
-from .cut_model import CutSolution, CutModel, variables
+from .cut_model import CutModel, CutSolution, variables
 from .cuts import cut_model, level_at, step_of
 from .floor import forced_bytes
 
