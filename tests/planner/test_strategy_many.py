@@ -107,10 +107,11 @@ def test_auto_is_worse_than_none(graph: str, share: float) -> None:
         "layers": lambda: transformer(2),
     }
     step = by_name[graph]()
-    budget = int(share * StepInstance(step).baseline.peak)
+    baseline = StepInstance(step).baseline
+    budget = int(share * baseline.peak)
     entries = {name: outcome(name, step, budget) for name in NAMES}
     times = {name: entry.time for name, entry in entries.items() if isinstance(entry, Solution)}
-    assert not times or times["auto"] == min(times.values()), times
+    assert not times or times["auto"] - min(times.values()) <= Request(budget).gap * baseline.time, times
 
 
 def test_beam_lets_nothing_go_that_the_backward_start_needs() -> None:
