@@ -46,6 +46,9 @@ ROUGH, UNKNOWN = 0.05, 0.5
 # A relaxation that takes this share of the effort's work makes the search slow, because HiGHS cannot be ended at its
 # root. Then the search ends as soon as further cuts raise the bound by less than this many % of the step's time.
 HEAVY, WORTH = 0.05, 0.02
+# The search also ends after this many solves that gave neither a better bound, by `WORTH`, nor a better schedule, and
+# took more than this share of the effort's visits; and when later strategies are left with this share of their visits.
+FRUITLESS, CHEAP, LEFT = 2, 0.02, 0.5
 REPAIR = 0.1  # share of the effort of local search for one repair
 LOWER = 0.0005  # share of the budget by which the budget of a cut falls beyond the excess
 LOCALITY = 0.5  # of the ranking of repairs
@@ -97,6 +100,7 @@ class _Cuts:
         stalled: Whether further cuts are not worth their time.
         work: Work that is left for the solver.
         reached: Additional time in % that the latest solve proved.
+        fruitless: Long solves that gave nothing.
     """
 
     def __init__(self, instance: StepInstance, request: Request, context: Context) -> None:
@@ -107,11 +111,13 @@ class _Cuts:
         self.less: dict[int, int] = {}
         self.rough, self.stalled = True, False
         self.work, self.reached = WORK * request.effort.work, 0.0
+        self.fruitless, self._known, self._spent = 0, (context.bound, context.best), context.deadline.spent
+        self._left = LEFT * context.deadline.left()
 
     def solve(self) -> tuple[FlatRecompute, ...] | None:
         """Return the schedule of the program's solution, or None if the search ends."""
         model, effort = self._model(), self.request.effort
-        if model is None or self.work <= 0:
+        if model is None or self._ends(model):
             return None
         each = replace(effort, work=max(EACH * self.work, LEAST * effort.work))
         relaxed = self._solve(model, each, relax=True)
@@ -125,6 +131,15 @@ class _Cuts:
         if solved.x is None or self.context.deadline.stopped():
             return None
         return tuple(placed(model, self.places, model.choice(solved.x)))
+
+    def _ends(self, model: CutModel) -> bool:
+        """Return whether the search has used its work, or gives nothing any more."""
+        (bound, best), context = self._known, self.context
+        fruitful = best is not context.best or context.bound > bound + WORTH * model.percent
+        took, self._spent = context.deadline.spent - self._spent, context.deadline.spent
+        self.fruitless += not fruitful and took > CHEAP * self.request.effort.visits
+        self._known = (context.bound, context.best)
+        return self.work <= 0 or self.fruitless >= FRUITLESS or context.deadline.left() < self._left
 
     def _model(self) -> CutModel | None:
         """Return the model for these cuts, or None if it would be too large."""
