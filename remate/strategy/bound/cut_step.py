@@ -111,8 +111,8 @@ class _Merged:
         self.writes = {f: tuple(s for s in problem.writes[f] if s in storages) for f in operations}
         self.readers = {s: list(problem.readers[s]) for s in storages}
         self.time = {f: problem.time[f] for f in operations}
-        self.runs = {f: (f,) for f in operations}
-        self.joined = dict.fromkeys(operations, ())
+        self.runs: dict[int, tuple[int, ...]] = {f: (f,) for f in operations}
+        self.joined: dict[int, tuple[int, ...]] = dict.fromkeys(operations, ())
 
     def join(self, f: int) -> bool:
         """Let an operation join f. Return whether there is one."""
