@@ -6,7 +6,7 @@ An operator is looked up as an exact overload in an allowed namespace. Literals 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch
 from ..errors import REPLAN, BindError, ScheduleError
 from ..flat_step.graph import Number, Op, Ref
 from ..format.json_values import is_object, is_tuple
+from ..format.memory_layouts import CHANNELS_LAST, CONTIGUOUS, axes_of, packed_strides
 from ..format.tensor_type import DTYPES, TensorType
 from ..format.vocabulary import MEMORY_FORMATS
 from ..operators.collectives import COLLECTIVES, WAIT
@@ -224,22 +225,13 @@ def laid_out_as_without(write: Callable[..., Any], op: Op) -> Callable[..., Any]
         strides = None
         if onto.dim() < 6 and all(each.shape == onto.shape for each in given):
             if all(each.is_contiguous() for each in given):
-                strides = _dense(onto.shape, range(onto.dim()))
+                strides = packed_strides(onto.shape, axes_of(CONTIGUOUS, onto.dim()))
             elif all(each.is_contiguous(memory_format=last) for each in given):
-                strides = _dense(onto.shape, [0, *range(2, onto.dim()), 1])
+                strides = packed_strides(onto.shape, axes_of(CHANNELS_LAST, onto.dim()))
         result: torch.Tensor = write(onto, *rest, **named)
         return result if strides in (None, result.stride()) else result.as_strided_(result.shape, strides)
 
     return run
-
-
-def _dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a tensor without gaps. order: its axes from the largest stride to the smallest."""
-    strides, step = [0] * len(shape), 1
-    for axis in reversed(order):
-        strides[axis] = step
-        step *= max(shape[axis], 1)
-    return tuple(strides)
 
 
 def _overload(name: str) -> OpOverload:
