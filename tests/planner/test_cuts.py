@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from remate.strategy import Context, Deadline, Request, StepInstance
 from remate.strategy.bound import cuts
-from remate.strategy.bound.cut_model import CutModel, Shape, stretches
+from remate.strategy.bound.cut_model import CutModel, StretchKind, stretches
 from remate.strategy.bound.floor import forced_bytes
 from remate.strategy.registry import bound
 from remate_runtime.format import Gradients
@@ -72,10 +72,10 @@ def test_tiny_steps(first: int) -> None:
     assert steps >= 20
 
 
-@pytest.mark.parametrize("shape", ["long", "overlapping"])
+@pytest.mark.parametrize("kind", ["long", "overlapping"])
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8])
-def test_stretches_are_made_up_of_shorter_ones(count: int, shape: Shape) -> None:
-    result = stretches(count, shape)
+def test_stretches_are_made_up_of_shorter_ones(count: int, kind: StretchKind) -> None:
+    result = stretches(count, kind)
     assert {(c, c + 1) for c in range(count)} | {(c, count) for c in range(count)} <= set(result)
     for (begin, end), parts in result.items():
         assert bool(parts) == (end - begin > 1)
@@ -83,7 +83,7 @@ def test_stretches_are_made_up_of_shorter_ones(count: int, shape: Shape) -> None
             assert all(part in result for part in parts)
             assert [a for a, _ in parts] == [begin, *(b for _, b in parts[:-1])]
             assert parts[-1][1] == end
-    assert (len(result) > 2 * count - 1) == (shape == "overlapping" and count > 2)
+    assert (len(result) > 2 * count - 1) == (kind == "overlapping" and count > 2)
 
 
 def test_integers_are_not_asked_where_their_relaxation_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
+from itertools import compress
 from math import ceil
 from typing import Any, Literal
 
@@ -40,15 +41,13 @@ from remate_runtime.support.gc_pause import gc_paused
 from ..deadline import Deadline
 from ..effort import Effort
 from ..milp.formulation import PARTS, linear
-from ..milp.highs import HighsModel, Result, SolveOptions
+from ..milp.highs import HighsModel, Result, SolveOptions, binaries
 from ..pyomo_api import Model, pyo
 from .cut_step import CutStep
 from .floor import arguments
 
 Stretch = tuple[int, int]  # from a cut to a later one, or to the end (the number of cuts)
-
-
-Shape = Literal["short", "long", "overlapping"]  # which stretches a model has
+StretchKind = Literal["short", "long", "overlapping"]  # which stretches a model has
 
 
 class CutSolution(msgspec.Struct, frozen=True):
@@ -63,16 +62,16 @@ class CutSolution(msgspec.Struct, frozen=True):
     recompute: tuple[frozenset[int], ...]
 
 
-def stretches(count: int, shape: Shape) -> dict[Stretch, tuple[Stretch, ...]]:
+def stretches(count: int, kind: StretchKind) -> dict[Stretch, tuple[Stretch, ...]]:
     """Return stretches of `count` cuts, the short ones first, each with the shorter stretches that it consists of.
 
     `short` ones reach from each cut to the next one. `long` adds those from each cut to the end. `overlapping` also
     adds those over 2, 4, 8, … cuts, each beginning in the middle of the previous one.
     """
     chosen = {(c, c + 1) for c in range(count)}
-    chosen |= {(c, count) for c in range(count) if shape != "short"}
+    chosen |= {(c, count) for c in range(count) if kind != "short"}
     width = 2
-    while shape == "overlapping" and width < 2 * count:
+    while kind == "overlapping" and width < 2 * count:
         chosen |= {(c, min(c + width, count)) for c in range(0, count, width // 2)}
         width *= 2
     parts_of: dict[Stretch, tuple[Stretch, ...]] = {}
@@ -93,12 +92,12 @@ class CutModel:
         step: The step.
         count: Number of cuts.
         reference: Bytes that scale memory (any peak).
-        shape: As in `stretches`.
+        kind: As in `stretches`.
     """
 
-    def __init__(self, step: CutStep, count: int, reference: int, shape: Shape = "long") -> None:
+    def __init__(self, step: CutStep, count: int, reference: int, kind: StretchKind = "long") -> None:
         self.step, self.problem, self.count = step, step.problem, count
-        self.stretches = stretches(count, shape)
+        self.stretches = stretches(count, kind)
         self.unit = max(reference, 1) / PARTS
         self.percent = max(self.problem.baseline_time, 1) / 100.0
         self.operations, self.storages = step.operations, step.storages
@@ -233,11 +232,14 @@ class CutModel:
 
     def choice(self, x: np.ndarray) -> CutSolution:
         """Return what a solution says."""
-        column, cuts = self.engine.column, range(self.count)
-        hold = frozenset(key for key, at in self._hold.items() if at >= 0 and x[at] > 0.5)
-        again = self.model.recompute
-        chosen = (frozenset(f for f in self.operations if x[column(again[f, c, c + 1])] > 0.5) for c in cuts)
-        return CutSolution(hold, tuple(chosen))
+        recompute = self.model.recompute
+        held = binaries(x, np.array([*self._hold.values()]))
+        again = [
+            binaries(x, self.engine.columns(recompute[f, c, c + 1] for f in self.operations)) for c in range(self.count)
+        ]
+        return CutSolution(
+            frozenset(compress(self._hold, held)), tuple(frozenset(compress(self.operations, each)) for each in again)
+        )
 
     def start(self, places: list[int], live: Sequence[Collection[int]]) -> np.ndarray:
         """Return the solution of a schedule, with as few recomputations as its memory at the cuts needs.
@@ -276,6 +278,6 @@ class CutModel:
             self.engine.set_rhs(row, 0.0 if producer[s] < places[c] else -1.0, infinity)
 
 
-def variables(step: CutStep, count: int, shape: Shape) -> int:
+def variables(step: CutStep, count: int, kind: StretchKind) -> int:
     """Return how many variables the model has."""
-    return count * len(step.storages) + len(stretches(count, shape)) * len(step.operations)
+    return count * len(step.storages) + len(stretches(count, kind)) * len(step.operations)

@@ -32,7 +32,6 @@ class CutStep(msgspec.Struct, frozen=True):
         time: By operation, ns with those of the operations that have joined it.
         runs: By operation, those that have joined it, and itself, ascending.
         joined: By operation, the storages between the operations that have joined it.
-        negligible: Bytes of the storages that are always available.
     """
 
     problem: Problem
@@ -44,22 +43,20 @@ class CutStep(msgspec.Struct, frozen=True):
     time: dict[int, int]
     runs: dict[int, tuple[int, ...]]
     joined: dict[int, tuple[int, ...]]
-    negligible: int
 
 
-def cut_step(problem: Problem, most: int, *, join: bool = True) -> CutStep:
+def cut_step(problem: Problem, most: int) -> CutStep:
     """Return the simplified step.
 
     Args:
         problem: The step.
         most: Most bytes of negligible storages together.
-        join: Whether operations join their readers.
     """
     operations, storages = useful(problem)
     small = _smallest(problem, storages, most)
     kept = [s for s in storages if s not in small]
     merged = _Merged(problem, operations, frozenset(kept))
-    if join and problem.backward:
+    if problem.backward:
         for f in operations:
             while merged.join(f):
                 pass
@@ -74,7 +71,6 @@ def cut_step(problem: Problem, most: int, *, join: bool = True) -> CutStep:
         {f: merged.time[f] for f in remaining},
         {f: merged.runs[f] for f in remaining},
         {f: merged.joined[f] for f in remaining},
-        sum(problem.size[s] for s in small),
     )
 
 

@@ -13,13 +13,13 @@ from ..instance import StepInstance
 from ..local.ledger import Ledger
 from ..milp.highs import SOLVER
 from ..problem import Problem
-from .cut_model import CutModel, Shape, variables
+from .cut_model import CutModel, StretchKind, variables
 from .cut_step import NEGLIGIBLE, CutStep, cut_step
 from .floor import arguments, forced_bytes
 
 EXACT = 2500  # variables of one cut up to which integrality is enforced
 # Cuts of one model, as a share of the cuts that the effort tries one by one; and which stretches it has.
-SHAPES: tuple[tuple[float, Shape], ...] = ((1 / 6, "overlapping"), (1 / 3, "overlapping"), (2 / 3, "long"))
+SHAPES: tuple[tuple[float, StretchKind], ...] = ((1 / 6, "overlapping"), (1 / 3, "overlapping"), (2 / 3, "long"))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
 FALLING = (2, 4)  # cuts of models of one cut and the fullest operations after it
 PAIR = 1000  # the same as LARGEST, of the first of these models, which has no integers
@@ -63,18 +63,18 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
         falling = _falling(problem, forced, scored[0][1])
         extra = max(extra, _falling_cuts(instance, request, context, forced, falling))
     before, took = 0.0, 0.0  # relaxation of the previous shape, and its visits
-    for share, shape in SHAPES if context.best is not None else ():
+    for share, kind in SHAPES if context.best is not None else ():
         count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
         if problem.backward:
             places = spread(problem, forced, count, besides)
         else:
             places = sorted({*_fullest(problem, request.budget, count), *besides})
-        size = variables(instance.view(step_of), len(places), shape)
+        size = variables(instance.view(step_of), len(places), kind)
         left = context.deadline.left()
         if single.nanoseconds(extra) >= wanted or context.deadline.stopped() or left <= took:
             break
         if size <= LARGEST * request.effort.cuts:
-            together = instance.view(cut_model, len(places), shape)
+            together = instance.view(cut_model, len(places), kind)
             budgeted = _BudgetedModel(together, request, context.deadline, forced)
             relaxed, work = budgeted.relaxed(places)
             extra = max(extra, relaxed)
@@ -204,9 +204,9 @@ def records(problem: Problem, forced: np.ndarray, most: int) -> list[int]:
     return [rising[round(n * (len(rising) - 1) / (most - 1))] for n in range(most)]
 
 
-def cut_model(instance: StepInstance, count: int, shape: Shape) -> CutModel:
+def cut_model(instance: StepInstance, count: int, kind: StretchKind) -> CutModel:
     """Return the model of `count` cuts of a step."""
-    return CutModel(instance.view(step_of), count, instance.baseline.peak, shape)
+    return CutModel(instance.view(step_of), count, instance.baseline.peak, kind)
 
 
 def step_of(instance: StepInstance) -> CutStep:

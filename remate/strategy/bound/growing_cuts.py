@@ -87,9 +87,8 @@ def growing_cuts(instance: StepInstance, request: Request, context: Context) -> 
             candidate = yield Proposal(repaired)
             if candidate.peak <= request.budget:
                 yield from polish(problem, candidate, request.budget, context.deadline)
-        if search.stalled:
+        if search.stalled or not search.grow(solved):
             return
-        search.grow(solved)
 
 
 class _Cuts:
@@ -146,10 +145,10 @@ class _Cuts:
     def _model(self) -> CutModel | None:
         """Return the model for these cuts, or None if it would be too large."""
         count = len(self.places)
-        shape = "long" if count <= FEW else "short"
-        if variables(self.instance.view(step_of), count, shape) > LARGEST * self.request.effort.cuts:
+        kind = "long" if count <= FEW else "short"
+        if variables(self.instance.view(step_of), count, kind) > LARGEST * self.request.effort.cuts:
             return None
-        return self.instance.view(cut_model, count, shape)
+        return self.instance.view(cut_model, count, kind)
 
     def _solve(self, model: CutModel, effort: Effort, *, relax: bool) -> Result:
         context, best = self.context, self.context.best
@@ -174,8 +173,8 @@ class _Cuts:
             return None
         return model.start(self.places, list(live_at(Ledger(self.problem, best.recomputes), self.places)))
 
-    def grow(self, recomputes: tuple[FlatRecompute, ...]) -> None:
-        """Add cuts where a schedule exceeds the budget, or make the budget of cuts smaller."""
+    def grow(self, recomputes: tuple[FlatRecompute, ...]) -> bool:
+        """Add cuts where a schedule exceeds the budget, or make the budget of cuts smaller. Return whether it does."""
         over, budget = list(excess(Ledger(self.problem, recomputes), self.request.budget)), self.request.budget
         worst = _worst(over, self.places)
         if len(worst) == 1:
@@ -186,6 +185,7 @@ class _Cuts:
         self.places = sorted({*self.places, *(i for _, i in new[-MOST:])})
         for i, live in worst.items() if not new else ():
             self.less[i] = self.less.get(i, 0) + live - budget + int(LOWER * budget)
+        return bool(worst)
 
 
 def _worst(over: list[tuple[int, int]], ends: list[int]) -> dict[int, int]:
