@@ -103,11 +103,16 @@ def measured(name: str, budget: str, strategy: str, known: StepInstance) -> Row:
     )
 
 
-def stored() -> list[Row]:
+def stored(store: Path = STORE) -> list[Row]:
     """Return the latest measurement of each row."""
-    lines = STORE.read_bytes().splitlines() if STORE.exists() else []
+    lines = store.read_bytes().splitlines() if store.exists() else []
     rows = (msgspec.json.decode(line, type=Row) for line in lines)
     return list({row.key: row for row in rows}.values())
+
+
+def keep(rows: Sequence[Row], store: Path = STORE) -> None:
+    """Store these rows alone."""
+    store.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in sorted(rows, key=lambda row: row.key)))
 
 
 def as_text(rows: Sequence[Row]) -> str:
@@ -130,7 +135,7 @@ def as_text(rows: Sequence[Row]) -> str:
 def write() -> None:
     """Return the stored rows and their notes as text."""
     rows = stored()
-    STORE.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in sorted(rows, key=lambda row: row.key)))
+    keep(rows)
     torch.set_num_threads(1)  # as HiGHS runs; the head says so
     models = "\n".join(f"{name}: {MODELS[name][0]}" for name in MODELS if any(row.model == name for row in rows))
     parts = [f"python -m tools.bench.low_budgets; {environment()}\n{HEAD}", models, as_text(rows)]

@@ -20,6 +20,7 @@ import torch
 from remate.api.plan import prepare
 from remate.strategy import StepInstance
 
+from . import low_budgets
 from .low_budgets import Row, measured
 from .short_step_models import MODELS
 from .text import environment, table
@@ -36,9 +37,7 @@ schedule was found."""
 
 def stored() -> dict[tuple[str, str], Row]:
     """Return the stored rows by model and budget."""
-    lines = STORE.read_bytes().splitlines() if STORE.exists() else []
-    rows = (msgspec.json.decode(line, type=Row) for line in lines)
-    return {(row.model, row.budget): row for row in rows}
+    return {(row.model, row.budget): row for row in low_budgets.stored(STORE)}
 
 
 def instance(name: str) -> StepInstance:
@@ -96,6 +95,7 @@ def main() -> None:
                 store.write(msgspec.json.encode(row) + b"\n")
             print("  ".join(cells(row)), flush=True)
     rows = list(stored().values())
+    low_budgets.keep(rows, STORE)
     TABLE.write_text(f"python -m tools.bench.planning_time; {text(rows)}", encoding="utf-8")
 
 
