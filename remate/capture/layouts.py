@@ -113,7 +113,6 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.binary_cross_entropy_backward.default: _second_kept,
     _ATEN.huber_loss.default: _kept,
     _ATEN.index_fill.int_Scalar: _kept,
-    _ATEN.uniform.default: _kept,
 }
 _AS_STRIDED = _ATEN.as_strided.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)

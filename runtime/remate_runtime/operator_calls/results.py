@@ -13,6 +13,7 @@ from .recurrent import LAYER, LAYER_BACKWARD, lstm_layer, lstm_layer_backward
 # By operator: a function that returns empty tensors of its result types for these arguments, on their device, or raises
 # ValueError.
 RESULTS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.uniform.default: lambda source, *_: torch.empty_like(source),
     torch.ops.aten._grouped_mm.default: grouped_mm,
     LAYER: lstm_layer,
     LAYER_BACKWARD: lstm_layer_backward,

@@ -21,6 +21,7 @@ from .segments import Segment, views_to
 
 _NORMS = frozenset(("aten.native_layer_norm", "aten.native_group_norm"))
 _BATCH_NORM = "aten._native_batch_norm_legit_functional"
+_GROUP_NORM_BACKWARD = "aten.native_group_norm_backward"
 _RESHAPES = frozenset(("aten.view", "aten._unsafe_view"))
 NO_IMAGES: Mapping[int, TensorType] = {}
 
@@ -153,11 +154,13 @@ class _Building:
             for at, value in enumerate(op.writes)
             if value is not None
         ]
-        return [(value, self._as_declared(value, part)) for value, part in parts] if batch_norm else parts
+        if batch_norm or op.op == _GROUP_NORM_BACKWARD:
+            return [(value, self._as_declared(value, part)) for value, part in parts]
+        return parts
 
     def _as_declared(self, value: int, node: fx.Node) -> fx.Node:
-        """Cast new running statistics to the dtype of the old ones: Inductor's batch norm computes them in single
-        precision."""
+        """Cast a result in low precision: Inductor computes new running statistics, and the gradient of a group norm's
+        input, in the precision of the weights."""
         dtype = self.graph.values[value].type.dtype
         low: Any = torch.ops.prims.convert_element_type.default
         return node if dtype == "f32" else self.fx.call_function(low, (node, TORCH_DTYPES[dtype]))
