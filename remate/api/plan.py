@@ -35,6 +35,7 @@ from .over_budget import plans_smallest, warn_of_smallest
 from .progress import Progress, aloud, silent, telling
 from .settings import assumed, pages, refuse_for_parts, refuse_paging, settings_of
 from .sharding import check_sharding, with_sharding
+from .tried_parts import proposing_what_works
 from .untrained import checked_fill, require_training
 from .writing import schedule_of
 
@@ -178,7 +179,9 @@ def plan(
         >>> schedule.peak_bytes <= 0.8 * schedule.baseline_peak_bytes
         True
     """
-    return _planned(called(model, args, kwargs), budget, cost, options_of("plan", PlanKeywords, options, at=at))
+    given, call = options_of("plan", PlanKeywords, options, at=at), called(model, args, kwargs)
+    with proposing_what_works(call, given, gpu_elsewhere(given.device)):
+        return _planned(call, budget, cost, given)
 
 
 def plan_beside_original(

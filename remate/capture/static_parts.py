@@ -24,7 +24,7 @@ def static_parts(model: nn.Module, failed: str) -> list[str]:
 
 def _parts(path: str, module: nn.Module, fails: set[nn.Module]) -> list[str]:
     """The module, or the parts of it or of a list that can be traced, if planning could help."""
-    if isinstance(module, nn.ModuleList | nn.ModuleDict) or not fails.isdisjoint(module.modules()):
+    if type(module).forward is nn.Module.forward or not fails.isdisjoint(module.modules()):  # lists have no forward
         return [
             part
             for name, child in module.named_children()

@@ -162,6 +162,7 @@ def run(args: argparse.Namespace) -> int:
     from ..api.settings import refuse_paging, settings_of
     from ..api.sharding import check_sharding
     from ..api.splitting import narrowed_sizes
+    from ..api.tried_parts import proposing_what_works
     from ..api.untrained import checked_fill
     from ..dims.batch_of_one import about_batch_of_one
     from ..dims.open_sizes import OpenSizes
@@ -180,7 +181,7 @@ def run(args: argparse.Namespace) -> int:
         plan_parts(args, target, settings, options, gpu, or_smallest=default)
         return exit_codes.FINE
     name = args.name or (type(target.model).__name__ if args.output == STDOUT else Path(args.output).stem)
-    with Reporter(args.quiet) as report:
+    with Reporter(args.quiet) as report, proposing_what_works(target.call, options, gpu):
         largest = not goal and not (args.budget or "").strip().endswith("%")
         sizes, cost = OpenSizes(dims_of(args.dims), largest), operator_costs(args.cost)
         step = prepare(target.call, cost=cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)

@@ -56,10 +56,11 @@ def plan_parts(
 
     from ..api.parts import plan_parts, prepare_parts
     from ..api.settings import refuse_for_parts
+    from ..api.tried_parts import proposing_what_works
     from .progress import Reporter
 
     refuse_for_parts(replace(options, dims=None if args.dims == ["none"] else args.dims, fill=args.fill))
-    with Reporter(args.quiet) as report:
+    with Reporter(args.quiet) as report, proposing_what_works(target.call, options, gpu):
         parts = prepare_parts(target.call, args.at, args.cost, options, gpu, report)
         paths = _outputs(args, parts)
         with Finishing():

@@ -36,7 +36,6 @@ CONSTANTS_CHANGE = (
     "register the module that has them (self.teacher = teacher)",
 )
 _SHOWN = 4  # most paths in a message
-_ATTEMPTS = 8  # most modules that are left out one after the other
 
 
 def planned_again(
@@ -142,36 +141,23 @@ def _may_be_parts(settings: AutoSettings) -> bool:
 
 
 def _planned_parts(call: RecordedCall, settings: AutoSettings, refused: CaptureError, parts: Sequence[str]) -> Any:
-    """Plan parts instead of the refused model, without those that are refused in turn. Raises `refused` if none is
-    left."""
+    """Plan parts instead of the refused model, as far as they can be captured. Raises `refused` if none can."""
+    from ..api.tried_parts import tried_parts
+
     options = {name: value for name, value in settings.plan.items() if name not in ("dims", "differentiate")}
-    for _ in range(_ATTEMPTS):
-        try:
-            planned = _planned(call, settings, {**options, "at": parts})
-        except CaptureError as error:
-            before, parts = parts, _without_refused(parts, error)
-            if not parts or parts == before:
-                break
-        else:
-            schedules = [planned] if isinstance(planned, Schedule) else planned
-            kept = [schedule for schedule in schedules if _returns_usual_layouts(schedule)]
-            if not kept:
-                break
-            where = f" ({refused.source})" if refused.source else ""
-            paths = [path for schedule in kept for path in schedule.model.at]
-            more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN + 1 else ""
-            shown = ", ".join(paths[:_SHOWN] if more else paths) + more
-            advice = f"; to plan it as a whole: {refused.hint}" if refused.hint else ""
-            settings.say(f"{refused.message}{where}: planned: {shown}; the rest runs as it is{advice}")
-            return kept
-    raise refused
-
-
-def _without_refused(parts: Sequence[str], error: CaptureError) -> list[str]:
-    """Return the parts without the one that an error is about; instead of it, those that the error names."""
-    left = [part for part in parts if not f"{error.module}.".startswith(f"{part}.")]
-    named = [part for part in error.parts if not any(f"{part}.".startswith(f"{whole}.") for whole in left)]
-    return [*left, *named] if error.module else list(error.parts)
+    parts = tried_parts(call, parts)
+    planned: Schedule | Sequence[Schedule] = _planned(call, settings, {**options, "at": parts}) if parts else ()
+    schedules = [planned] if isinstance(planned, Schedule) else planned
+    kept = [schedule for schedule in schedules if _returns_usual_layouts(schedule)]
+    if not kept:
+        raise refused
+    where = f" ({refused.source})" if refused.source else ""
+    paths = [path for schedule in kept for path in schedule.model.at]
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN + 1 else ""
+    shown = ", ".join(paths[:_SHOWN] if more else paths) + more
+    advice = f"; to plan it as a whole: {refused.hint}" if refused.hint else ""
+    settings.say(f"{refused.message}{where}: planned: {shown}; the rest runs as it is{advice}")
+    return kept
 
 
 def _returns_usual_layouts(schedule: Schedule) -> bool:

@@ -15,7 +15,7 @@ from remate.strategy.registry import strategy
 from remate.strategy.solve import candidates
 from remate_runtime.format import Gradients
 
-from .strategy_graphs import random_graph, transformer
+from .strategy_graphs import Tape, random_graph, transformer
 from .test_optimum import truths
 
 
@@ -65,6 +65,13 @@ def test_the_bound_of_a_strategy_is_that_of_the_solution() -> None:
     solution = solve(about, Request(int(0.6 * about.baseline.peak)), policy("growing-cuts"))
     assert solution.strategy == "growing-cuts"
     assert about.baseline.time < solution.lower_bound <= solution.time
+
+
+def test_a_step_whose_backward_reads_nothing_of_forward_ends_the_search() -> None:
+    tape = Tape()
+    hidden = tape.forward((tape.source("x", 100),), (100,), 5, parameter=100)
+    about = StepInstance(tape.graph(tape.forward((hidden,), (1,), 2, saves_inputs=False)))
+    assert searched(about, about.baseline.peak - 1) == (about.baseline.time, None)
 
 
 @pytest.mark.parametrize("seed", range(12))

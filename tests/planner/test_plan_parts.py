@@ -279,7 +279,11 @@ def test_what_a_model_collects_of_modules_within_its_parts_is_refused() -> None:
     told = r"collects router_logits of modules within it.*\n.*config\.output_router_logits = False"
     with pytest.raises(CaptureError, match=told) as caught:
         remate.plan(model, (), call, at=["model.layers.1", "lm_head"], budget="100%", cost="cpu")
-    assert caught.value.parts == ("lm_head", "model.layers.1.self_attn", "model.layers.1.mlp")
+    assert caught.value.parts == (
+        "model.layers.1.self_attn",
+        "lm_head",
+        "model.layers.1.mlp.experts",
+    )  # the router in mlp
     config.output_router_logits = False
     schedule = remate.plan(model, (), call, at="model.layers.1", budget="100%", cost="cpu")
     view = apply(model, [schedule] if isinstance(schedule, Schedule) else [*schedule])

@@ -143,3 +143,40 @@ def test_many_parts_are_left_to_auto() -> None:
     model.layers = nn.ModuleDict({name: nn.Sequential(nn.Linear(4, 4)) for name in "abcdefgh"})
     with pytest.raises(CaptureError, match=r"plan what is around it: remate\.auto\(model\)$"):
         capture(model, (x(),))
+
+
+def test_proposed_parts_have_been_tried() -> None:
+    """Parts that are refused in turn, that forward does not call, and containers without forward are no way out."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.clamped = nn.Sequential(nn.Linear(4, 4), nn.Tanh()), Clamped()
+
+        def forward(self, a: torch.Tensor) -> torch.Tensor:
+            return self.clamped(self.up(a) * int(a.shape[0] * (a == a).float().mean().item()))
+
+    model = Inner(lambda self, a: self.group.head(self.counting(a)) * a.sum().item())
+    model.counting, model.unused = Counting(), nn.Sequential(nn.Linear(4, 4))
+    model.group = nn.Module()
+    model.group.head = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    with pytest.raises(CaptureError) as caught:
+        remate.plan(model, (x(),), budget="100%", cost="cpu")
+    assert sorted(caught.value.parts) == [
+        "counting.clamped.attention",
+        "counting.clamped.mlp",
+        "counting.up",
+        "group.head",
+    ]
+    schedule = remate.plan(model, (x(),), at=caught.value.parts, budget="100%", cost="cpu")
+    assert isinstance(schedule, PartSchedules)
+
+
+def test_what_cannot_be_captured_in_parts_is_refused_without_any() -> None:
+    model = Inner(lambda self, a: self.clamped(a) * a.sum().item())
+    model.clamped = nn.Sequential(Inner(lambda self, a: self.last(a) if a.sum() > -1e9 else a))
+    model.clamped[0].last = nn.Linear(4, 4)
+    with pytest.raises(CaptureError, match=r"reads a tensor's value") as caught:
+        remate.plan(model, (x(),), budget="100%", cost="cpu")
+    assert caught.value.parts == ()
+    assert "around it" not in str(caught.value)

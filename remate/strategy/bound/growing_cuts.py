@@ -143,10 +143,10 @@ class _Cuts:
         return self.work <= 0 or self.fruitless >= FRUITLESS or context.deadline.left() < self._left
 
     def _model(self) -> CutModel | None:
-        """Return the model for these cuts, or None if it would be too large."""
-        count = len(self.places)
+        """Return the model for these cuts, or None if it would be too large, or if nothing could run again."""
+        step, count = self.instance.view(step_of), len(self.places)
         kind = "long" if count <= FEW else "short"
-        if variables(self.instance.view(step_of), count, kind) > LARGEST * self.request.effort.cuts:
+        if not step.storages or variables(step, count, kind) > LARGEST * self.request.effort.cuts:
             return None
         return self.instance.view(cut_model, count, kind)
 
