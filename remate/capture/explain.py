@@ -53,7 +53,7 @@ def explained(error: Exception, watch: AttributeWatch, model: nn.Module) -> Capt
         return CaptureError(error.message, error.module, error.source, error.hint, parts)
     module, source = watch.module, failed_line(error) or watch.place.line
     message, hint = _what(error, _module(model, module), module)
-    parts = [] if message == _WRITES_ELSEWHERE[0] else static_parts(model, module)  # no module is known
+    parts = static_parts(model, module)
     return CaptureError(message, module, source, hint, parts, settles=message == _MADE[0])
 
 

@@ -73,6 +73,5 @@ def _refuse(
     """Raise CaptureError with the parts that have none of the written parameters. names: of these."""
     owner = place.name.rpartition(".")[0] if place.kind == "parameter" else ""
     failed = origin.module or owner
-    parts = static_parts(model, failed) if failed else []
-    parts = [part for part in parts if not any(name.startswith(f"{part}.") for name in names)]
+    parts = [part for part in static_parts(model, failed) if not any(name.startswith(f"{part}.") for name in names)]
     raise CaptureError(message, origin.module, origin.place.line, hint, parts)

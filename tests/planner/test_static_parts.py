@@ -180,3 +180,20 @@ def test_what_cannot_be_captured_in_parts_is_refused_without_any() -> None:
         remate.plan(model, (x(),), budget="100%", cost="cpu")
     assert caught.value.parts == ()
     assert "around it" not in str(caught.value)
+
+
+@pytest.mark.parametrize("written", [torch.zeros(4), None], ids=["elsewhere", "an input"])
+def test_what_writes_where_it_may_not_has_parts_that_do_not(written: torch.Tensor | None) -> None:
+    """As question answering in transformers, which limits the positions among its inputs."""
+    target = None if written is None else [written]  # in a list, where no module registers it
+
+    def forward(self: Inner, a: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.body(a)
+        (a if target is None else target[0]).clamp_(0, 1)
+        return y.sum()
+
+    model = Inner(forward)
+    model.body = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    with pytest.raises(CaptureError, match=r'test_static_parts.*\n.*at="body"\)') as caught:
+        remate.plan(model, (x(),), budget="100%", cost="cpu")
+    remate.plan(model, (x(),), at=caught.value.parts, budget="100%", cost="cpu")
