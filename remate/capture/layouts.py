@@ -53,6 +53,11 @@ def _elementwise(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.T
     return torch.mul(left, right)
 
 
+def _quotient(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.Tensor:
+    """Elementwise, of integers as floats: expanded ones are cast to contiguous tensors."""
+    return torch.div(left, right)
+
+
 def _second_first(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.Tensor:
     """For kernels that iterate over their second argument first: where layouts differ, that decides."""
     return torch.mul(right, left)
@@ -60,6 +65,14 @@ def _second_first(left: torch.Tensor, right: torch.Tensor, *_: object) -> torch.
 
 def _prelu(gradient: torch.Tensor, source: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.addcmul(source, weight, gradient)
+
+
+def _angle(source: torch.Tensor) -> torch.Tensor:
+    return _contiguous(source) if source.is_complex() else _kept(source)
+
+
+def _soft_margin(gradient: torch.Tensor, source: torch.Tensor, target: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.mul(target, torch.mul(torch.neg(target), source))
 
 
 def _first_and_last(first: torch.Tensor, *others: Any) -> torch.Tensor:
@@ -76,7 +89,7 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.native_layer_norm_backward.default: _second_contiguous,
     _ATEN._softmax_backward_data.default: _contiguous,
     _ATEN._log_softmax_backward_data.default: _contiguous,
-    _ATEN.angle.default: _contiguous,
+    _ATEN.angle.default: _angle,
     _ATEN.poisson.default: _contiguous,
     _ATEN._standard_gamma.default: _contiguous,
     _ATEN.normal.Tensor_Tensor: _contiguous,
@@ -94,16 +107,22 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.rrelu_with_noise_backward.default: _second_first,
     _ATEN._prelu_kernel_backward.default: _prelu,
     _ATEN.logit_backward.default: _elementwise,
-    _ATEN.copysign.Tensor: _elementwise,
-    _ATEN.xlogy.Tensor: _elementwise,
-    _ATEN.special_xlog1py.default: _elementwise,
+    _ATEN.copysign.Tensor: _quotient,
+    _ATEN.xlogy.Tensor: _quotient,
+    _ATEN.special_xlog1py.default: _quotient,
     _ATEN.logaddexp.default: _elementwise,
+    _ATEN.logaddexp2.default: _elementwise,
+    _ATEN.logical_and.default: _elementwise,
+    _ATEN.logical_or.default: _elementwise,
+    _ATEN.logical_xor.default: _elementwise,
+    _ATEN.pow.Scalar: _second_contiguous,
     _ATEN.heaviside.default: _elementwise,
     _ATEN.complex.default: _elementwise,
     _ATEN.polar.default: _elementwise,
     _ATEN.floor_divide.default: _elementwise,
     _ATEN.div.Tensor_mode: _elementwise,
     _ATEN.elu_backward.default: _first_and_last,
+    _ATEN.soft_margin_loss_backward.default: _soft_margin,
     _ATEN._native_batch_norm_legit_no_training.default: _suggested,
     _ATEN._weight_norm_interface.default: _contiguous,
     _ATEN.isin.Tensor_Tensor: _contiguous,
@@ -114,6 +133,7 @@ _LAYOUTS: dict[Any, Callable[..., torch.Tensor]] = {
     _ATEN.huber_loss.default: _kept,
     _ATEN.index_fill.int_Scalar: _kept,
 }
+_BY_TYPES = (_ATEN.ldexp.Tensor,)  # the real kernel runs, because the layout depends on the types in no simple way
 _AS_STRIDED = _ATEN.as_strided.default
 _VIEWS = (_ATEN.view.default, _ATEN._unsafe_view.default)
 _LOW = (torch.bfloat16, torch.float16)
@@ -154,7 +174,7 @@ def real_layouts(mode: FakeTensorMode) -> Generator[None]:
         if _follows_expanded(func, args, kwargs, result):
             result = _as_in_single(mode, func, args, kwargs, result)
         result = _in_layout(mode, func, args, result) if func in _LAYOUTS or func in _ON_CPU else result
-        return _exact(mode, func, args, kwargs, result) if _has_odd_axes(args) else result
+        return _exact(mode, func, args, kwargs, result) if func in _BY_TYPES or _has_odd_axes(args) else result
 
     with dispatched_by(mode, dispatch):
         yield
@@ -169,16 +189,17 @@ def _viewed(source: torch.Tensor, shape: Any) -> tuple[int, ...]:
 
 
 def _follows_expanded(func: Any, args: Any, kwargs: Any, result: object) -> bool:
-    """Whether a result in low precision has the shape of an expanded argument. Fake kernels cast that to single
+    """Whether a result has the shape of an expanded argument in low precision. Fake kernels cast that to single
     precision, which makes it contiguous; the layout of real results follows the other arguments."""
     return (
         isinstance(result, torch.Tensor)
-        and result.dtype in _LOW
+        and result.dtype in (*_LOW, torch.bool)
         and not func.is_view
         and func.namespace == "aten"
         and "device" not in kwargs
         and any(
             isinstance(arg, torch.Tensor)
+            and arg.dtype in _LOW
             and arg.shape == result.shape
             and any(n > 1 and not by for n, by in zip(arg.shape, arg.stride(), strict=True))
             for arg in args
@@ -212,7 +233,7 @@ def _has_odd_axes(args: Any) -> bool:
 
 
 def _exact(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any, result: Any) -> Any:
-    """Correct the strides of axes of one element to those of the real kernel, which fake and meta kernels ignore. If
+    """Correct strides to those of the real kernel: of axes of one element, which fake and meta kernels ignore, too. If
     the real kernel cannot run, keep the strides of the fake kernel."""
     given, own = _tensors((args, kwargs)), _tensors(result)
     random = torch.Tag.nondeterministic_seeded in func.tags
