@@ -15,7 +15,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import remate
-from remate_runtime import BindError, Schedule, SteppedAsideWarning, apply, load, predicted_peak
+from remate_runtime import BindError, Schedule, StaleModelError, SteppedAsideWarning, apply, load, predicted_peak
 from remate_runtime.applied import original_of
 from remate_runtime.flat_step.expansion import expand
 
@@ -209,6 +209,34 @@ def test_a_file_for_parts_reads_back(planned: Schedule, tmp_path: Any) -> None:
     assert load(path) == planned
     assert planned.model.at == ("blocks.[0-2]",)
     assert all(map(torch.equal, gradients(apply(stack(), path)), gradients(stack())))
+
+
+def test_a_class_above_the_parts_that_was_exchanged_since_is_told(planned: Schedule) -> None:
+    """The view would show the forward of the class that the module had."""
+
+    class Halved(Stack):
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(ids) / 2
+
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stack = stack()
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = self.stack(ids)
+            return loss
+
+    model, inner = stack(), Outer().train()
+    further_down = replace(planned.model, at=tuple(f"stack.{path}" for path in planned.model.at))
+    view, outer = apply(model, planned), apply(inner, replace(planned, model=further_down, digest=None))
+    assert all(map(torch.equal, gradients(view), gradients(outer)))
+    model.__class__ = inner.stack.__class__ = Halved
+    with pytest.raises(StaleModelError, match=r"the model \(Stack\): is a .*Halved now\n.*apply the schedules again"):
+        view(IDS)
+    with pytest.raises(StaleModelError, match=r"module 'stack' \(Stack\): is a .*Halved now"):
+        outer(IDS)
+    assert all(map(torch.equal, gradients(apply(model, planned)), gradients(model)))
 
 
 def test_a_module_at_two_places_runs_by_its_schedule_at_both() -> None:

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from ..bind.modules import modules_by_path
-from ..errors import SteppedAsideWarning
+from ..errors import StaleModelError, SteppedAsideWarning
+from ..staleness import own_class, qualified
 from .dispatch import Dispatch
 from .programs import CompiledForward
 
@@ -74,7 +75,7 @@ def part_view(parts: AppliedParts, planned: Mapping[str, nn.Module]) -> nn.Modul
         parts: The applied parts.
         planned: Scheduled modules by path; none is inside another.
     """
-    return _view(parts.model, {tuple(path.split(".")): module for path, module in planned.items()}, parts)
+    return _view(parts.model, {tuple(path.split(".")): module for path, module in planned.items()}, "", parts)
 
 
 def parts_of(model: object) -> AppliedParts | None:
@@ -83,28 +84,31 @@ def parts_of(model: object) -> AppliedParts | None:
     return parts if isinstance(parts, AppliedParts) else None
 
 
-def _view(module: nn.Module, planned: Mapping[tuple[str, ...], nn.Module], parts: AppliedParts | None) -> nn.Module:
+def _view(
+    module: nn.Module, planned: Mapping[tuple[str, ...], nn.Module], path: str, parts: AppliedParts | None = None
+) -> nn.Module:
     below: dict[str, dict[tuple[str, ...], nn.Module]] = {}
-    for path, scheduled in planned.items():
-        below.setdefault(path[0], {})[path[1:]] = scheduled
+    for names, scheduled in planned.items():
+        below.setdefault(names[0], {})[names[1:]] = scheduled
     shown = {
         key: (
             vars(module)["_modules"][key],
-            within[()] if () in within else _view(vars(module)["_modules"][key], within, None),
+            within[()] if () in within else _view(vars(module)["_modules"][key], within, f"{path}.{key}".lstrip(".")),
         )
         for key, within in below.items()
     }
-    return _shown_as(module, shown, parts)
+    return _shown_as(module, shown, path, parts)
 
 
 def _shown_as(
-    module: nn.Module, shown: Mapping[str, tuple[nn.Module, nn.Module]], parts: AppliedParts | None
+    module: nn.Module, shown: Mapping[str, tuple[nn.Module, nn.Module]], path: str, parts: AppliedParts | None
 ) -> nn.Module:
     """Return a module with other children.
 
     Args:
         module: The module.
         shown: By name, the current child and its replacement.
+        path: Path of the module.
         parts: The applied parts, for the topmost module.
     """
     base = type(module)
@@ -113,13 +117,14 @@ def _shown_as(
         "__module__": base.__module__,
         "__qualname__": base.__qualname__,
         "__doc__": base.__doc__,
+        "__call__": _call(base, path),
         "__getattr__": _attribute(base),
         "_modules": _Children(),
         "_compiled_call_impl": CompiledForward(),
         "__reduce_ex__": _reduce_inner,
     }
     if parts is not None:
-        space |= {"__call__": _call(base), "__reduce_ex__": _reduce, "__deepcopy__": _deepcopy}
+        space |= {"__reduce_ex__": _reduce, "__deepcopy__": _deepcopy}
     view = object.__new__(type(base.__name__, (base,), space))
     object.__setattr__(view, "__dict__", module.__dict__)
     object.__setattr__(view, "_remate_original", module)
@@ -171,10 +176,19 @@ def _attribute(base: type[nn.Module]) -> Callable[[Any, str], Any]:
     return get
 
 
-def _call(base: type) -> Callable[..., Any]:
-    """Return the view's `__call__`. It warns if no schedule runs in a training step."""
+def _call(base: type, path: str) -> Callable[..., Any]:
+    """Return the view's `__call__`. It raises StaleModelError if the module has another class than the view shows, and
+    warns if no schedule runs in a training step."""
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        original = getattr(self, "_remate_original", None)
+        kind = base if original is None else type(original)
+        if kind is not base and own_class(kind) is not own_class(base):
+            place = f"module {path!r}" if path else "the model"
+            raise StaleModelError(
+                f"the model changed after the schedules were applied:\n  - {place} ({base.__name__}): is a "
+                f"{qualified(kind)} now\n  set it back, or apply the schedules again"
+            )
         parts = parts_of(self)
         before = 0 if parts is None else parts.calls
         outputs = base.__call__(self, *args, **kwargs)
@@ -192,7 +206,7 @@ def _reduce(module: Any, protocol: int) -> tuple[Any, ...]:
 
 def _reduce_inner(module: Any, protocol: int) -> tuple[Any, ...]:
     """Reduce a module above parts to the module without schedules and the replacements of its children."""
-    return _shown_as, (module._remate_original, dict(module._remate_shown), None)
+    return _shown_as, (module._remate_original, dict(module._remate_shown), "", None)
 
 
 def _deepcopy(module: Any, memo: dict[int, Any]) -> nn.Module:

@@ -33,7 +33,7 @@ from .compare import (
     training_step,
 )
 from .differences import CHECKPOINTS, Differences, checkpoints, shown
-from .digest import NOW, Made, at_path, code_of, compare_digest, make_digest
+from .digest import NOW, Made, at_path, code_of, compare_digest, make_digest, own_class
 from .eager_operators import BEYOND_EAGER, EagerOperators, beyond_eager
 from .first_call import FirstCall, make_caches
 from .guard import Guard, not_called
@@ -109,6 +109,7 @@ __all__ = [
     "may_change",
     "not_called",
     "only_looks",
+    "own_class",
     "part_digest",
     "qualified",
     "record",

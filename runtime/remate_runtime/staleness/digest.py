@@ -242,12 +242,12 @@ def _compare_hidden(differences: Differences, group: ModuleGroup, path: str, nam
 
 
 def _compare_class(differences: Differences, group: ModuleGroup, path: str, obj: object) -> None:
-    kind = "nothing" if obj is MISSING else qualified(_own_class(type(obj)))
+    kind = "nothing" if obj is MISSING else qualified(own_class(type(obj)))
     if kind != group.kind:
         differences.module(path, group.kind, f"is a {kind} now" if obj is not MISSING else "is gone")
 
 
-def _own_class(kind: type) -> type:
+def own_class(kind: type) -> type:
     """Return the class of a module without the class that `fully_shard` inserts, which changes no forward."""
     sharded = kind.__module__.startswith("torch.distributed.") and "forward" not in vars(kind)
     return next((base for base in kind.__mro__[1:] if "forward" in vars(base)), kind) if sharded else kind
