@@ -63,6 +63,34 @@ def test_they_follow_the_sizes_of_the_call():
     for rows in (32, 40, 64, 17, 40):
         scheduled(torch.ones(rows, 16))
         assert (attributes["rows"], attributes["shape"]) == (rows, (rows, 16))
+        assert type(attributes["shape"]) is torch.Size
+
+
+class Reshaping(nn.Module):
+    """Takes and returns shapes, and asks what they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, x, shape=(4, 4)):
+        y = self.inner(x).unflatten(-1, shape) * (2 if isinstance(shape, torch.Size) else 3)
+        return y.sum(), {"in": shape, "out": y.shape, "rest": [tuple(y.shape), y[0, 0, 0].shape]}
+
+
+def test_shapes_among_inputs_and_outputs_stay_shapes():
+    """A tuple has no `numel`."""
+    model, shape = seeded(Reshaping()), torch.Size((2, 8))
+    scheduled = apply(model, remate.plan(model, (X, shape), budget="100%", dims={"x": {0: "b=16..64"}}))
+    for rows in (32, 40):
+        loss, shapes = scheduled(torch.ones(rows, 16), shape)
+        expected, own = model(torch.ones(rows, 16), shape)
+        assert torch.equal(loss, expected)
+        assert shapes == own
+        assert type(shapes["out"]) is type(shapes["in"]) is type(shapes["rest"][1]) is torch.Size
+        assert type(shapes["rest"][0]) is tuple
+    with pytest.raises(BindError, match="'shape' was a Size when planning, now it is tuple of 2"):
+        scheduled(X, (2, 8))
 
 
 def test_what_was_equal_before_is_set():

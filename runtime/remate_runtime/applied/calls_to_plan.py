@@ -142,6 +142,8 @@ def _written(argument: object, shapes: Mapping[int, tuple[int, ...]]) -> str:
     texts = {key: _written(part, shapes) for key, part in parts.items()}
     if kind == "dict":
         return "{" + ", ".join(f"{json.dumps(key)}: {text}" for key, text in texts.items()) + "}"
+    if isinstance(argument, torch.Size):
+        return f"torch.Size({_sequence(list(texts.values()), '[]')})"
     if kind == "record":
         raise ValueError
     return _sequence(list(texts.values()), "()" if kind == "tuple" else "[]")

@@ -23,14 +23,16 @@ _NO_OBJECTS = (tuple, list, Mapping, type, enum.Enum, BaseException, types.Modul
 def children(node: object) -> tuple[str, dict[str, Any]] | None:
     """Return the kind and the children by key of a container; None for leaves and other objects.
 
-    Kinds are `tuple`, `list`, `dict` (a mapping with text keys) and `record` (a named tuple, a dataclass, or an object
-    with attributes, such as a batch of graphs). Hugging Face outputs are both mapping and dataclass; only their items
-    count, so fields that are None are left out.
+    Kinds are `tuple`, `list`, `dict` (a mapping with text keys) and `record` (a named tuple, a dataclass, a
+    `torch.Size` with its axes as fields, or an object with attributes, such as a batch of graphs). Hugging Face outputs
+    are both mapping and dataclass; only their items count, so fields that are None are left out.
     """
     if isinstance(node, torch.Tensor):
         return None
     if is_tuple(node) and (fields := getattr(node, "_fields", None)) is not None:
         return "record", dict(zip(fields, node, strict=True))
+    if isinstance(node, torch.Size):
+        return "record", {str(axis): size for axis, size in enumerate(node)}
     if is_array(node):
         return "tuple" if isinstance(node, tuple) else "list", {str(at): child for at, child in enumerate(node)}
     if dataclasses.is_dataclass(node) and not isinstance(node, type):
@@ -98,6 +100,8 @@ def rebuild(node: object, parts: dict[str, Any]) -> Any:
     """Return a container like `node` with other children, by key, in the order of `parts`."""
     if is_tuple(node) and hasattr(node, "_fields"):
         return type(node)(**parts)
+    if isinstance(node, torch.Size):
+        return torch.Size(parts.values())
     if is_array(node):
         return (tuple if isinstance(node, tuple) else list)(parts.values())
     if type(node) is dict:

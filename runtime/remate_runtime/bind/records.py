@@ -9,6 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..errors import REPLAN, BindError
@@ -21,9 +22,12 @@ Make = Callable[[dict[str, Any]], Any]
 def record_class(name: str, fields: tuple[str, ...], model: nn.Module) -> type | None:
     """Return the record class `name` with these fields that is nearest to the model's code; None without a match.
 
-    The search covers attributes of the model's modules and of their classes, closures of their methods, the Python
-    modules that define these classes and methods, and the modules that those import.
+    The fields of a `torch.Size` are its axes. For other classes, the search covers attributes of the model's modules
+    and of their classes, closures of their methods, the Python modules that define these classes and methods, and the
+    modules that those import.
     """
+    if _is_size(name, fields):
+        return torch.Size
     if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
         for space in _spaces(model):
             kind = space.get(name)
@@ -49,9 +53,15 @@ def record_maker(name: str, fields: tuple[str, ...], model: nn.Module) -> Make:
             "modules neither define nor import such a class\n  define the class at the top level of a module that the "
             f"model's uses, and {REPLAN}"
         )
+    if kind is torch.Size:
+        return lambda values: torch.Size(values.values())
     if _constructs(kind, fields):
         return lambda values: kind(**values)
     return lambda values: _filled(kind, values)
+
+
+def _is_size(name: str, fields: tuple[str, ...]) -> bool:
+    return name == torch.Size.__name__ and fields == tuple(map(str, range(len(fields))))
 
 
 def _has(kind: type, fields: tuple[str, ...]) -> bool:
