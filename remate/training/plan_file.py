@@ -9,7 +9,7 @@ from typing import Any
 from remate_runtime import apply
 from remate_runtime.applied import original_of
 from remate_runtime.bind import is_distributed
-from remate_runtime.errors import BindError
+from remate_runtime.errors import BindError, ScheduleError
 from remate_runtime.flat_step import expand
 from remate_runtime.format import Schedule, load
 from remate_runtime.link import link, peak_together
@@ -53,12 +53,32 @@ def save(path: Path, schedules: Sequence[Schedule]) -> None:
         schedule.save(str(path / f"{schedule.name}.json"))
 
 
-def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings) -> Any:
-    """Return the model with its schedules. They may run collectives if the model does. Raises the errors of `apply`."""
+def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings, *, read: bool = False) -> Any:
+    """Return the model with its schedules. They may run collectives if the model does.
+
+    Args:
+        model: The model.
+        schedules: The schedules.
+        settings: Arguments of `auto`.
+        read: Whether they are those of a file, which needs permission for libraries and unchecked operators. What was
+            planned here has the operators that the model itself calls.
+
+    Raises:
+        BindError: The schedules do not fit the model, or have no permission.
+        RemateError: Other errors of `apply`.
+    """
     given = dict(settings.apply)
+    permitted = list(given.get("namespaces", ()))
     if any(map(is_distributed, model.parameters())):
-        given["namespaces"] = (*given.get("namespaces", ()), *sorted(COMMUNICATION))
-    return apply(model, list(schedules), **given)
+        permitted += sorted(COMMUNICATION)
+    if not read:
+        permitted += [name for schedule in schedules for name in schedule.namespaces]
+    try:
+        return apply(model, list(schedules), **{**given, "namespaces": tuple(dict.fromkeys(permitted))})
+    except ScheduleError as error:
+        if error.code != "R050":
+            raise
+        raise BindError(str(error)) from error
 
 
 def refused_call(planned: object, args: tuple[object, ...], kwargs: dict[str, Any]) -> str:

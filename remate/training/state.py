@@ -313,7 +313,7 @@ class Auto:
     def _tried(self, schedules: Sequence[Schedule], call: RecordedCall) -> tuple[Any, str]:
         """Return the model with these schedules, or None and the reason if they do not fit the model or the call."""
         try:
-            model = applied(self.plain, schedules, self.settings)
+            model = applied(self.plain, schedules, self.settings, read=True)
         except BindError as error:
             return None, str(error)
         why = refused_call(model, call.args, call.kwargs)
@@ -368,7 +368,7 @@ class Auto:
         self._plans += 1
         try:
             schedules = [for_this_rank(schedule, call, settings) for schedule in planned]
-            model = applied(self.plain, schedules, settings)
+            model = applied(self.plain, schedules, settings, read=True)
             why = refused_call(model, call.args, call.kwargs)
             if not why:
                 return Scheduled(model, tuple(schedules), planned_here == [True])
