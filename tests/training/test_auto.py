@@ -236,31 +236,6 @@ def test_a_budget_below_the_floor_is_planned_with_a_warning_or_refused(tmp_path:
         automatic(on_infeasible="never")
 
 
-def test_unchecked_operators_that_the_model_itself_calls_need_no_permission_but_those_of_a_file_do(
-    tmp_path: Path,
-) -> None:
-    class Bags(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.bags, self.head = (
-                nn.EmbeddingBag(20, 16),
-                nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)),
-            )
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.head(self.bags(x.abs().mul(9).long() % 20))
-
-    operators = ("aten._embedding_bag", "aten._embedding_bag_backward")
-    wanted, file = train(seeded(Bags())), tmp_path / "bags.json"
-    for options, plans in (({}, 1), ({}, 1), ({"namespaces": operators}, 0)):
-        model = remate.auto(seeded(Bags()), **QUICK, file=file, **options)
-        assert train(model) == wanted
-        assert ran(model) == 2
-        state = state_of(model)
-        assert state is not None
-        assert state._plans == plans
-
-
 @pytest.mark.slow
 def test_an_over_budget_file_is_planned_again_and_bound_again(tmp_path: Path) -> None:
     model, call = made(), (data(64, 16),)

@@ -254,3 +254,29 @@ def test_a_gradient_penalty_leaves_the_model_to_its_own_forward() -> None:
     state = state_of(model)
     assert state is not None
     assert "create_graph=True" in state.outcome.refused
+
+
+def test_unchecked_operators_that_the_model_itself_calls_need_no_permission_but_those_of_a_file_do(
+    tmp_path: Path,
+) -> None:
+    class Bags(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bags, self.head = (
+                nn.EmbeddingBag(20, 16),
+                nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)),
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.bags(x.abs().mul(9).long() % 20))
+
+    operators = ("aten._embedding_bag", "aten._embedding_bag_backward")
+    wanted, file = train(seeded(Bags())), tmp_path / "bags.json"
+    for permitted, plans in (((), 1), ((), 1), (operators, 0)):
+        options: dict[str, Any] = {**QUICK, "namespaces": permitted}
+        model = remate.auto(seeded(Bags()), file=file, **options)
+        assert train(model) == wanted
+        assert ran(model) == 2
+        state = state_of(model)
+        assert state is not None
+        assert state._plans == plans
