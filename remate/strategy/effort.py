@@ -22,7 +22,6 @@ class Effort(msgspec.Struct, frozen=True):
         prices: Solves of one block under one limit on its peak.
         cuts: Operations where a bound is tried.
         recreations: Rounds of ruin and recreate on a step of up to 300 forward operations.
-        neighbourhoods: Integer programs around the best schedule.
         visits: Work of one greedy search or annealing, in visits of about 0.25 µs. Every strategy and bound may spend
             twice as many, or eight times as many while no schedule is near the bound (`Deadline.limited`).
         states: States of a step that one search visits.
@@ -43,7 +42,6 @@ class Effort(msgspec.Struct, frozen=True):
     prices: int
     cuts: int
     recreations: int
-    neighbourhoods: int
     visits: float
     states: int
     close: float
@@ -62,9 +60,9 @@ class Effort(msgspec.Struct, frozen=True):
 
 USUAL = 545  # operations without views up to which `enough` and `most` are not scaled
 PAYS = 0.01  # share of the step's time: a smaller gap is worth no more visits than `Effort.enough`
-QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 3, 1e7, 1_500, 1.0, 2.5e6, 6e6)
-NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 24, 6e7, 20_000, 0.03, 5e6, 2.5e7)
-THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 1500, 6e8, 200_000, 0.0)
+QUICK = Effort("quick", 20, 100, 2e7, 4, 8, 12, 20, 1e7, 1_500, 1.0, 2.5e6, 6e6)
+NORMAL = Effort("normal", 60, 400, 2e8, 6, 14, 24, 120, 6e7, 20_000, 0.03, 5e6, 2.5e7)
+THOROUGH = Effort("thorough", 600, 4000, 4e9, 10, 24, 60, 1500, 6e8, 200_000, 0.0)
 EFFORTS = {effort.name: effort for effort in (QUICK, NORMAL, THOROUGH)}
 
 

@@ -20,7 +20,6 @@ from .instance import StepInstance
 from .solver_choice import DEFAULT, Solvers, named_solvers
 
 TINY = 24  # forward operations up to which a search can often visit all states of a step
-MODELLED = 60  # forward operations up to which models of many stages take a few seconds
 SMALL = 320  # forward operations up to which greedy search takes no longer than a solve
 LEVELLED = 128  # forward operations up to which a tree of parts takes about half a second
 LARGE = 1000  # forward operations from which walks over states take tens of seconds
@@ -98,7 +97,7 @@ def worth_levels(instance: StepInstance, request: Request, context: Context) -> 
 
 
 def no_model_fits(instance: StepInstance, request: Request, context: Context) -> bool:
-    return not context.fitted & {"flat", "flat-far", "staged"}
+    return "flat" not in context.fitted
 
 
 def worth_chaining(instance: StepInstance, request: Request, context: Context) -> bool:
@@ -134,15 +133,6 @@ def far_from_proof(instance: StepInstance, request: Request, context: Context) -
     return _open(instance, context, FAR)
 
 
-def worth_neighbourhoods(instance: StepInstance, request: Request, context: Context) -> bool:
-    """Return whether programs around the best schedule may pay: each takes half a second on hundreds of operations."""
-    return len(instance.problem.forward) <= MODELLED or _open(instance, context, min(FAR, request.effort.close))
-
-
-def worth_stages(instance: StepInstance, request: Request, context: Context) -> bool:
-    return len(instance.problem.forward) <= MODELLED or _open(instance, context, request.effort.close)
-
-
 def _open(instance: StepInstance, context: Context, share: float) -> bool:
     """Return whether no schedule fits that is proven to be within a share of the step's time from the fastest."""
     best = context.best
@@ -171,10 +161,8 @@ AUTO = Policy(
         Step("hiremate", worth_levels),
         Step("cuts"),
         Step("passes", far_from_proof),
-        Step("flat-far", far_from_proof),
         Step("anneal"),
         Step("recreate", small, 0.5),
-        Step("staged", worth_stages),
         Step("beam", worth_states),
         Step("flat-squeeze", worth_squeezing),
         Step("greedy", nothing_fits),
@@ -193,7 +181,7 @@ AUTO = Policy(
         Step("treewidth"),
     ),
     fast=(Step("greedy", small), Step("chen-sqrt"), Step("rotor"), Step("greedy")),
-    finish=(Step("polish"), Step("recreate", share=0.25), Step("neighbourhoods", worth_neighbourhoods)),
+    finish=(Step("polish"), Step("recreate", share=0.25)),
     each=("fastsa",),
 )
 

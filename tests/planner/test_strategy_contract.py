@@ -84,8 +84,6 @@ def outcome(name: str, graph: str, hierarchy: bool, share: float) -> Solution | 
     "hiremate-random",
     "auto-random",
     "hierarchical-layers",
-    "staged-layers",
-    "neighbourhoods",
     "checkmate-approx-random",
     "rockmate-layers",
 )

@@ -26,13 +26,13 @@ HEAVY = {
     "checkmate",
     "checkmate-approx",
     "flat",
-    "flat-far",
     "flat-squeeze",
     "hierarchical",
     "hiremate",
     "moccasin",
+    "recreate",
+    "rockmate",
 }
-HEAVY |= {"neighbourhoods", "recreate", "rockmate", "staged"}
 NAMES = ["auto", *(name for name in strategy_names() if name != "moccasin" or find_spec("ortools"))]
 ORDERS = ("steps", "smallest")  # of what `auto` tries
 TIGHT = (0.75, 0.5, 0.2)  # of the way from what is needed at least to what a step without recomputation takes

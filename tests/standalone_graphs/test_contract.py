@@ -22,13 +22,10 @@ HEAVY = {
     "checkmate-approx",
     "fastsa",
     "flat",
-    "flat-far",
     "flat-squeeze",
     "hiremate",
     "moccasin",
-    "neighbourhoods",
     "recreate",
-    "staged",
 }  # a few each
 NAMES = [name for name in strategy_names() if name != "moccasin" or find_spec("ortools")]
 
@@ -52,7 +49,7 @@ def promised(bare: BareInstance, budget: int, name: str) -> BareResult | Infeasi
     return solution
 
 
-@pytest.mark.quick("flat", "rotor", "approx", "selective", "neighbourhoods")
+@pytest.mark.quick("flat", "rotor", "approx", "selective")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strategy_keeps_its_promises(name: str) -> None:
     """All 200 instances between them, so some eight each; of those that take long, one or two."""

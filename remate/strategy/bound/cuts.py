@@ -21,10 +21,6 @@ EXACT = 2500  # variables of one cut up to which integrality is enforced
 # Cuts of one model, as a share of the cuts that the effort tries one by one; and which stretches it has.
 SHAPES: tuple[tuple[float, StretchKind], ...] = ((1 / 6, "overlapping"), (1 / 3, "overlapping"), (2 / 3, "long"))
 LARGEST = 500  # variables of a model of several cuts, for each cut that the effort tries
-FALLING = (2, 4)  # cuts of models of one cut and the fullest operations after it
-PAIR = 1000  # the same as LARGEST, of the first of these models, which has no integers
-PAIRED = 0.005  # share of the step's time: a smaller gap is not worth these models
-EASY = 0.03  # share of the effort's work up to which a relaxation of the largest of them is followed by integers
 # Share of the effort's work. If the relaxation takes more, integers would take too long: HiGHS cannot be stopped at the
 # root of a search, which alone takes tens to hundreds of times as long as the relaxation.
 LIGHT = 0.005
@@ -47,28 +43,21 @@ def one_cut(instance: StepInstance, request: Request, context: Context) -> int:
 
 
 def several_cuts(instance: StepInstance, request: Request, context: Context) -> int:
-    """Return the best bound of several cuts at once: what must run again before each of several peaks of the backward.
+    """Return the best bound of several cuts at once: what must run again before each of several peaks of a step without
+    a backward. (For other steps, `growing_cuts` proves more.)
 
-    The search stops when no schedule can be much better than the best known one. Where none is known, and where the
-    step is large, only models of a cut and the fullest operations after it are solved.
+    The search stops when no schedule can be much better than the best known one.
     """
     problem, single = instance.problem, instance.view(cut_model, 1, "long")
-    if not single.storages or (context.best is None and not problem.backward):
+    if problem.backward or context.best is None or not single.storages:
         return problem.baseline_time
-    forced = forced_bytes(problem)
-    wanted = float("inf") if context.best is None else context.best.time - context.slack
+    forced, wanted = forced_bytes(problem), context.best.time - context.slack
     scored = _scored(problem, _BudgetedModel(single, request, context.deadline, forced))
     extra = scored[0][0] if scored else 0.0
-    if scored and wanted - single.nanoseconds(extra) > PAIRED * problem.baseline_time:
-        falling = _falling(problem, forced, scored[0][1])
-        extra = max(extra, _falling_cuts(instance, request, context, forced, falling))
     before, took = 0.0, 0.0  # relaxation of the previous shape, and its visits
-    for share, kind in SHAPES if context.best is not None else ():
-        count, besides = max(2, round(share * request.effort.cuts)), [k for _, k in scored[:1]]
-        if problem.backward:
-            places = spread(problem, forced, count, besides)
-        else:
-            places = sorted({*_fullest(problem, request.budget, count), *besides})
+    for share, kind in SHAPES:
+        count = max(2, round(share * request.effort.cuts))
+        places = sorted({*_fullest(problem, request.budget, count), *(k for _, k in scored[:1])})
         size = variables(instance.view(step_of), len(places), kind)
         left = context.deadline.left()
         if single.nanoseconds(extra) >= wanted or context.deadline.stopped() or left <= took:
@@ -84,36 +73,6 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
                 break
             before, took = relaxed, left - context.deadline.left()
     return single.nanoseconds(extra)
-
-
-def _falling_cuts(
-    instance: StepInstance, request: Request, context: Context, forced: np.ndarray, places: list[int]
-) -> float:
-    """Return the additional time that the first of these cuts and those after it prove together.
-
-    One cut says that what is read after it may run again once. In a recurrence with a head over all its states, the
-    loss leaves room for few of them, and the head's own gradient, soon after it, reads all of them at once.
-    """
-    extra = 0.0
-    for count in FALLING:
-        most = (PAIR if count == FALLING[0] else LARGEST) * request.effort.cuts
-        if count > len(places) or variables(instance.view(step_of), count, "long") > most or context.deadline.stopped():
-            break
-        together = instance.view(cut_model, count, "long")
-        model = _BudgetedModel(together, request, context.deadline, forced)
-        relaxed, work = model.relaxed(places[:count])
-        extra = max(extra, relaxed)
-        if count == FALLING[-1] and work <= EASY * request.effort.work:
-            extra = max(extra, model.proven(places[:count], relax=False))
-    return extra
-
-
-def _falling(problem: Problem, forced: np.ndarray, k: int) -> list[int]:
-    """Return operation k, the operation after it where most must be live, the one after that, and so on."""
-    places = [k]
-    while len(places) < FALLING[-1] and (later := [i for i in problem.backward if i > places[-1]]):
-        places.append(max(later, key=lambda i: level_at(problem, forced, i)))
-    return places
 
 
 class _BudgetedModel:
@@ -157,15 +116,6 @@ def _scored(problem: Problem, budgeted: _BudgetedModel) -> list[tuple[float, int
 def level_at(problem: Problem, forced: np.ndarray, i: int) -> int:
     """Return bytes that are live while operation i runs, in any schedule."""
     return int(forced[i]) + sum(problem.size[s] for s in arguments(problem, i))
-
-
-def spread(problem: Problem, forced: np.ndarray, count: int, besides: list[int]) -> list[int]:
-    """Return, for each of `count` equal stretches of the backward, the operation where most must be live, ascending."""
-    backward = problem.backward
-    ends = [round(n * len(backward) / count) for n in range(count + 1)]
-    parts = [backward[a:b] for a, b in pairwise(ends) if a < b]
-    highest = [max(part, key=lambda i: level_at(problem, forced, i)) for part in parts]
-    return sorted({*highest, *besides})
 
 
 def _fullest(problem: Problem, budget: int, count: int) -> list[int]:
@@ -222,7 +172,7 @@ CUT = Bound(
 )
 CUTS = Bound(
     "cuts",
-    "integer program: the same after each of several cuts, and between any two of them",
+    "integer program: the same after each of several cuts of a step without a backward, and between any two of them",
     several_cuts,
     solver=SOLVER,
 )

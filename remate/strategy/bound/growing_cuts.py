@@ -49,7 +49,6 @@ HEAVY, WORTH = 0.05, 0.02
 # The search also ends after this many solves that gave neither a better bound, by `WORTH`, nor a better schedule, and
 # took more than this share of the effort's visits; and when later strategies are left with this share of their visits.
 FRUITLESS, CHEAP, LEFT = 2, 0.02, 0.5
-FAR = 1.5  # peak over the budget from which a schedule is not worth a repair, if another one fits
 REPAIR = 0.1  # share of the effort of local search for one repair
 LOWER = 0.0005  # share of the budget by which the budget of a cut falls beyond the excess
 LOCALITY = 0.5  # of the ranking of repairs
@@ -82,11 +81,10 @@ def growing_cuts(instance: StepInstance, request: Request, context: Context) -> 
                 return
             search.rough = False
             continue
-        if candidate.peak <= FAR * request.budget or context.best is None:
-            repaired = squeeze(problem, solved, request.budget, effort, context.deadline, ranking=ranking)
-            candidate = yield Proposal(repaired)
-            if candidate.peak <= request.budget:
-                yield from polish(problem, candidate, request.budget, context.deadline)
+        repaired = squeeze(problem, solved, request.budget, effort, context.deadline, ranking=ranking)
+        candidate = yield Proposal(repaired)
+        if candidate.peak <= request.budget:
+            yield from polish(problem, candidate, request.budget, context.deadline)
         if search.stalled or not search.grow(solved):
             return
 

@@ -134,7 +134,7 @@ class LinkModel:
             bits = np.array(msgspec.structs.astuple(requested), dtype=float)
             self.engine.set_cost((self._time + first * self._first + second * self._second) / SCALE)
             self.engine.set_bounds(self._requested, bits, bits)
-            result = self.engine.solve(deadline, SolveOptions(relax=True))
+            result = self.engine.solve(deadline, SolveOptions(stage="layer", relax=True))
             value = max(0.0, result.bound * SCALE * SAFE) if result.status != "infeasible" else float("inf")
             if deadline.stopped():
                 return 0.0

@@ -2,7 +2,7 @@
 
 Values that cross the boundary of a segment are kept, so each recomputation's window is inside the backward of its
 segment. This costs nearly nothing where boundaries are small (transformers), and much where they are large and cheap to
-recompute (convolutional nets, see `staged`).
+recompute (convolutional nets).
 """
 
 from __future__ import annotations
@@ -57,40 +57,28 @@ def flat_model(instance: StepInstance, length: int, solver: str = HIGHS) -> Form
 def flat_windows(problem: Problem, length: int) -> RecomputeWindows:
     """Return the windows of the flat model."""
     split = segments(problem, length)
-    return recompute_windows(problem, split.stage, allowed_stages(problem, split, 0, split.boundary))
+    return recompute_windows(problem, split.stage, _allowed_stages(problem, split))
 
 
-def allowed_stages(
-    problem: Problem, split: Segments, above: int, kept: frozenset[int] = frozenset()
-) -> Mapping[int, set[int]]:
+def _allowed_stages(problem: Problem, split: Segments) -> Mapping[int, set[int]]:
     """Return the stages in which each forward operation may be recomputed.
 
-    These are the stages in which backward, or an operation that is recomputed there, reads its results, and up to
-    `above` stages before them.
-
-    Args:
-        problem: The step.
-        split: Its segments.
-        above: Number of earlier stages.
-        kept: Storages that are always kept. Operations that write only these are never recomputed.
+    These are the stages in which backward, or an operation that is recomputed there, reads its results. Operations that
+    write only values at the boundaries of segments are never recomputed.
     """
-    natural: dict[int, set[int]] = {}
+    allowed: dict[int, set[int]] = {}
+    kept = problem.pinned | split.boundary
     for f in reversed(problem.forward):
-        outputs = [s for s in problem.writes[f] if s not in kept and s not in problem.pinned and f not in problem.once]
+        outputs = [s for s in problem.writes[f] if s not in kept and f not in problem.once]
         stages = {
             k
             for s in outputs
             for i in problem.readers[s]
-            for k in ((split.stage[i - problem.backward_start],) if i >= problem.backward_start else natural.get(i, ()))
+            for k in ((split.stage[i - problem.backward_start],) if i >= problem.backward_start else allowed.get(i, ()))
         }
-        if above == 0:
-            if stages:
-                natural[f] = stages
-            continue
-        own = len(split.ends) - 1 - split.of[f]
         if stages:
-            natural[f] = {k for k in stages if k >= own - above}
-    return natural
+            allowed[f] = stages
+    return allowed
 
 
 FLAT = Strategy(

@@ -8,10 +8,6 @@ runs again in stage k. `peak`: bytes, bounded by the budget.
     closure   recompute[f, k] <= hold[u, k] + recompute[producer(u), k]    for every forward storage u that f reads
     chain     hold[s, k'] <= hold[s, k] + recompute[producer(s), k]        for consecutive stages k < k' that may need s
     memory    base + sum of bytes * (hold, recompute alive there) <= peak  at every position that no other implies
-    kept      kept[s, p] >= recompute[f, k], where f may read s at p, and >= kept[s, p'], hold[s, k'], where p' is the
-              next such place and k' the next stage; replaces hold and recompute after the last certain reader of s
-    over      over[s, p] <= recompute[f, k], where f may overwrite s at p, and <= 1 - kept[s, p'] or 1 - hold[s, k'];
-              its bytes are subtracted there
 
     beside    other calls * (bytes held at the boundary) <= beside         of a part with several calls; at every row
 
@@ -20,7 +16,7 @@ Memory rows share most of their terms, so each is written as a level that change
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +31,7 @@ from ..problem import Problem
 from ..pyomo_api import LinearExpression, Model, pyo
 from .highs import SMALLEST, Result, SolveOptions, binaries
 from .solver_model import HIGHS, solver_model
-from .windows import Key, RecomputeWindows, kept_after, overwritten_again, rows
+from .windows import Key, RecomputeWindows, rows
 
 PARTS = 1000.0  # memory is counted in thousandths of the reference, time in % of the step
 INTEGRAL = 1e-6
@@ -106,9 +102,7 @@ class Formulation:
     def _memory(self, m: Any) -> None:
         self.rows = rows(self.problem, self.windows)
         m.level = pyo.Var(range(len(self.rows)))
-        self._kept(m)
-        self._over(m)
-        variables = {"hold": m.hold, "recompute": m.recompute, "kept": m.kept, "over": m.over}
+        variables = {"hold": m.hold, "recompute": m.recompute}
 
         def change(m: Any, n: int) -> Any:
             parts = [(variables[kind][a, k], amount / self.unit) for (kind, a, k), amount in self.rows[n].change]
@@ -124,46 +118,6 @@ class Formulation:
             return m.level[n] + self.rows[n].base / self.unit + beside <= m.peak
 
         m.memory = pyo.Constraint(range(len(self.rows)), rule=memory)
-
-    def _kept(self, m: Any) -> None:
-        """Add variables for storages that stay in memory after their last certain reader."""
-        windows, pairs = self.windows, list[tuple[Key, Key]]()  # (kept, one that asks for it)
-        for s, stages in windows.stages.items():
-            for n, k in enumerate(stages):
-                tail = kept_after(self.problem, windows, s, k)
-                for at, (_, key, asks) in enumerate(tail[1] if tail is not None else ()):
-                    assert tail is not None
-                    following = tail[1][at + 1][1] if at + 1 < len(tail[1]) else None
-                    if following is None and n + 1 < len(stages):
-                        following = ("hold", s, stages[n + 1])
-                    pairs += [(key, asks)] + ([(key, following)] if following is not None else [])
-        m.kept = pyo.Var(list(dict.fromkeys(key[1:] for key, _ in pairs)), bounds=(0, 1))
-        variables = {"hold": m.hold, "recompute": m.recompute, "kept": m.kept}
-
-        def requested(m: Any, n: int) -> Any:
-            (_, *key), (kind, *by) = pairs[n]
-            return linear([m.kept[*key], variables[kind][*by]], [1, -1]) >= 0
-
-        m.requested = pyo.Constraint(range(len(pairs)), rule=requested)
-
-    def _over(self, m: Any) -> None:
-        """Add variables for results that take the place of an argument that is freed there."""
-        over = list(overwritten_again(self.problem, self.windows))
-        m.over = pyo.Var([key[1:] for _, _, key, _, _ in over], bounds=(0, 1))
-        variables = {"hold": m.hold, "kept": m.kept}
-        again = [(key, recompute) for _, _, key, recompute, _ in over if recompute is not None]
-        wanted = [(key[1:], by) for _, _, key, _, by in over if by is not None]
-
-        def runs(m: Any, n: int) -> Any:
-            key, recompute = again[n]
-            return linear([m.over[key[1:]], m.recompute[recompute]], [-1, 1]) >= 0
-
-        def dies(m: Any, n: int) -> Any:
-            key, (kind, *by) = wanted[n]
-            return linear([m.over[key], variables[kind][*by]]) <= 1
-
-        m.runs = pyo.Constraint(range(len(again)), rule=runs)
-        m.dies = pyo.Constraint(range(len(wanted)), rule=dies)
 
     def _beside(self, m: Any) -> Any:
         """Return bytes of the other calls of a part: those held when the first stage that may need them begins."""
@@ -242,27 +196,6 @@ class Formulation:
         result = self.engine.solve(deadline, options)
         self.engine.set_bounds(settled, lower, upper)
         return result
-
-    def around(
-        self,
-        deadline: Deadline,
-        budget: float,
-        sure: Iterable[tuple[int, int]],
-        start: Mapping[Key, bool],
-        *,
-        nodes: int,
-        work: float,
-    ) -> Result:
-        """Return the least additional time under `budget` bytes with the recomputations `sure` unchanged. start: a
-        solution."""
-        recompute = self.model.recompute
-        settled = self.engine.columns([recompute[at] for at in sorted(sure) if at in recompute])
-        settled = settled[settled >= 0]
-        self.engine.set_bounds(settled, np.ones(len(settled)), np.ones(len(settled)))
-        self.engine.set_bounds(self._peak, np.array([0.0]), np.array([budget / self.unit]))
-        return self.engine.solve(
-            deadline, SolveOptions(stage="neighbourhood", nodes=nodes, work=work, start=self._start(start))
-        )
 
     def priced(self, deadline: Deadline, cost: np.ndarray, budget: float, effort: Effort) -> Result:
         """Return the least `cost` (by column) under `budget` bytes."""

@@ -236,7 +236,7 @@ class HighsModel:
 def _progress(stage: str, primal: float, dual: float) -> str:
     """Return a line about a solve; with figures if it has any and they are shares of the step's time."""
     has_solution = abs(primal) < 1e20
-    if stage in (SMALLEST, "block") or (not has_solution and dual <= 0.0):
+    if stage in (SMALLEST, "block", "layer") or (not has_solution and dual <= 0.0):
         return f"searching: {stage}"
     best = f"{primal:.3f}%" if has_solution else "none yet"
     return f"searching: {stage}, best so far {best}, at least {max(dual, 0.0):.3f}%"

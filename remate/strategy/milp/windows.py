@@ -8,15 +8,14 @@ storage that an operation of stage k may need is either *held* when that stage b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import msgspec
 
 from ..account import backward_holdings
 from ..problem import Problem
 
-Key = tuple[str, int, int]  # ("hold", storage, stage), ("recompute", operation, stage) and of exact windows
-# ("kept", storage, position), ("over", storage, position)
+Key = tuple[str, int, int]  # ("hold", storage, stage), ("recompute", operation, stage)
 
 
 class RecomputeWindows(msgspec.Struct, frozen=True):
@@ -32,10 +31,6 @@ class RecomputeWindows(msgspec.Struct, frozen=True):
         stages: By storage, the stages in which it may be needed, ascending.
         read: (storage, stage) pairs that a backward operation reads.
         stage: By index of backward operation, from the boundary.
-        readers: By (storage, stage), positions where the storage may be read, with the operation that may be recomputed
-            there, or -1.
-        sure: Settled recomputations, as (operation, stage). If given, storages that only other recomputations read
-            count only if these run (`kept_after`).
     """
 
     slots: tuple[tuple[int, int, int], ...]
@@ -46,23 +41,15 @@ class RecomputeWindows(msgspec.Struct, frozen=True):
     stages: dict[int, tuple[int, ...]]
     read: frozenset[tuple[int, int]]
     stage: tuple[int, ...]
-    readers: dict[tuple[int, int], list[tuple[int, int]]]
-    sure: frozenset[tuple[int, int]] | None = None
 
 
-def recompute_windows(
-    problem: Problem,
-    stage: Sequence[int],
-    allowed: Mapping[int, Set[int]],
-    sure: frozenset[tuple[int, int]] | None = None,
-) -> RecomputeWindows:
+def recompute_windows(problem: Problem, stage: Sequence[int], allowed: Mapping[int, Set[int]]) -> RecomputeWindows:
     """Return windows from allowed recomputations.
 
     Args:
         problem: The step.
         stage: By index of backward operation, from the boundary.
         allowed: By forward operation, stages in which it may be recomputed.
-        sure: As in the windows.
     """
     backward_start = problem.backward_start
     by_stage: dict[int, list[int]] = defaultdict(list)
@@ -75,11 +62,11 @@ def recompute_windows(
     position: dict[tuple[int, int], int] = {}
     at = {i: n for n, i in enumerate(problem.forward)}
     slots: list[tuple[int, int, int]] = []
-    readers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    need: dict[tuple[int, int], int] = {}
     read: set[tuple[int, int]] = set()
     count = len(at)
     for k in sorted(by_stage):
-        first = _anchors(problem, k, by_stage[k], candidates[k], needed_only=sure is None)
+        first = _anchors(problem, by_stage[k], candidates[k])
         before: dict[int, list[int]] = defaultdict(list)
         for f in sorted(first):
             before[first[f]].append(f)
@@ -88,52 +75,23 @@ def recompute_windows(
                 slots.append((f, k, j))
                 position[f, k] = count
                 for s in problem.reads[f]:
-                    readers.setdefault((s, k), []).append((count, f))
+                    need[s, k] = count
                 count += 1
             at[j] = count
             for s in problem.reads[j]:
                 if problem.producer[s] < backward_start:
-                    readers.setdefault((s, k), []).append((count, -1))
+                    need[s, k] = count
                     read.add((s, k))
             count += 1
-    if sure is not None:
-        _made_besides(problem, slots, position, readers)
-    need = {at: last[-1][0] for at, last in readers.items()}
     needed: dict[int, list[int]] = defaultdict(list)
     for s, k in need:
         needed[s].append(k)
     stages = {s: tuple(sorted(ks)) for s, ks in needed.items()}
-    return RecomputeWindows(
-        tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage), readers, sure
-    )
+    return RecomputeWindows(tuple(slots), position, at, count, need, stages, frozenset(read), tuple(stage))
 
 
-def _made_besides(
-    problem: Problem,
-    slots: Sequence[tuple[int, int, int]],
-    position: Mapping[tuple[int, int], int],
-    readers: dict[tuple[int, int], list[tuple[int, int]]],
-) -> None:
-    """Add readers for storages that a recomputation writes and that its stage does not read.
-
-    Such a storage can be held for a later stage, as if this stage read it.
-    """
-    last: dict[int, int] = {}
-    for s, k in readers:
-        last[s] = max(last.get(s, -1), k)
-    for f, k, _ in slots:
-        for s in problem.writes[f]:
-            if (s, k) not in readers and k < last.get(s, -1):
-                readers[s, k] = [(position[f, k], f)]
-
-
-def _anchors(
-    problem: Problem, k: int, backward: list[int], candidates: list[int], *, needed_only: bool
-) -> dict[int, int]:
-    """Return the operation before which each candidate is first needed in the stage.
-
-    Candidates that are not needed get the first operation of the stage, unless `needed_only`.
-    """
+def _anchors(problem: Problem, backward: list[int], candidates: list[int]) -> dict[int, int]:
+    """Return the operation before which each candidate is first needed in the stage, if it is."""
     inside = set(backward)
     first: dict[int, int] = {}
     for f in reversed(candidates):
@@ -144,8 +102,8 @@ def _anchors(
             for i in problem.readers[s]
             if (i in inside if i >= problem.backward_start else i in first)
         ]
-        if needs or not needed_only:
-            first[f] = min(needs, default=backward[0])
+        if needs:
+            first[f] = min(needs)
     return first
 
 
@@ -217,9 +175,6 @@ def _pieces(problem: Problem, windows: RecomputeWindows) -> tuple[list[int], lis
         if extra:
             change[p].append((("recompute", f, k), extra, 1))
             change[p + 1].append((("recompute", f, k), -extra, -1))
-    for s, p, key, _, _ in overwritten_again(problem, windows):
-        change[p].append((key, -problem.size[s], -1))
-        change[p + 1].append((key, problem.size[s], 1))
     return base, change
 
 
@@ -254,61 +209,9 @@ def _retained(
             and windows.at[reader] == last
         ):
             last -= 1
-        tail = kept_after(problem, windows, s, k)
-        end = tail[0] if tail is not None else last
         if slot is not None:
             change[slot].append((("recompute", f, k), size, 1))
-            change[end + 1].append((("recompute", f, k), -size, -1))
-        change[end + 1].append((("hold", s, k), -size, -1))
-        for at, key, _ in tail[1] if tail is not None else ():
-            change[end + 1].append((key, size, -1))
-            change[at + 1].append((key, -size, -1))
-            end = at
+            change[last + 1].append((("recompute", f, k), -size, -1))
+        change[last + 1].append((("hold", s, k), -size, -1))
         if follower is not None:
             change[last + 1].append((("hold", s, follower), size, -1))
-
-
-def kept_after(
-    problem: Problem, windows: RecomputeWindows, s: int, k: int
-) -> tuple[int, list[tuple[int, Key, Key]]] | None:
-    """Return how long a storage stays in memory in a stage whose last readers are unsettled recomputations.
-
-    Returns:
-        The last position at which it is in memory in any case; and, for each later reader, its position, the variable
-        for being in memory until then, and the recomputation that needs it.
-    """
-    if windows.sure is None:
-        return None
-    readers = windows.readers[s, k]
-    surely = [at for at, g in readers if g < 0 or (g, k) in windows.sure]
-    end = surely[-1] if surely else windows.position.get((problem.producer[s], k), readers[0][0])
-    later = [(at, ("kept", s, at), ("recompute", g, k)) for at, g in readers if at > end]
-    return (end, later) if later else None
-
-
-def overwritten_again(
-    problem: Problem, windows: RecomputeWindows
-) -> Iterator[tuple[int, int, Key, tuple[int, int] | None, Key | None]]:
-    """Yield operations that may overwrite an argument that is not needed later: settled recomputations, and backward
-    operations.
-
-    Each entry has the storage, the position, the variable for overwriting, the recomputation if it is one, and the
-    variable for a later need if one is possible.
-    """
-    if windows.sure is None:
-        return
-    backward_start = problem.backward_start
-    executed = [(f, k, windows.position[f, k]) for f, k, _ in windows.slots]
-    executed += [
-        (i, windows.stage[i - backward_start], windows.at[i]) for i in problem.backward if problem.overwrites[i] < 0
-    ]
-    for i, k, p in executed:
-        for s in problem.may_overwrite[i]:
-            if (s, k) not in windows.readers or s in problem.pinned or s in problem.until_backward_start:
-                continue
-            later = [(at, g) for at, g in windows.readers[s, k] if at > p]
-            if any(g < 0 or (g, k) in windows.sure for _, g in later):
-                continue
-            after = [n for n in windows.stages[s] if n > k]
-            wanted = ("kept", s, later[0][0]) if later else ("hold", s, after[0]) if after else None
-            yield s, p, ("over", s, p), (i, k) if i < backward_start else None, wanted

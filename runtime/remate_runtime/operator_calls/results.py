@@ -10,10 +10,15 @@ import torch
 from .grouped import grouped_mm
 from .recurrent import LAYER, LAYER_BACKWARD, lstm_layer, lstm_layer_backward
 
+
+def _kept(source: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+    return torch.empty_like(source)
+
+
 # By operator: a function that returns empty tensors of its result types for these arguments, on their device, or raises
 # ValueError.
 RESULTS: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.uniform.default: lambda source, *_: torch.empty_like(source),
+    torch.ops.aten.uniform.default: _kept,
     torch.ops.aten._grouped_mm.default: grouped_mm,
     LAYER: lstm_layer,
     LAYER_BACKWARD: lstm_layer_backward,
