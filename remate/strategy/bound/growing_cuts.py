@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from remate_runtime.flat_step import FlatRecompute
 
-from ..base import Context, Proposal, Proposals, Request, Strategy
+from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
 from ..effort import Effort, part_of
 from ..instance import StepInstance
 from ..local.ledger import Ledger
@@ -47,8 +47,9 @@ ROUGH, UNKNOWN = 0.05, 0.5
 # root. Then the search ends as soon as further cuts raise the bound by less than this many % of the step's time.
 HEAVY, WORTH = 0.05, 0.02
 # The search also ends after this many solves that gave neither a better bound, by `WORTH`, nor a better schedule, and
-# took more than this share of the effort's visits; and when later strategies are left with this share of their visits.
-FRUITLESS, CHEAP, LEFT = 2, 0.02, 0.5
+# took more than this share of the effort's visits; and when later strategies are left with this share of their visits,
+# unless the latest solve closed this share of the gap.
+FRUITLESS, CHEAP, LEFT, CLOSED = 2, 0.02, 0.5, 0.1
 REPAIR = 0.1  # share of the effort of local search for one repair
 LOWER = 0.0005  # share of the budget by which the budget of a cut falls beyond the excess
 LOCALITY = 0.5  # of the ranking of repairs
@@ -110,7 +111,7 @@ class _Cuts:
         self.less: dict[int, int] = {}
         self.rough, self.stalled = True, False
         self.work, self.reached = WORK * request.effort.work, 0.0
-        self.fruitless, self._known, self._spent = 0, (context.bound, context.best), context.deadline.spent
+        self.fruitless, self._known, self._spent = 0, self._now(), context.deadline.spent
         self._left = LEFT * context.deadline.left()
 
     def solve(self) -> tuple[FlatRecompute, ...] | None:
@@ -137,8 +138,13 @@ class _Cuts:
         fruitful = best is not context.best or context.bound > bound + WORTH * model.percent
         took, self._spent = context.deadline.spent - self._spent, context.deadline.spent
         self.fruitless += not fruitful and took > CHEAP * self.request.effort.visits
-        self._known = (context.bound, context.best)
-        return self.work <= 0 or self.fruitless >= FRUITLESS or context.deadline.left() < self._left
+        gaps = [float("inf") if plan is None else plan.time - proven for proven, plan in ((bound, best), self._now())]
+        ended = context.deadline.left() < self._left and gaps[1] > (1 - CLOSED) * gaps[0]
+        self._known = self._now()
+        return self.work <= 0 or self.fruitless >= FRUITLESS or ended
+
+    def _now(self) -> tuple[int, Candidate | None]:
+        return self.context.bound, self.context.best
 
     def _model(self) -> CutModel | None:
         """Return the model for these cuts, or None if it would be too large, or if nothing could run again."""
