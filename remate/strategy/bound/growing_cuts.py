@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from remate_runtime.flat_step import FlatRecompute
 
-from ..base import Candidate, Context, Proposal, Proposals, Request, Strategy
+from ..base import Context, Proposal, Proposals, Request, Strategy
 from ..effort import Effort, part_of
 from ..instance import StepInstance
 from ..local.ledger import Ledger
@@ -48,7 +48,7 @@ ROUGH, UNKNOWN = 0.05, 0.5
 HEAVY, WORTH = 0.05, 0.02
 # The search also ends after this many solves that gave neither a better bound, by `WORTH`, nor a better schedule, and
 # took more than this share of the effort's visits; and when later strategies are left with this share of their visits,
-# unless the latest solve closed this share of the gap.
+# unless the latest solve proved this share of the gap.
 FRUITLESS, CHEAP, LEFT, CLOSED = 2, 0.02, 0.5, 0.1
 REPAIR = 0.1  # share of the effort of local search for one repair
 LOWER = 0.0005  # share of the budget by which the budget of a cut falls beyond the excess
@@ -111,7 +111,7 @@ class _Cuts:
         self.less: dict[int, int] = {}
         self.rough, self.stalled = True, False
         self.work, self.reached = WORK * request.effort.work, 0.0
-        self.fruitless, self._known, self._spent = 0, self._now(), context.deadline.spent
+        self.fruitless, self._known, self._spent = 0, (context.bound, context.best), context.deadline.spent
         self._left = LEFT * context.deadline.left()
 
     def solve(self) -> tuple[FlatRecompute, ...] | None:
@@ -138,13 +138,9 @@ class _Cuts:
         fruitful = best is not context.best or context.bound > bound + WORTH * model.percent
         took, self._spent = context.deadline.spent - self._spent, context.deadline.spent
         self.fruitless += not fruitful and took > CHEAP * self.request.effort.visits
-        gaps = [float("inf") if plan is None else plan.time - proven for proven, plan in ((bound, best), self._now())]
-        ended = context.deadline.left() < self._left and gaps[1] > (1 - CLOSED) * gaps[0]
-        self._known = self._now()
-        return self.work <= 0 or self.fruitless >= FRUITLESS or ended
-
-    def _now(self) -> tuple[int, Candidate | None]:
-        return self.context.bound, self.context.best
+        slow = context.best is None or context.bound - bound < CLOSED * (context.best.time - bound)
+        self._known = (context.bound, context.best)
+        return self.work <= 0 or self.fruitless >= FRUITLESS or (slow and context.deadline.left() < self._left)
 
     def _model(self) -> CutModel | None:
         """Return the model for these cuts, or None if it would be too large, or if nothing could run again."""
