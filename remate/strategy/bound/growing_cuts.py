@@ -47,9 +47,11 @@ ROUGH, UNKNOWN = 0.05, 0.5
 # root. Then the search ends as soon as further cuts raise the bound by less than this many % of the step's time.
 HEAVY, WORTH = 0.05, 0.02
 # The search also ends after this many solves that gave neither a better bound, by `WORTH`, nor a better schedule, and
-# took more than this share of the effort's visits; and when later strategies are left with this share of their visits,
-# unless the latest solve proved this share of the gap.
-FRUITLESS, CHEAP, LEFT, CLOSED = 2, 0.02, 0.5, 0.1
+# took more than this share of the effort's visits.
+FRUITLESS, CHEAP = 2, 0.02
+# Later strategies are left with the first share of the visits, or the second while each solve proves the third share of
+# the gap.
+LEFT, LEAST_LEFT, CLOSED = 0.5, 0.25, 0.1
 REPAIR = 0.1  # share of the effort of local search for one repair
 LOWER = 0.0005  # share of the budget by which the budget of a cut falls beyond the excess
 LOCALITY = 0.5  # of the ranking of repairs
@@ -112,7 +114,7 @@ class _Cuts:
         self.rough, self.stalled = True, False
         self.work, self.reached = WORK * request.effort.work, 0.0
         self.fruitless, self._known, self._spent = 0, (context.bound, context.best), context.deadline.spent
-        self._left = LEFT * context.deadline.left()
+        self._first_left = context.deadline.left()
 
     def solve(self) -> tuple[FlatRecompute, ...] | None:
         """Return the schedule of the program's solution, or None if the search ends."""
@@ -139,8 +141,9 @@ class _Cuts:
         took, self._spent = context.deadline.spent - self._spent, context.deadline.spent
         self.fruitless += not fruitful and took > CHEAP * self.request.effort.visits
         slow = context.best is None or context.bound - bound < CLOSED * (context.best.time - bound)
+        least = (LEFT if slow else LEAST_LEFT) * self._first_left
         self._known = (context.bound, context.best)
-        return self.work <= 0 or self.fruitless >= FRUITLESS or (slow and context.deadline.left() < self._left)
+        return self.work <= 0 or self.fruitless >= FRUITLESS or context.deadline.left() < least
 
     def _model(self) -> CutModel | None:
         """Return the model for these cuts, or None if it would be too large, or if nothing could run again."""
