@@ -71,6 +71,19 @@ def test_a_model_planned_in_evaluation_mode_prints_the_plan_for_training() -> No
     assert printed(planned, data(3, 8)).startswith("model.train(), (torch.zeros(3, 8),), budget=")
 
 
+def test_the_printed_plan_keeps_a_frozen_layer_in_evaluation_mode() -> None:
+    """As fine-tuning does with batch norms: a plan of `model.train()` would be refused again."""
+    model = seeded(nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))).train()
+    planned = apply(model, remate.plan(model, (data(3, 8),), budget="100%", cost="cpu"))
+    model[1].eval()
+    text = printed(planned, data(3, 8))
+    assert text.startswith("model, (torch.zeros(3, 8),), budget=")
+    again: list[Any] = []
+    plan = lambda *args, **options: again.append(remate.plan(*args, **options, cost="cpu"))  # noqa: E731
+    exec(f"plan({text}", {"plan": plan, "torch": torch, "model": model})
+    assert torch.equal(apply(model, again[0])(data(3, 8)), model(data(3, 8)))
+
+
 def test_long_calls_are_to_be_recorded() -> None:
     model = seeded(Net())
     planned = apply(model, remate.plan(model, (data(3, 8),), budget="100%", cost="cpu"))

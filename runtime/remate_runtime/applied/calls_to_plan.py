@@ -44,17 +44,22 @@ def plan_call(model: nn.Module, args: Sequence[object], kwargs: Mapping[str, obj
     chosen = (
         f", differentiate={list(settings.differentiate)!r}" if settings is not None and settings.differentiate else ""
     )
-    mode = "train" if model.training else "eval"
+    mode = "" if _mixed(model) else ".train()" if model.training else ".eval()"
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     sizes = request.dims if request is not None else _named(schedule) if schedule.model.dims else {}
     opened = f", dims={sizes!r}" if sizes else ""
     if schedule.solve.gradients != "retained":
         opened += f", gradients={schedule.solve.gradients!r}"
-    text = f"remate.plan(model.{mode}(), {written}, budget={budget}{chosen}{opened}{read})"
+    text = f"remate.plan(model{mode}, {written}, budget={budget}{chosen}{opened}{read})"
     if torch.is_autocast_enabled(device.type):
         text = f"with torch.autocast({device.type!r}, {torch.get_autocast_dtype(device.type)}): {text}"
     alone = request.alone if request is not None else ""
     return f"{text}  # {alone} has its own step: apply(model, [this, the schedule])" if alone else text
+
+
+def _mixed(model: nn.Module) -> bool:
+    """Return whether modules are in another mode than the model, as frozen batch norms are."""
+    return any(module.training != model.training for module in model.modules())
 
 
 def _changed(
