@@ -37,6 +37,7 @@ from .options import FrontierKeywords, options_of, takes
 from .plan import prepare
 from .progress import Progress, silent, telling
 from .settings import settings_of
+from .tried_parts import proposing_what_works
 from .untrained import require_training
 from .writing import schedule_of
 
@@ -103,7 +104,7 @@ def frontier(
     require_training(call)
     warn_of_doubts(cost, gpu, call)
     sizes = OpenSizes(chosen.dims, largest=all(budget.share is None for budget in requested))
-    with telling(chosen.progress) as say:
+    with telling(chosen.progress) as say, proposing_what_works(call, chosen, gpu):
         step = prepare(call, cost=cost, options=chosen, open_sizes=sizes, gpu=gpu, progress=say)
         sweep = sweep_of(step, settings, cost, budgets, say)
         texts = {

@@ -77,12 +77,13 @@ def run(args: argparse.Namespace) -> int:
     from ..api.plan import prepare
     from ..api.settings import settings_of
     from ..api.split_goals import sweep_of
+    from ..api.tried_parts import proposing_what_works
     from ..dims.open_sizes import OpenSizes
     from .dims import dims_of
 
     options = options_from(args)
     settings = settings_of(options)
-    with Reporter(args.quiet) as report:
+    with Reporter(args.quiet) as report, proposing_what_works(target.call, options, gpu):
         largest = not any(budget.strip().endswith("%") for budget in budgets)
         sizes = OpenSizes(dims_of(args.dims), largest)
         step = prepare(target.call, cost=args.cost, options=options, open_sizes=sizes, gpu=gpu, progress=report)
