@@ -73,8 +73,9 @@ def applied(model: Any, schedules: Sequence[Schedule], settings: AutoSettings, *
         permitted += sorted(COMMUNICATION)
     if not read:
         permitted += [name for schedule in schedules for name in schedule.namespaces]
+    given["namespaces"] = tuple(dict.fromkeys(permitted))
     try:
-        return apply(model, list(schedules), **{**given, "namespaces": tuple(dict.fromkeys(permitted))})
+        return apply(model, list(schedules), **given)
     except ScheduleError as error:
         if error.code != "R050":
             raise
