@@ -20,6 +20,7 @@ import collections
 import contextvars
 import datetime
 import decimal
+import enum
 import fractions
 import functools
 import operator
@@ -35,6 +36,14 @@ MASKED, OBJECTS, LARGE = np.ma.masked_array([0.5, 1.5]), np.array([None, [1.5]],
 VIEW, CHOSEN, LOCAL = memoryview(bytearray(b"a")), contextvars.ContextVar("CHOSEN", default=1.5), threading.local()
 LOCAL.k = 1.5
 BACKWARD = 1.5
+
+
+class Kind(enum.Enum):
+    PLAIN = 1
+    TABLE = {"k": 1.5}
+
+
+Kind.PLAIN.gain = 1.5
 
 
 class Gain:
@@ -72,10 +81,10 @@ class Net(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.lin, self.lam = nn.Linear(4, 4), 1.5
+        self.lin, self.lam, self.kind = nn.Linear(4, 4), 1.5, Kind.PLAIN
 
     def forward(self, x):
-        y = self.lin(x)
+        y = self.lin(x) * self.kind.gain * Kind.TABLE.value["k"]
         z = (y * float(HALF)).sin() + (y * float(PART)).sin() + (y * SPAN.total_seconds()).sin()
         z = z + (y * NUMBERS[0]).sin() + (y * (BYTES[0] / 64)).sin() + (y * LIST[0]).sin() + (y * float(MASKED.sum())).sin()
         z = z + (y * OBJECTS[1][0]).sin() + (y * float(LARGE[7])).sin() + (y * (VIEW[0] / 64)).sin()
@@ -103,6 +112,8 @@ CHANGES: dict[str, str] = {
     "memory view": "m.VIEW[0] = 3",
     "context variable": "m.CHOSEN.set(2.5)",
     "thread local": "m.LOCAL.k = 2.5",
+    "attribute of a member of an enumeration": "n.kind.gain = 2.5",
+    "value of a member of an enumeration": "m.Kind.TABLE.value['k'] = 2.5",
     "partial of a class": "m.Net.times = m.functools.partial(m.operator.mul, 2.5)",
     "default of a function of type(self)": "m.Net.apart.__defaults__ = (2.5,)",
     "array of a function": "m.kept.array[0] = 2.5",

@@ -284,6 +284,7 @@ class Code:
             return
         resolved = bound.resolve(reference)
         target, place = unwrapped(resolved.value), resolved.place
+        self._hold(resolved.module)
         self.questions |= questions(target, resolved.rest, bound.texts)
         if resolved.package == BUILTINS:
             self._hold(place)

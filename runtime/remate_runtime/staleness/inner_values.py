@@ -2,11 +2,13 @@
 
 These are arrays of NumPy and values of Python's standard library (`Decimal`, `timedelta`, `array.array`, `UserList`).
 For the latter, what `pickle` would write counts. Variables of a context or thread have their values in the current one.
+Members of enumerations may have attributes, and values that change.
 """
 
 from __future__ import annotations
 
 import ctypes
+import enum
 import hashlib
 import sys
 import threading
@@ -68,15 +70,25 @@ def inner(value: Any) -> Any:
         return (_held(value),)
     if isinstance(value, threading.local):  # of the current thread
         return (dict(sorted(vars(value).items())),)
+    if isinstance(value, enum.Enum):
+        return _of_member(value)
     return _pickled(value) if _top(value) in _OF_VALUES else NONE
 
 
 def may_change(value: object) -> bool:
-    """Return whether a value may change in place. A hashable value cannot."""
-    return isinstance(value, memoryview | ContextVar | threading.local) or type(value).__hash__ in (
+    """Return whether a value may change in place. A hashable value cannot, but for some."""
+    return isinstance(value, memoryview | ContextVar | threading.local | enum.Enum) or type(value).__hash__ in (
         None,
         object.__hash__,
     )
+
+
+def _of_member(member: enum.Enum) -> Any:
+    """Return the attributes of a member of an enumeration, its value among them; NONE if it has only a plain value."""
+    attributes = object.__getattribute__(member, "__dict__").items()
+    held = {name: value for name, value in attributes if name == "_value_" or not name.startswith("_")}
+    plain = held.keys() <= {"_value_"} and isinstance(member.value, int | float | str | bytes | None)
+    return NONE if plain else (held,)
 
 
 def _held(variable: ContextVar[Any]) -> Any:

@@ -39,6 +39,7 @@ class Resolved(NamedTuple):
         rest: Attributes that could not be followed.
         kind: The class that the value was read from.
         package: The module of a package that holds the value.
+        module: Where the user's module is held that the function imports when it runs.
     """
 
     value: Any
@@ -46,6 +47,7 @@ class Resolved(NamedTuple):
     rest: tuple[str, ...] = ()
     kind: type | None = None
     package: str = ""
+    module: Place | None = None
 
 
 class Names:
@@ -111,10 +113,13 @@ class Names:
         name, rest = reference.name, reference.attributes
         scope = self._function.__globals__
         place: Place | None = None
+        module: Place | None = None
         kind: type | None = None
         package = ""
         if reference.imported:
             value = _module(reference.imported, scope)
+            if isinstance(value, types.ModuleType) and _is_own_module(value):
+                module = (f"sys.modules.{value.__name__}", sys.modules, value.__name__)
         elif name in self._cells:
             value = cell_contents(self._cells[name])
         elif name in scope:
@@ -137,7 +142,7 @@ class Names:
             place = (f"{label}.{rest[0]}", holder if kind is None else kind, rest[0])
             kind = value if isinstance(value, type) else None
             value, rest = holder[rest[0]], rest[1:]
-        return Resolved(value, place, rest, kind, package)
+        return Resolved(value, place, rest, kind, package, module)
 
 
 def _holder(value: object, name: str) -> tuple[Mapping[str, Any] | None, type | None]:

@@ -11,6 +11,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from ..format.json_values import is_list
+from .spelled import spelled
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -147,13 +148,14 @@ def references(function: Function) -> list[Reference]:
     """
     scopes: list[_Scope] = []
     places: dict[int, _Scope] = {}
+    function, modules = spelled(function)
     _collect(function, _Scope(None), scopes, places)
     decorators = {id(node) for each in getattr(function, "decorator_list", ()) for node in ast.walk(each)}
     above = {id(child): node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
     parameters = [*function.args.posonlyargs, *function.args.args]
     first = parameters[0].arg if parameters else ""
     reads: dict[Reference, None] = {}
-    imported = dict(_imported(function))
+    imported = dict(_imported(function)) | {name: (module, ()) for name, module in modules.items()}
     for node in ast.walk(function):
         if not isinstance(node, ast.Name) or id(node) not in places or id(node) in decorators:
             continue

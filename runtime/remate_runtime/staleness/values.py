@@ -113,6 +113,8 @@ class _Describing:
         if plain is not MISSING:
             if isinstance(value, enum.Enum):
                 self._seen.source(type(value))  # follows its methods
+                if (parts := inner(value)) is not NONE and id(value) not in above:
+                    return {**plain, "of": self._items(parts, (*above, id(value)), ordered)}
             return plain
         if isinstance(value, torch.Tensor):
             return _tensor(value)
