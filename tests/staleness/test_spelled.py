@@ -87,6 +87,7 @@ def test_texts_become_names() -> None:
 def f(self, table, name):
     a = globals()["A"].b, getattr(table, "c"), getattr(self, "d").e, vars(O)["f"].g, O.__dict__["h"]
     globals()["W"] = globals()[name]
+    sys.modules[__name__].W = vars(O)["V"].U = 1
     return sys.modules["m.n"].k.l, sys.modules[__name__].P, getattr(O, name)
 """
     (tree,) = ast.parse(text).body
@@ -95,5 +96,6 @@ def f(self, table, name):
     found = {(each.name, *each.attributes) for each in references(tree)}
     expected = {("A", "b"), ("self", "d", "e"), ("O", "f", "g"), ("O", "h"), ("module m.n", "k", "l"), ("P",), ("O",)}
     assert expected <= found
+    assert not {("W",), ("O", "V")} & found
     assert Reference("module m.n", ("k", "l"), False, "m.n") in references(tree)
     assert ast.dump(tree) == before

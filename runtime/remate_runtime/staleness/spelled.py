@@ -36,7 +36,8 @@ class Spelled(ast.NodeTransformer):
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        return ast.Name(node.attr, ast.Load()) if _is_own_module(node.value) else node
+        read = isinstance(node.ctx, ast.Load) and _is_own_module(node.value)
+        return ast.Name(node.attr, ast.Load()) if read else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
