@@ -49,7 +49,7 @@ def several_cuts(instance: StepInstance, request: Request, context: Context) -> 
     The search stops when no schedule can be much better than the best known one.
     """
     problem, single = instance.problem, instance.view(cut_model, 1, "long")
-    if problem.backward or context.best is None or not single.storages:
+    if context.best is None or not single.storages:
         return problem.baseline_time
     forced, wanted = forced_bytes(problem), context.best.time - context.slack
     scored = _scored(problem, _BudgetedModel(single, request, context.deadline, forced))
@@ -175,4 +175,5 @@ CUTS = Bound(
     "integer program: the same after each of several cuts of a step without a backward, and between any two of them",
     several_cuts,
     solver=SOLVER,
+    needs=frozenset({"forward"}),
 )

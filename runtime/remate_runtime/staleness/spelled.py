@@ -27,26 +27,23 @@ class Spelled(ast.NodeTransformer):
         if _is(holder, "sys", "modules"):
             return self._module(name)
         if isinstance(holder, ast.Attribute) and holder.attr == "__dict__":
-            return ast.Attribute(holder.value, name, ast.Load())
+            return _attribute(holder.value, name)
         if isinstance(holder, ast.Call) and _is(holder.func, "vars") and len(holder.args) == 1:
-            return ast.Attribute(holder.args[0], name, ast.Load())
+            return _attribute(holder.args[0], name)
         if isinstance(holder, ast.Call) and _is(holder.func, "globals"):
             return ast.Name(name, ast.Load())
         return node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
-        read = isinstance(node.ctx, ast.Load) and _is_own_module(node.value)
-        return ast.Name(node.attr, ast.Load()) if read else node
+        return _attribute(node.value, node.attr) if isinstance(node.ctx, ast.Load) else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
         texts = [_text(argument) for argument in node.args]
         if _is(node.func, "getattr") and len(texts) > 1 and texts[1] is not None:
-            if _is_own_module(node.args[0]):
-                return ast.Name(texts[1], ast.Load())
-            return ast.Attribute(node.args[0], texts[1], ast.Load())
-        imports = any(_is(node.func, *path) for path in (("importlib", "import_module"), ("import_module",)))
+            return _attribute(node.args[0], texts[1])
+        imports = _is(node.func, "importlib", "import_module") or _is(node.func, "import_module")
         if len(texts) == 1 and texts[0] is not None and (imports or _is(node.func, "__import__")):
             return self._module(texts[0] if imports else texts[0].partition(".")[0])
         return node
@@ -78,6 +75,8 @@ def _is(node: ast.AST, *path: str) -> bool:
     return isinstance(node, ast.Name) and node.id == path[0]
 
 
-def _is_own_module(node: ast.AST) -> bool:
-    """Return whether a node is `sys.modules[__name__]`."""
-    return isinstance(node, ast.Subscript) and _is(node.value, "sys", "modules") and _is(node.slice, "__name__")
+def _attribute(holder: ast.expr, name: str) -> ast.expr:
+    """Return the attribute of a holder; of `sys.modules[__name__]`, the global."""
+    if isinstance(holder, ast.Subscript) and _is(holder.value, "sys", "modules") and _is(holder.slice, "__name__"):
+        return ast.Name(name, ast.Load())
+    return ast.Attribute(holder, name, ast.Load())
